@@ -1,0 +1,1 @@
+"""Launching, counting stubs, checkpoints: everything that touches a running process."""

@@ -1,0 +1,101 @@
+"""Every error a user can meet, and the exit code each one ends the command with.
+
+The message of an error says what happened, to which file, phase or node, and what to do next. Exit codes are
+part of the interface: scripts rely on them, so a number is never reused for another meaning.
+"""
+
+from __future__ import annotations
+
+
+class ProbeError(Exception):
+    """Base of all errors raised on purpose. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class ProgramNotRunnable(ProbeError):
+    """The program is missing, not executable, not x86-64, or not an ELF file."""
+
+    exit_code = 3
+
+
+class ProgramUnsupported(ProbeError):
+    """The program does what a probe cannot hold yet: threads, child processes, sockets, pipes, shared memory."""
+
+    exit_code = 4
+
+
+class ProgramTooShort(ProbeError):
+    """The program ended before enough intervals were seen to choose phases from."""
+
+    exit_code = 5
+
+
+class ProgramFailed(ProbeError):
+    """The program crashed or exited non-zero in a run that has to succeed."""
+
+    exit_code = 6
+
+
+class Diverged(ProbeError):
+    """Two runs that must be equal were not: output differs, or markers are missing or out of order."""
+
+    exit_code = 7
+
+
+class PrivilegeMissing(ProbeError):
+    """The step needs a privilege the user does not have."""
+
+    exit_code = 8
+
+
+class CriuError(ProbeError):
+    """CRIU is missing, too old for this kernel, or failed; the message quotes CRIU's own error."""
+
+    exit_code = 9
+
+
+class StorageError(ProbeError):
+    """A file could not be written or read: disk full, no permission, too large."""
+
+    exit_code = 10
+
+
+class ProbeFileDamaged(ProbeError):
+    """A .probe or .profile file is damaged, truncated, foreign, or of an unknown version."""
+
+    exit_code = 11
+
+
+class PhaseFailed(ProbeError):
+    """A restored phase was killed, timed out, or fired its markers out of order."""
+
+    exit_code = 12
+
+
+class WorkFolderBusy(ProbeError):
+    """Another build is using the work folder."""
+
+    exit_code = 13
+
+
+class NodeUnfit(ProbeError):
+    """This node cannot run the probe: CPU feature, file, memory or page size."""
+
+    exit_code = 14
+
+
+class NoPrediction(ProbeError):
+    """Too little of the run was measured to predict from."""
+
+    exit_code = 15
+
+
+class ToolMissing(ProbeError):
+    """A tool the step needs (compiler, tracer) is not installed or does not work."""
+
+    exit_code = 16
+
+
+INTERRUPTED_EXIT_CODE = 130
+"""Exit code after Ctrl-C, as shells use it."""

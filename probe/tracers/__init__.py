@@ -1,0 +1,1 @@
+"""Tracers: from a program to a profile."""

@@ -1,0 +1,1 @@
+"""From raw checkpoints to one small file: page store and probe archive."""
