@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clustering of basic-block vectors: projection, k-means for every k, and the BIC rule.
 
-A clean implementation of what SimPoint 3.2 does (Hamerly, Perelman, Lau and Calder, "SimPoint 3.0: Faster and
-More Flexible Program Phase Analysis", JILP 7, 2005, sections 2 and 3): rows scaled to sum one, a random projection
-to a few dimensions, k-means from several seeds, and the smallest k whose score is good enough.
+A clean implementation of what SimPoint 3.2 does (Sherwood, Perelman, Hamerly and Calder, ASPLOS 2002;
+Hamerly, Perelman, Lau and Calder, "SimPoint 3.0: Faster and More Flexible Program Phase Analysis", JILP 7,
+2005): rows scaled to sum one, a random projection to a few dimensions, k-means from several seeds, and the
+smallest k whose score is good enough.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ VARIANCE_FLOOR = 1e-12
 
 @dataclass(frozen=True)
 class Clustering:
-    """One k-means result: `labels` has one cluster (0..k-1) per point, `bic` is its score (higher is better)."""
+    """One k-means result: `labels` gives each point's cluster (0..k-1), a higher `bic` is better."""
 
     k: int
     seed: int
@@ -38,9 +39,9 @@ class Clustering:
 def project(vectors: Any, dimensions: int, seed: int) -> FloatArray:
     """Project L1-normalised rows to `dimensions` with a fixed uniform [-1, 1] matrix.
 
-    `vectors` is a scipy.sparse CSR matrix or array (N x B) without negative entries; the result is N x dimensions.
-    An empty row becomes the origin. The dense memory used is (N + B) x dimensions floats: the rows are divided by
-    their sums after the product, so that no second copy of the sparse data is made.
+    `vectors` is a scipy.sparse CSR matrix or array (N x B) without negative entries; the result is
+    N x dimensions. An empty row becomes the origin. The dense memory used is (N + B) x dimensions floats: the
+    rows are divided by their sums after the product, so that no second copy of the sparse data is made.
     """
     matrix = np.random.default_rng(seed).uniform(-1.0, 1.0, size=(vectors.shape[1], dimensions))
     totals = np.asarray(vectors.sum(axis=1), dtype=np.float64).reshape(-1, 1)
@@ -51,8 +52,8 @@ def project(vectors: Any, dimensions: int, seed: int) -> FloatArray:
 def variance_floor(resolution: float) -> float:
     """Variance per projected coordinate of two rows that differ by `resolution` (L1, 1 = everything).
 
-    A difference of r moved between two blocks changes each projected coordinate by (u1 - u2) r / 2 with u uniform
-    in [-1, 1]: variance r^2 / 6.
+    A difference of r moved between two blocks changes each projected coordinate by (u1 - u2) r / 2 with u
+    uniform in [-1, 1]: variance r^2 / 6.
     """
     return max(resolution * resolution / 6.0, VARIANCE_FLOOR)
 
@@ -60,10 +61,10 @@ def variance_floor(resolution: float) -> float:
 def bic_score(counts: IntArray, inertia: float, dimensions: int, floor: float) -> float:
     """Bayesian information criterion of a k-means result under equal spherical Gaussians.
 
-    Pelleg and Moore, "X-means", ICML 2000, section 3.2, with the variance per coordinate:
+    Pelleg and Moore, "X-means", ICML 2000, with the variance per coordinate:
     sum R_i log(R_i / R) - R d / 2 log(2 pi s^2) - inertia / (2 s^2) - p / 2 log R, p = (k - 1) + d k + 1.
-    s^2 = inertia / (d (R - k)), but at least `floor`: clusters that differ by less than the resolution then cost
-    parameters and gain no likelihood.
+    s^2 = inertia / (d (R - k)), but at least `floor`: clusters that differ by less than the resolution then
+    cost parameters and gain no likelihood.
     """
     points = int(counts.sum())
     filled = counts[counts > 0].astype(np.float64)
@@ -83,8 +84,8 @@ def sweep(
 ) -> list[Clustering]:
     """k-means for every k from 1 to `max_k` (at most the number of distinct points) and every seed.
 
-    Every k is tried because BIC is not monotone in k: a bisection misses good ones. One thread, so that sums are
-    formed in one order and the result depends on the seeds alone.
+    Every k is tried because BIC is not monotone in k: a bisection misses good ones. One thread, so that sums
+    are formed in one order and the result depends on the seeds alone.
     """
     if len(points) == 0:
         return []
@@ -94,7 +95,8 @@ def sweep(
     with threadpool_limits(limits=1):
         for k in range(1, min(max_k, distinct) + 1):
             for seed in seeds if k > 1 else seeds[:1]:
-                model = KMeans(k, n_init=1, max_iter=iterations, random_state=seed, algorithm="lloyd").fit(points)
+                model = KMeans(k, n_init=1, max_iter=iterations, random_state=seed, algorithm="lloyd")
+                model.fit(points)
                 labels = np.asarray(model.labels_, dtype=np.int64)
                 counts = np.bincount(labels, minlength=k).astype(np.int64)
                 inertia = float(model.inertia_)
@@ -104,9 +106,9 @@ def sweep(
 
 
 def bic_choice(clusterings: Sequence[Clustering], threshold: float) -> tuple[Clustering, list[Clustering]]:
-    """SimPoint's rule: the smallest k whose score reaches min + threshold (max - min), over the best of each k.
+    """SimPoint's rule: the smallest k whose score reaches min + threshold (max - min), over each k's best.
 
-    Returns that clustering and all that reach the bar, whatever their k and seed. (JILP 7, 2005, section 3.3.)
+    Returns that clustering and all that reach the bar, whatever their k and seed.
     """
     best: dict[int, Clustering] = {}
     for one in clusterings:

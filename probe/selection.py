@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Selection of phases and their representatives from interval vectors and interval times.
+
+SimPoint's selection (see `probe.clustering`) is the base. Where it is good enough by its own rule, the choice
+among k, seeds and cuts by time (see `probe.strata`) is made by how well the representatives rebuild the
+time of intervals that were held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from checkpoint.errors import ProbeError, ProbeFileDamaged, ProgramTooShort
+from probe.clustering import Clustering, FloatArray, IntArray, bic_choice, project, sweep
+from probe.strata import (
+    BoolArray,
+    Cut,
+    Intervals,
+    SelectionOptions,
+    apply_cuts,
+    estimate,
+    held_out_errors,
+    merge_ineligible,
+    refine,
+    representative,
+    seconds_spread,
+)
+
+__all__ = ["Merge", "Phase", "Selection", "SelectionOptions", "select_phases"]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stratum. Shares are of the whole run, dropped phases included, so they need not add up to one.
+
+    id: 0.. in the order of the representatives in the run.
+    representative: index of the interval to capture, one of `members`, eligible.
+    members: indices of the intervals (int64, ascending).
+    weight: share of the counted instructions.
+    time_share: share of the interval times.
+    seconds_spread: time-weighted standard deviation of log seconds per counted instruction inside it.
+    """
+
+    id: int
+    representative: int
+    members: IntArray
+    weight: float
+    time_share: float
+    seconds_spread: float
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A stratum without an interval that can be captured, given to phase `phase` (-1 if that was dropped)."""
+
+    phase: int
+    intervals: int
+    time_share: float
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The phases of a run, with what is known of their error.
+
+    labels: phase id of each interval (N, int64), -1 where its phase was dropped.
+    dropped_time_share: share of the time in dropped phases; the estimators extrapolate over it.
+    k_bic: k by SimPoint's rule (0 if no interval had a vector).
+    seed: k-means seed of the clustering taken.
+    cuts: cuts by time made after it.
+    selection_error: direct estimate of the run from the representatives' own interval times, relative to the
+        sum of all interval times, minus one. No restore enters. It is judged on the times the selection was
+        made from, so it flatters: see `held_out_error`.
+    held_out_error: the error of such an estimate on intervals that neither cuts nor representatives were
+        made from: root mean square over the folds of max(|sum of e_c|, sqrt(sum of e_c^2)) / T (errors of
+        strata do not cancel). None if there were too few intervals to hold any out.
+    merges: strata without an eligible member and where they went.
+    """
+
+    phases: tuple[Phase, ...]
+    labels: IntArray
+    dropped_time_share: float
+    k_bic: int
+    seed: int
+    cuts: int
+    selection_error: float
+    held_out_error: float | None
+    merges: tuple[Merge, ...]
+    options: SelectionOptions
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types. Members are not written: they follow from the labels."""
+        phases = [{k: v for k, v in vars(phase).items() if k != "members"} for phase in self.phases]
+        return {
+            "version": FORMAT_VERSION,
+            "phases": phases,
+            "labels": self.labels.tolist(),
+            "dropped_time_share": self.dropped_time_share,
+            "k_bic": self.k_bic,
+            "seed": self.seed,
+            "cuts": self.cuts,
+            "selection_error": self.selection_error,
+            "held_out_error": self.held_out_error,
+            "merges": [asdict(merge) for merge in self.merges],
+            "options": asdict(self.options),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Selection:
+        """Inverse of `to_json`. ProbeFileDamaged for a key that is missing or wrong, or another version."""
+        try:
+            if data["version"] != FORMAT_VERSION:
+                raise ProbeFileDamaged(
+                    f"the selection has format version {data['version']!r}, this program reads "
+                    f"{FORMAT_VERSION}: run the selection stage again"
+                )
+            labels = np.asarray(data["labels"], dtype=np.int64).reshape(-1)
+            phases = tuple(
+                Phase(
+                    id=int(one["id"]),
+                    representative=int(one["representative"]),
+                    members=np.flatnonzero(labels == int(one["id"])).astype(np.int64),
+                    weight=float(one["weight"]),
+                    time_share=float(one["time_share"]),
+                    seconds_spread=float(one["seconds_spread"]),
+                )
+                for one in data["phases"]
+            )
+            held_out = data["held_out_error"]
+            selection = Selection(
+                phases=phases,
+                labels=labels,
+                dropped_time_share=float(data["dropped_time_share"]),
+                k_bic=int(data["k_bic"]),
+                seed=int(data["seed"]),
+                cuts=int(data["cuts"]),
+                selection_error=float(data["selection_error"]),
+                held_out_error=None if held_out is None else float(held_out),
+                merges=tuple(
+                    Merge(int(m["phase"]), int(m["intervals"]), float(m["time_share"]))
+                    for m in data["merges"]
+                ),
+                options=SelectionOptions(**data["options"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProbeFileDamaged(
+                f"the selection cannot be read ({type(error).__name__}: {error}): "
+                "run the selection stage again"
+            ) from error
+        for phase in selection.phases:
+            if phase.representative not in phase.members:
+                raise ProbeFileDamaged(
+                    f"the selection is damaged: representative {phase.representative} is not a member of "
+                    f"phase {phase.id}; run the selection stage again"
+                )
+        return selection
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A clustering, its first `cuts` cuts by time, and its score (None if nothing could be held out)."""
+
+    clustering: Clustering | None
+    labels: IntArray
+    cuts: int
+    score: float | None
+
+
+def select_phases(
+    vectors: Any,
+    instructions: npt.ArrayLike,
+    seconds: npt.ArrayLike,
+    eligible: npt.ArrayLike,
+    options: SelectionOptions | None = None,
+) -> Selection:
+    """Choose phases, representatives and weights from N intervals.
+
+    vectors: scipy.sparse CSR (N x B), executions x instructions of each block.
+    instructions: counted instructions of each interval (N; 0 where only uncounted code ran).
+    seconds: native seconds of each interval (N, positive).
+    eligible: whether the interval can be captured (N).
+
+    Deterministic for equal arguments. Raises ProbeError for arguments of wrong shape or with impossible
+    values, ProgramTooShort if there is no interval, or none that can be captured.
+    """
+    options = options or SelectionOptions()
+    work, times, able = _checked(vectors, instructions, seconds, eligible, options)
+    with threadpool_limits(limits=1):
+        totals = np.asarray(vectors.sum(axis=1), dtype=np.float64).reshape(-1)
+        run = Intervals.of(project(vectors, options.dimensions, options.seed), work, times, able)
+        base, extra = _base_labels(run, totals > 0, options)
+        choice, k_bic = _choose(run, base, extra, options)
+        return _selection(run, choice, k_bic, options)
+
+
+def _checked(
+    vectors: Any, instructions: npt.ArrayLike, seconds: npt.ArrayLike, eligible: npt.ArrayLike, options: Any
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    work = np.asarray(instructions, dtype=np.float64)
+    times = np.asarray(seconds, dtype=np.float64)
+    able = np.asarray(eligible, dtype=np.bool_)
+    count = int(vectors.shape[0])
+    for name, array in (("instructions", work), ("seconds", times), ("eligible", able)):
+        if array.shape != (count,):
+            raise ProbeError(f"{name} has shape {array.shape}, but there are {count} interval vectors")
+    if count == 0:
+        raise ProgramTooShort("the profile holds no interval: choose a shorter interval or a longer run")
+    for name, array, bad, rule in (
+        ("seconds", times, ~(np.isfinite(times) & (times > 0)), "finite and above zero"),
+        ("instructions", work, ~(np.isfinite(work) & (work >= 0)), "finite and not negative"),
+    ):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ProbeError(
+                f"{name} of interval {first} is {array[first]} ({int(bad.sum())} of {count} are wrong), but must "
+                f"be {rule}: the profile is damaged or its timing run incomplete, trace again"
+            )
+    data = np.asarray(vectors.data)
+    if data.size and not (np.isfinite(data.min()) and np.isfinite(data.max()) and data.min() >= 0):
+        raise ProbeError(
+            "a block vector holds a negative or non-finite entry: the profile is damaged, trace again"
+        )
+    if not able.any():
+        raise ProgramTooShort(
+            f"none of the {count} intervals can be captured (no start, end and warm-up markers that were "
+            "validated): choose a shorter interval or a longer run"
+        )
+    for name in ("dimensions", "max_phases", "kmeans_seeds", "iterations"):
+        if getattr(options, name) < 1:
+            raise ProbeError(f"selection option {name} is {getattr(options, name)}: it must be at least 1")
+    if options.folds < 2:
+        raise ProbeError(f"selection option folds is {options.folds}: it must be at least 2")
+    return work, times, able
+
+
+def _base_labels(run: Intervals, filled: BoolArray, options: SelectionOptions) -> tuple[IntArray, int]:
+    """-1 for intervals to be clustered by code; 0.. for those that cannot be; and how many such groups.
+
+    An interval without a vector has no place in the projection, and one without counted instructions no rate:
+    each kind is a stratum of its own, to be cut by time. With too few phases allowed they join the code.
+    """
+    labels = np.full(len(run.seconds), -1, dtype=np.int64)
+    groups = [run.work == 0, ~filled & (run.work > 0)]
+    present = [group for group in groups if group.any()]
+    coded = bool((filled & (run.work > 0)).any())
+    if len(present) + coded > options.max_phases:
+        return labels, 0
+    for number, group in enumerate(present):
+        labels[group] = number
+    return labels, len(present)
+
+
+def _choose(run: Intervals, base: IntArray, extra: int, options: SelectionOptions) -> tuple[_Choice, int]:
+    coded = base == -1
+    seeds = [options.seed + n for n in range(options.kmeans_seeds)]
+    clusterings = sweep(
+        run.points[coded],
+        max_k=options.max_phases - extra,
+        seeds=seeds,
+        iterations=options.iterations,
+        resolution=options.resolution,
+    )
+    folds = _folds(len(base), options)
+    if not clusterings:
+        return _best(_scored(run, None, base, folds, options), options), 0
+    simplest, good = bic_choice(clusterings, options.bic_threshold)
+    choices: list[_Choice] = []
+    for one in good if options.refine_by_time else [simplest]:
+        labels = base.copy()
+        labels[coded] = one.labels + extra
+        choices += _scored(run, one, labels, folds, options)
+    if all(choice.score is None for choice in choices):
+        choices = [choice for choice in choices if choice.clustering is simplest]
+    return _best(choices, options), simplest.k
+
+
+def _folds(count: int, options: SelectionOptions) -> list[BoolArray]:
+    if count < 2:
+        return []
+    parts = min(options.folds, count)
+    number = np.random.default_rng(options.seed).permutation(count) % parts
+    return [number == part for part in range(parts)]
+
+
+def _scored(
+    run: Intervals,
+    clustering: Clustering | None,
+    labels: IntArray,
+    folds: list[BoolArray],
+    options: SelectionOptions,
+) -> list[_Choice]:
+    """One choice per number of cuts, scored over the folds; a fold out of cuts keeps its last error."""
+    paths = [path for fold in folds if (path := held_out_errors(run, labels, fold, options)) is not None]
+    if not paths:
+        return [_Choice(clustering, labels, options.max_phases if options.refine_by_time else 0, None)]
+    longest = max(len(path) for path in paths)
+    padded = np.array([path + path[-1:] * (longest - len(path)) for path in paths])
+    scores = np.sqrt((padded**2).mean(axis=0))
+    return [_Choice(clustering, labels, cuts, float(score)) for cuts, score in enumerate(scores)]
+
+
+def _best(choices: list[_Choice], options: SelectionOptions) -> _Choice:
+    """The fewest phases among the choices whose held-out error is as good as the best's."""
+    known = [(one.score, one) for one in choices if one.score is not None]
+    if not known:
+        return choices[0]
+    bar = min(score for score, _ in known) * (1.0 + options.tolerance_relative) + options.tolerance_absolute
+
+    def order(item: tuple[float, _Choice]) -> tuple[int, float]:
+        return len(np.unique(item[1].labels)) + item[1].cuts, item[0]
+
+    return min((item for item in known if item[0] <= bar), key=order)[1]
+
+
+def _selection(run: Intervals, choice: _Choice, k_bic: int, options: SelectionOptions) -> Selection:
+    total_work, total_seconds = float(run.work.sum()), float(run.seconds.sum())
+    merged, moved = merge_ineligible(run, choice.labels, run.eligible)
+    cuts: list[Cut] = []
+    if options.refine_by_time:
+        everything = np.ones(len(merged), dtype=np.bool_)
+        cuts = refine(run, merged, everything, options)[: choice.cuts]
+    strata = apply_cuts(run, merged, cuts)
+    members = {int(c): np.flatnonzero(strata == c).astype(np.int64) for c in np.unique(strata)}
+    share = {c: float(run.seconds[m].sum()) / total_seconds for c, m in members.items()}
+
+    weight = {c: float(run.work[m].sum()) / (total_work or 1.0) for c, m in members.items()}
+    dropped = lost_weight = 0.0
+    kept = dict(members)
+    for c in sorted(members, key=lambda c: (share[c], int(members[c][0]))):
+        # Cheap code can hold much of the weight in little time: without it the direct estimate is far off.
+        small = max(dropped + share[c], lost_weight + weight[c]) < options.drop_below
+        if small and len(kept) > 1:
+            dropped += share[c]
+            lost_weight += weight[c]
+            del kept[c]
+
+    chosen = sorted((representative(run, m, options), c) for c, m in kept.items())
+    labels = np.full(len(strata), -1, dtype=np.int64)
+    phases = []
+    for number, (interval, c) in enumerate(chosen):
+        labels[kept[c]] = number
+        phases.append(Phase(number, interval, kept[c], weight[c], share[c], seconds_spread(run, kept[c])))
+
+    merges = []
+    for c in sorted(moved):
+        lost = np.flatnonzero(choice.labels == c)
+        homes = labels[lost]
+        # Cuts may have parted what was merged: name the phase that holds most of its time.
+        home = max(np.unique(homes), key=lambda h: float(run.seconds[lost[homes == h]].sum()))
+        merges.append(Merge(int(home), len(lost), float(run.seconds[lost].sum()) / total_seconds))
+
+    return Selection(
+        phases=tuple(phases),
+        labels=labels,
+        dropped_time_share=dropped,
+        k_bic=k_bic,
+        seed=choice.clustering.seed if choice.clustering else options.seed,
+        cuts=len(cuts),
+        selection_error=_direct_estimate(run, phases) / total_seconds - 1.0,
+        held_out_error=choice.score,
+        merges=tuple(merges),
+        options=options,
+    )
+
+
+def _direct_estimate(run: Intervals, phases: list[Phase]) -> float:
+    """Seconds of the run from the representatives' own interval times, as the direct estimator forms it.
+
+    Phases with counted instructions are extrapolated over the weight kept, others stand for themselves.
+    """
+    worked = [phase for phase in phases if run.work[phase.representative] > 0]
+    idle = [phase for phase in phases if run.work[phase.representative] == 0]
+    kept = sum(phase.weight for phase in worked)
+    total = sum(estimate(run, phase.representative, phase.members) for phase in worked)
+    rest = sum(estimate(run, phase.representative, phase.members) for phase in idle)
+    return (total / kept if kept > 0 else 0.0) + rest
