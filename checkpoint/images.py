@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a CRIU checkpoint of one process holds: mappings, page runs, registers, descriptors, files.
+
+Field numbers follow CRIU 4.1's image definitions. `CheckpointImages.core` and `.mm` keep the whole
+messages for readers that need more than the typed fields.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoint.image_entries import damaged, read_entries
+from checkpoint.pagemap import PAGE_SIZE, PageRun, read_pagemap
+from checkpoint.protobuf import Message, ProtobufError, signed
+
+IMAGE_VERSIONS = (2,)
+"""Inventory versions taken: 2 is images of version 1.1, written since CRIU 1.5."""
+
+_U32_MAX = (1 << 32) - 1
+_ADDRESS_END = 1 << 64
+
+_REGISTERS = (
+    "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9",
+    "r8", "ax", "cx", "dx", "si", "di", "orig_ax", "ip", "cs",
+    "flags", "sp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
+)  # fmt: skip
+
+
+class VmaStatus:
+    """Bits of `Vma.status`: what CRIU took a mapping for."""
+
+    REGULAR = 1 << 0
+    STACK = 1 << 1
+    VSYSCALL = 1 << 2
+    VDSO = 1 << 3
+    HEAP = 1 << 5
+    FILE_PRIVATE = 1 << 6
+    FILE_SHARED = 1 << 7
+    ANON_SHARED = 1 << 8
+    ANON_PRIVATE = 1 << 9
+    SYSV_IPC = 1 << 10
+    SOCKET = 1 << 11
+    VVAR = 1 << 12
+    AIO_RING = 1 << 13
+    MEMFD = 1 << 14
+    SHADOW_STACK = 1 << 15
+    GUARD = 1 << 16
+    UPROBES = 1 << 17
+
+
+class FileKind:
+    """Kinds of open files that matter here; `checkpoint.unsupported` names all of them."""
+
+    REGULAR = 1
+
+
+@dataclass(frozen=True)
+class Vma:
+    """One mapping [start, end). `prot` and `flags` as for mmap(2), `status` of VmaStatus.
+
+    `file_id` is an id in `CheckpointImages.files` for file mappings and a shared-memory id for shared ones;
+    `file_offset` is in bytes; `advice` is CRIU's bitmap of madvise values.
+    """
+
+    start: int
+    end: int
+    prot: int
+    flags: int
+    status: int
+    file_id: int
+    file_offset: int
+    advice: int
+
+    @property
+    def is_file(self) -> bool:
+        """Backed by a file that must exist at restore."""
+        return bool(self.status & (VmaStatus.FILE_PRIVATE | VmaStatus.FILE_SHARED))
+
+
+@dataclass(frozen=True)
+class File:
+    """One open file description, or a file that is mapped, executed or a working folder.
+
+    `flags` as for open(2), `position` and `size` in bytes (`size` None where CRIU recorded none: devices, and
+    files opened O_APPEND), `mode` as st_mode. Only `id` and `kind` mean something unless `kind` is REGULAR.
+    """
+
+    id: int
+    kind: int
+    path: str
+    flags: int
+    position: int
+    size: int | None
+    mode: int
+
+    @property
+    def writable(self) -> bool:
+        """Open for writing."""
+        return self.flags & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Descriptor number `fd` of `CheckpointImages.files[file_id]`. `flags`: FD_CLOEXEC."""
+
+    fd: int
+    file_id: int
+    flags: int
+    kind: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of the checkpoint and the ids of all its threads."""
+
+    pid: int
+    parent: int
+    threads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FileMapping:
+    """A mapping of part of a file: addresses [start, end), contents from `offset` bytes on."""
+
+    path: str
+    start: int
+    end: int
+    offset: int
+    prot: int
+    shared: bool
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A descriptor of a regular file, device or folder; fields as in File and Descriptor."""
+
+    fd: int
+    path: str
+    flags: int
+    offset: int
+    mode: int
+    writable: bool
+
+    @property
+    def is_regular(self) -> bool:
+        """A file proper, whose contents a probe can carry."""
+        return stat.S_ISREG(self.mode)
+
+
+@dataclass(frozen=True)
+class CheckpointImages:
+    """A checkpoint as read by `read_checkpoint`; of several tasks, everything but `tasks` is the first's.
+
+    `state` is CRIU's task state (1 alive, 3 stopped); `registers` go by CRIU's names (`ip`, `sp`, `ax`,
+    `fs_base` ...), none unless the task is x86-64; `removed_files` are ids of deleted files.
+    """
+
+    folder: Path
+    version: int
+    tasks: tuple[Task, ...]
+    pid: int
+    comm: str
+    state: int
+    registers: dict[str, int]
+    exe_file_id: int
+    cwd_file_id: int
+    root_file_id: int
+    umask: int
+    vmas: tuple[Vma, ...]
+    page_runs: tuple[PageRun, ...]
+    pages_id: int
+    files: dict[int, File]
+    descriptors: tuple[Descriptor, ...]
+    removed_files: frozenset[int]
+    core: Message
+    mm: Message
+
+    @property
+    def pages_image(self) -> Path:
+        """The raw pages, in the order of `page_runs`."""
+        return self.folder / f"pages-{self.pages_id}.img"
+
+    @property
+    def pages(self) -> int:
+        """Pages held, each of PAGE_SIZE bytes."""
+        return sum(run.pages for run in self.page_runs)
+
+
+def read_checkpoint(folder: Path) -> CheckpointImages:
+    """Read the CRIU images in `folder` and check that they fit together.
+
+    Raises ProbeFileDamaged if an image is missing, damaged, of an unknown version, or if the pages image has
+    not exactly the size its page map demands (a restore from it would never end); StorageError if a file
+    cannot be read. What a probe cannot hold is no error here: see `unsupported`.
+    """
+    image = folder / "inventory.img"
+    try:
+        inventory = _only(image, read_entries(image, "inventory"))
+        version = inventory.integer(1)
+        if version not in IMAGE_VERSIONS:
+            raise damaged(image, f"image version {version} is unknown")
+        image = folder / "pstree.img"
+        tasks = tuple(
+            Task(item.integer(1), signed(item.integer(2), 32), tuple(item.integers(5)))
+            for item in read_entries(image, "pstree")
+        )
+        if not tasks:
+            raise damaged(image, "it names no process")
+        pid = tasks[0].pid
+        image = folder / f"core-{pid}.img"
+        core = _only(image, read_entries(image, "core"))
+        task_core = core.message(3) or Message()
+        image = folder / f"ids-{pid}.img"
+        descriptor_table = _only(image, read_entries(image, "ids")).integer(2)
+        image = folder / f"fs-{pid}.img"
+        fs = _only(image, read_entries(image, "fs"))
+        cwd, root, umask = fs.integer(1), fs.integer(2), fs.integer(3, 0)
+        image = folder / f"mm-{pid}.img"
+        mm = _only(image, read_entries(image, "mm"))
+        exe, vmas = mm.integer(12), _vmas(image, mm)
+        image = folder / "files.img"
+        files = {file.id: file for file in map(_file, read_entries(image, "files"))}
+        image = folder / f"fdinfo-{descriptor_table}.img"
+        descriptors = tuple(
+            Descriptor(item.integer(4), item.integer(1), item.integer(2), item.integer(3))
+            for item in read_entries(image, "fdinfo")
+        )
+        image = folder / "remap-fpath.img"
+        removed = frozenset(
+            item.integer(1) for item in (read_entries(image, "remap-fpath") if image.exists() else [])
+        )
+        image = folder / f"core-{pid}.img"
+        state, comm, registers = task_core.integer(1), task_core.text(6, ""), _registers(core)
+    except ProtobufError as error:
+        raise damaged(image, str(error)) from error
+    wanted = (
+        {item.file_id for item in descriptors} | {vma.file_id for vma in vmas if vma.is_file} | {exe, cwd}
+    )
+    if not wanted <= files.keys():
+        raise damaged(folder / "files.img", f"file {min(wanted - files.keys())} is used but not described")
+    pages_id, runs = read_pagemap(folder / f"pagemap-{pid}.img")
+    _check_covered(folder / f"pagemap-{pid}.img", runs, vmas)
+    images = CheckpointImages(
+        folder=folder,
+        version=version,
+        tasks=tasks,
+        pid=pid,
+        comm=comm,
+        state=state,
+        registers=registers,
+        exe_file_id=exe,
+        cwd_file_id=cwd,
+        root_file_id=root,
+        umask=umask,
+        vmas=vmas,
+        page_runs=runs,
+        pages_id=pages_id,
+        files=files,
+        descriptors=descriptors,
+        removed_files=removed,
+        core=core,
+        mm=mm,
+    )
+    expected = images.pages * PAGE_SIZE
+    present = images.pages_image.stat().st_size if images.pages_image.is_file() else 0
+    if present != expected:
+        raise damaged(images.pages_image, f"it holds {present} bytes, its page map asks for {expected}")
+    return images
+
+
+def file_mappings(images: CheckpointImages) -> list[FileMapping]:
+    """Every mapping of a file, in address order: the program, its libraries, and data it mapped."""
+    return [
+        FileMapping(
+            images.files[vma.file_id].path,
+            vma.start,
+            vma.end,
+            vma.file_offset,
+            vma.prot,
+            bool(vma.status & VmaStatus.FILE_SHARED),
+        )
+        for vma in images.vmas
+        if vma.is_file
+    ]
+
+
+def open_files(images: CheckpointImages) -> list[OpenFile]:
+    """Every descriptor that has a path (files, folders, devices), in CRIU's order."""
+    found: list[OpenFile] = []
+    for item in images.descriptors:
+        file = images.files[item.file_id]
+        if file.kind == FileKind.REGULAR:
+            found.append(OpenFile(item.fd, file.path, file.flags, file.position, file.mode, file.writable))
+    return found
+
+
+def unsupported(checkpoint: Path | CheckpointImages) -> list[str]:
+    """Plain words for everything in a checkpoint that a probe cannot hold; empty if it can be used."""
+    # Imported here because the list is built from this module's types.
+    from checkpoint.unsupported import reasons
+
+    return reasons(read_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint)
+
+
+def _only(path: Path, entries: Sequence[Message]) -> Message:
+    if len(entries) != 1:
+        raise damaged(path, f"it has {len(entries)} entries instead of one")
+    return entries[0]
+
+
+def _vmas(path: Path, mm: Message) -> tuple[Vma, ...]:
+    vmas: list[Vma] = []
+    end = 0
+    for item in mm.messages(14):
+        start, stop, offset, file_id, prot, flags, status = (item.integer(number) for number in range(1, 8))
+        vma = Vma(start, stop, prot, flags, status, file_id, offset, item.integer(9, 0))
+        if start % PAGE_SIZE or stop % PAGE_SIZE or start >= stop or stop > _ADDRESS_END:
+            raise damaged(path, f"mapping {start:#x}-{stop:#x} is empty or not aligned")
+        # Guard entries describe pages inside other mappings and come after them.
+        if not status & VmaStatus.GUARD:
+            if start < end:
+                raise damaged(path, f"mapping {start:#x}-{stop:#x} overlaps the one before")
+            end = stop
+        vmas.append(vma)
+    return tuple(vmas)
+
+
+def _file(entry: Message) -> File:
+    kind, identifier, regular = entry.integer(1), entry.integer(2), entry.message(3)
+    if kind != FileKind.REGULAR or regular is None:
+        return File(identifier, kind, "", 0, 0, None, 0)
+    size = regular.integer(8) if 8 in regular.numbers() else None
+    path = "/" + regular.text(6).lstrip("/")
+    return File(
+        identifier,
+        kind,
+        path,
+        regular.integer(2),
+        regular.integer(3),
+        size,
+        regular.integer(10, 0) & _U32_MAX,
+    )
+
+
+def _registers(core: Message) -> dict[str, int]:
+    info = core.message(2)
+    general = info.message(2) if info is not None else None
+    if general is None:
+        return {}
+    return {name: general.integer(number) for number, name in enumerate(_REGISTERS, start=1)}
+
+
+def _check_covered(path: Path, runs: Sequence[PageRun], vmas: Sequence[Vma]) -> None:
+    """Every page must belong to a mapping; a run may span mappings that touch."""
+    mapped = iter([vma for vma in vmas if not vma.status & VmaStatus.GUARD])
+    vma = next(mapped, None)
+    for run in runs:
+        address = run.vaddr
+        while address < run.end:
+            while vma is not None and vma.end <= address:
+                vma = next(mapped, None)
+            if vma is None or vma.start > address:
+                raise damaged(path, f"the page at {address:#x} belongs to no mapping")
+            address = vma.end

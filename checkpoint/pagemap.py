@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page map of a checkpoint: which addresses the raw pages of pages-N.img belong to.
+
+The pages image has no offsets, only pages in page map order: taking pages out means rewriting both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from checkpoint.image_entries import damaged, read_entries, write_entries
+from checkpoint.protobuf import Field, Message, ProtobufError, WireType
+
+PAGE_SIZE = 4096
+
+PAGE_PARENT, PAGE_LAZY, PAGE_PRESENT = 1, 2, 4
+"""Flags of a page run: pages are in a parent image, may be left out at restore, are in the pages image."""
+
+_U32_MAX = (1 << 32) - 1
+_ADDRESS_END = 1 << 64
+
+
+class PageRun(NamedTuple):
+    """`pages` pages from address `vaddr` on, which follow those of the run before in the pages image."""
+
+    vaddr: int
+    pages: int
+    flags: int
+
+    @property
+    def end(self) -> int:
+        """First address behind the run."""
+        return self.vaddr + self.pages * PAGE_SIZE
+
+
+def read_pagemap(path: Path) -> tuple[int, tuple[PageRun, ...]]:
+    """(pages id, runs in rising order) of a pagemap image of CRIU 4.1 or 4.2; ProbeFileDamaged otherwise.
+
+    Refused besides damage: runs that live in a parent image, runs left to a lazy restore, unknown fields
+    (newer versions compress pages).
+    """
+    entries = read_entries(path, "pagemap")
+    if not entries:
+        raise damaged(path, "it has no head")
+    try:
+        pages_id = entries[0].integer(1)
+        runs: list[PageRun] = []
+        end = 0
+        for entry in entries[1:]:
+            unknown = entry.numbers() - {1, 2, 3, 4, 5}
+            if unknown:
+                raise damaged(path, f"field {min(unknown)} of a page run is unknown")
+            short, pages = entry.integer(2), entry.integer(5, 0)
+            run = PageRun(entry.integer(1), pages or short, entry.integer(4, 0))
+            if short and pages and short != pages:
+                raise damaged(path, f"the run at {run.vaddr:#x} has two lengths, {short} and {pages}")
+            if run.flags & PAGE_PARENT or entry.integer(3, 0):
+                raise damaged(path, "its pages are in a parent image (incremental dumps are not supported)")
+            if run.flags not in (PAGE_PRESENT, PAGE_PRESENT | PAGE_LAZY):
+                raise damaged(path, f"the run at {run.vaddr:#x} has flags {run.flags:#x}")
+            if run.vaddr % PAGE_SIZE or run.vaddr < end or not run.pages or run.end > _ADDRESS_END:
+                raise damaged(
+                    path, f"the run of {run.pages} pages at {run.vaddr:#x} is empty or out of place"
+                )
+            end = run.end
+            runs.append(run)
+    except ProtobufError as error:
+        raise damaged(path, str(error)) from error
+    return pages_id, tuple(runs)
+
+
+def write_pagemap(path: Path, pages_id: int, runs: Sequence[PageRun]) -> None:
+    """Write a pagemap image that CRIU 4.1 and 4.2 both read; StorageError if it cannot be written.
+
+    4.1 takes a run's length from field 2, 4.2 from field 5, and either fails without its own.
+    """
+    entries = [Message([Field(1, WireType.VARINT, pages_id)])]
+    for run in runs:
+        if run.pages > _U32_MAX:
+            raise ValueError(f"a run of {run.pages} pages is longer than a page map can say")
+        values = ((1, run.vaddr), (2, run.pages), (4, run.flags), (5, run.pages))
+        entries.append(Message([Field(number, WireType.VARINT, value) for number, value in values]))
+    write_entries(path, "pagemap", entries)

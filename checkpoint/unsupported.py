@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a probe cannot hold, found in a checkpoint and named in plain words.
+
+CRIU restores much of this; a probe does not, because it is run later, elsewhere and many times over: whatever
+reaches outside the one process is no longer there.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from signal import Signals
+
+from checkpoint.image_entries import damaged
+from checkpoint.images import CheckpointImages, FileKind, Vma, VmaStatus
+from checkpoint.protobuf import Message, ProtobufError
+
+_KINDS = {
+    2: "a pipe",
+    3: "a named pipe",
+    4: "a network socket",
+    5: "a Unix socket",
+    6: "an eventfd",
+    7: "an epoll descriptor",
+    8: "an inotify descriptor",
+    9: "a signalfd",
+    10: "a packet socket",
+    11: "a terminal",
+    12: "a fanotify descriptor",
+    13: "a netlink socket",
+    14: "a namespace",
+    15: "a network tunnel",
+    16: "a file outside the checkpoint",
+    17: "a timerfd",
+    18: "a memfd",
+    19: "a BPF map",
+    20: "a pidfd",
+}
+
+_PLAIN_DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+
+_MEMORY = (
+    (VmaStatus.MEMFD, "shared memory (anonymous or of a memfd)"),
+    (VmaStatus.SYSV_IPC, "System V shared memory"),
+    (VmaStatus.SOCKET, "a mapped socket"),
+    (VmaStatus.AIO_RING, "a ring of asynchronous I/O"),
+    (VmaStatus.SHADOW_STACK, "a shadow stack"),
+    (VmaStatus.UPROBES, "probes set by a kernel tracer"),
+    (VmaStatus.ANON_SHARED, "shared memory"),
+)
+
+_MAP_HUGETLB = 0x40000
+_PROT_WRITE = 2
+_X86_64 = 1
+_COMPAT_MODE = 2
+_ALIVE, _STOPPED = 1, 3
+
+
+def reasons(images: CheckpointImages) -> list[str]:
+    """Everything in `images` that a probe cannot hold, in plain words; ProbeFileDamaged if it is garbled."""
+    try:
+        found = [*_tasks(images), *_processor(images), *_signals(images), *_files(images)]
+    except ProtobufError as error:
+        raise damaged(images.folder / f"core-{images.pid}.img", str(error)) from error
+    for vma in images.vmas:
+        found.extend(_memory(images, vma))
+    return list(dict.fromkeys(found))
+
+
+def _tasks(images: CheckpointImages) -> Iterator[str]:
+    if len(images.tasks) > 1:
+        children = ", ".join(str(task.pid) for task in images.tasks[1:])
+        yield f"{len(images.tasks)} processes (child {children})"
+    for task in images.tasks:
+        if len(task.threads) > 1:
+            yield f"{len(task.threads)} threads in process {task.pid}"
+    if images.state not in (_ALIVE, _STOPPED):
+        yield "a process that has already ended"
+
+
+def _processor(images: CheckpointImages) -> Iterator[str]:
+    info = images.core.message(2)
+    general = info.message(2) if info is not None else None
+    if images.core.integer(1) != _X86_64 or general is None or general.integer(28, 1) == _COMPAT_MODE:
+        yield "a process that is not x86-64"
+        return
+    pointer = images.registers["ip"]
+    for vma in images.vmas:
+        if vma.status & VmaStatus.VDSO and vma.start <= pointer < vma.end:
+            # The code there is the kernel's own and differs on the candidate node.
+            yield f"an instruction pointer inside the vDSO ({pointer:#x})"
+
+
+def _signals(images: CheckpointImages) -> Iterator[str]:
+    task, thread = images.core.message(3) or Message(), images.core.message(5) or Message()
+    for queue in (task.message(10), thread.message(9)):
+        for item in queue.messages(1) if queue is not None else []:
+            number = int.from_bytes(b"".join(item.raw_values(1))[:4], "little")
+            yield f"pending signal {number} ({_signal_name(number)})"
+    if thread.integer(11, 0) or task.integer(11, 0):
+        yield "a seccomp filter"
+    if images.mm.messages(16):
+        yield "asynchronous I/O in flight"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:
+        return "real-time" if number >= 32 else "unknown"
+
+
+def _files(images: CheckpointImages) -> Iterator[str]:
+    for item in images.descriptors:
+        file = images.files[item.file_id]
+        if file.kind != FileKind.REGULAR:
+            yield f"descriptor {item.fd} is {_KINDS.get(file.kind, f'of unknown kind {file.kind}')}"
+        elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in _PLAIN_DEVICES):
+            yield f"descriptor {item.fd} is the device {file.path}"
+    for identifier in sorted(images.removed_files):
+        if identifier in images.files:
+            yield f"the deleted file {images.files[identifier].path} is still in use"
+
+
+def _memory(images: CheckpointImages, vma: Vma) -> Iterator[str]:
+    where = f"{vma.start:#x}-{vma.end:#x}"
+    special = next((name for bit, name in _MEMORY if vma.status & bit), None)
+    if special is not None:
+        yield f"{special} at {where}"
+    elif vma.status & VmaStatus.FILE_SHARED and vma.prot & _PROT_WRITE:
+        yield f"{images.files[vma.file_id].path} mapped shared and writable at {where}"
+    if vma.is_file and stat.S_ISCHR(images.files[vma.file_id].mode):
+        yield f"memory of the device {images.files[vma.file_id].path} at {where}"
+    if vma.flags & _MAP_HUGETLB:
+        yield f"huge pages (hugetlb) at {where}"
