@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this kernel and this user's privileges really allow, found by doing it once.
+
+Settings files tell only part of it: security modules, seccomp filters of containers and lockdown modes refuse
+what the settings permit. Every function returns None when the thing works, else one sentence with the reason.
+Nothing stays behind: children are killed, descriptors closed, personality put back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Final
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_LIBC.ptrace.restype = ctypes.c_long
+_LIBC.personality.argtypes = [ctypes.c_ulong]
+_LIBC.syscall.restype = ctypes.c_long
+
+# linux/ptrace.h, linux/auxvec.h, linux/personality.h, asm/unistd_64.h, linux/userfaultfd.h
+_PTRACE_DETACH: Final = 17
+_PTRACE_SEIZE: Final = 0x4206
+_PTRACE_INTERRUPT: Final = 0x4207
+_WALL: Final = 0x40000000
+_AT_ENTRY: Final = 9
+_ADDR_NO_RANDOMIZE: Final = 0x0040000
+_PERSONALITY_QUERY: Final = 0xFFFFFFFF
+_SYS_USERFAULTFD: Final = 323
+_TIMEOUT: Final = 20.0
+
+
+def tracing() -> str | None:
+    """Seize a child with ptrace, write to its program text, let it go (ptrace(2), proc(5))."""
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as child:
+        try:
+            if _LIBC.ptrace(_PTRACE_SEIZE, child.pid, None, None) != 0:
+                return f"ptrace of a child is refused: {os.strerror(ctypes.get_errno())}"
+            if _LIBC.ptrace(_PTRACE_INTERRUPT, child.pid, None, None) != 0:
+                return f"a traced child cannot be stopped: {os.strerror(ctypes.get_errno())}"
+            os.waitpid(child.pid, _WALL)
+            try:
+                _rewrite_entry(child.pid)
+            except OSError as error:
+                return f"the text of a traced child cannot be written through /proc/PID/mem: {error.strerror}"
+            if _LIBC.ptrace(_PTRACE_DETACH, child.pid, None, None) != 0:
+                return f"a traced child cannot be let go: {os.strerror(ctypes.get_errno())}"
+        finally:
+            child.kill()
+    return None
+
+
+def _rewrite_entry(pid: int) -> None:
+    # Kernels from 6.12 on can forbid writes to read-only mappings (proc_mem.force_override), tracer or not.
+    words = struct.iter_unpack("QQ", Path(f"/proc/{pid}/auxv").read_bytes())
+    entry = next(value for key, value in words if key == _AT_ENTRY)
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+    try:
+        os.pwrite(memory, os.pread(memory, 8, entry), entry)
+    finally:
+        os.close(memory)
+
+
+def fixed_addresses() -> str | None:
+    """Start two programs with address randomisation off and compare where they lie (personality(2))."""
+    before = _LIBC.personality(_PERSONALITY_QUERY)
+    if before == -1 or _LIBC.personality(before | _ADDR_NO_RANDOMIZE) == -1:
+        return f"personality(ADDR_NO_RANDOMIZE) is refused: {os.strerror(ctypes.get_errno())}"
+    try:
+        layouts = {_layout() for _ in range(3)}
+    finally:
+        _LIBC.personality(before)
+    return None if len(layouts) == 1 else "addresses still change from run to run with ADDR_NO_RANDOMIZE set"
+
+
+def _layout() -> tuple[str, ...]:
+    maps = subprocess.run(
+        ["cat", "/proc/self/maps"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT
+    ).stdout
+    return tuple(line.split("-")[0] for line in maps.splitlines())
+
+
+def userfaultfd() -> str | None:
+    """Open a userfaultfd that sees the kernel's own accesses too (userfaultfd(2))."""
+    descriptor = _LIBC.syscall(ctypes.c_long(_SYS_USERFAULTFD), ctypes.c_long(os.O_CLOEXEC | os.O_NONBLOCK))
+    if descriptor < 0:
+        return f"userfaultfd is refused: {os.strerror(ctypes.get_errno())}"
+    os.close(descriptor)
+    return None
+
+
+def namespaces(*, as_user: bool = False) -> str | None:
+    """Make a PID and mount namespace with a /proc of its own; `as_user` inside a new user namespace."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return "the command unshare is missing"
+    command = [unshare, *(["--user", "--map-root-user"] if as_user else [])]
+    command += ["--pid", "--mount", "--fork", "--mount-proc", "--kill-child", "true"]
+    try:
+        made = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"unshare did not finish within {_TIMEOUT:g} s"
+    if made.returncode != 0:
+        reason = made.stderr.strip().splitlines()
+        return reason[-1] if reason else f"unshare ended with status {made.returncode}"
+    return None
+
+
+def missing_capabilities() -> list[str]:
+    """Names of the capabilities dump and restore need that this process lacks (capabilities(7))."""
+    needed = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SETUID": 7, "CAP_SETGID": 6, "CAP_CHOWN": 0}
+    status = Path("/proc/self/status").read_text()
+    effective = int(next(line for line in status.splitlines() if line.startswith("CapEff:")).split()[1], 16)
+    return [name for name, bit in needed.items() if not effective >> bit & 1]
