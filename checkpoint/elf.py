@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an ELF image says about itself: load segments, code ranges, functions.
+
+Addresses are link-time virtual addresses (`vaddr`); a loaded image adds one bias to all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from checkpoint.errors import ProgramNotRunnable
+
+Addresses = npt.NDArray[np.int64]
+
+EM_X86_64 = 62
+_PF_X = 1
+_DW_EH_PE_OMIT = 0xFF
+_STUB_SECTIONS = (".plt", ".init", ".fini")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One PT_LOAD entry: `size` bytes of the file at `offset`, mapped at `vaddr`."""
+
+    vaddr: int
+    offset: int
+    size: int
+    memory_size: int
+    executable: bool
+
+
+@dataclass(frozen=True)
+class ElfImage:
+    """The parts of one ELF file that tracing needs. `functions` is (n, 2): start and end vaddr, sorted, disjoint."""
+
+    path: str
+    entry: int
+    position_independent: bool
+    interpreter: str | None
+    segments: tuple[Segment, ...]
+    functions: Addresses = field(repr=False)
+    data: bytes = field(repr=False)
+    sha256: str = ""
+
+    def bytes_at(self, vaddr: int, size: int) -> bytes:
+        """`size` bytes of the file as they are mapped at `vaddr`; shorter where the segment ends."""
+        for segment in self.segments:
+            if segment.vaddr <= vaddr < segment.vaddr + segment.size:
+                start = segment.offset + vaddr - segment.vaddr
+                return self.data[start : segment.offset + min(segment.size, vaddr - segment.vaddr + size)]
+        return b""
+
+    def executable_ranges(self) -> list[tuple[int, int]]:
+        return [(s.vaddr, s.vaddr + s.size) for s in self.segments if s.executable]
+
+
+def check_runnable(path: Path) -> None:
+    """Raise ProgramNotRunnable unless `path` starts like an x86-64 ELF executable or a script."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise ProgramNotRunnable(f"{path}: cannot be read: {error.strerror}") from error
+    if head[:2] == b"#!":
+        return
+    if head[:4] != b"\x7fELF" or len(head) < 20:
+        raise ProgramNotRunnable(
+            f"{path}: not an ELF program and not a script (#!); give the program itself, not its data"
+        )
+    if head[4] != 2 or head[5] != 1:
+        raise ProgramNotRunnable(f"{path}: a 32-bit or big-endian program; only x86-64 programs can be probed")
+    machine = struct.unpack_from("<H", head, 18)[0]
+    if machine != EM_X86_64:
+        raise ProgramNotRunnable(f"{path}: made for ELF machine {machine}, not for x86-64 ({EM_X86_64})")
+
+
+def read_image(path: str) -> ElfImage:
+    """Parse the ELF file at `path`. Raises ProgramNotRunnable where it is not a usable x86-64 image."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ProgramNotRunnable(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        with open(path, "rb") as file:
+            elf = ELFFile(file)
+            segments = tuple(
+                Segment(s["p_vaddr"], s["p_offset"], s["p_filesz"], s["p_memsz"], bool(s["p_flags"] & _PF_X))
+                for s in elf.iter_segments("PT_LOAD")
+            )
+            interpreter = next((s.get_interp_name() for s in elf.iter_segments("PT_INTERP")), None)
+            entry, kind, machine = elf["e_entry"], elf["e_type"], elf["e_machine"]
+            functions = _function_ranges(elf, data)
+    except (ELFError, struct.error, KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
+        raise ProgramNotRunnable(f"{path}: damaged ELF file: {error}") from error
+    if machine != "EM_X86_64":
+        raise ProgramNotRunnable(f"{path}: made for {machine}, not for x86-64")
+    return ElfImage(
+        path=path,
+        entry=entry,
+        position_independent=kind == "ET_DYN",
+        interpreter=interpreter,
+        segments=segments,
+        functions=functions,
+        data=data,
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def _function_ranges(elf: ELFFile, data: bytes) -> Addresses:
+    """Functions from .eh_frame (present even in stripped binaries), else symbols, else whole code sections."""
+    code = _code_ranges(elf)
+    for ranges in (_eh_frame_ranges(elf, data), _symbol_ranges(elf)):
+        kept = _inside(ranges, code)
+        if len(kept):
+            return kept
+    return np.array(code, dtype=np.int64).reshape(-1, 2)
+
+
+def _code_ranges(elf: ELFFile) -> list[tuple[int, int]]:
+    """Executable sections without the linker's own (PLT, .init); executable segments where sections are gone."""
+    sections = [
+        (s["sh_addr"], s["sh_addr"] + s["sh_size"])
+        for s in elf.iter_sections()
+        if s["sh_flags"] & 4 and s["sh_type"] == "SHT_PROGBITS" and not s.name.startswith(_STUB_SECTIONS)
+    ]
+    if sections:
+        return sections
+    return [
+        (s["p_vaddr"], s["p_vaddr"] + s["p_filesz"])
+        for s in elf.iter_segments("PT_LOAD")
+        if s["p_flags"] & _PF_X
+    ]
+
+
+def _inside(ranges: Addresses, code: list[tuple[int, int]]) -> Addresses:
+    """The ranges that lie in `code`, sorted; where two overlap the later is cut away."""
+    if not len(ranges) or not code:
+        return np.empty((0, 2), dtype=np.int64)
+    keep = np.zeros(len(ranges), dtype=bool)
+    for start, end in code:
+        keep |= (ranges[:, 0] >= start) & (ranges[:, 1] <= end)
+    ranges = ranges[keep & (ranges[:, 1] > ranges[:, 0])]
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    if len(ranges) > 1:
+        disjoint = np.concatenate([[True], ranges[1:, 0] >= np.maximum.accumulate(ranges[:-1, 1])])
+        ranges = ranges[disjoint]
+    return ranges
+
+
+def _eh_frame_ranges(elf: ELFFile, data: bytes) -> Addresses:
+    """(start, end) of every frame description entry, read through the sorted table of .eh_frame_hdr.
+
+    Source: Linux Standard Base, "Exception Frames". Only the encodings that GNU and LLVM linkers write for
+    x86-64 are read (table datarel|sdata4, addresses pcrel|sdata4); others count as no table.
+    """
+    header = next((s for s in elf.iter_segments("PT_GNU_EH_FRAME")), None)
+    empty = np.empty((0, 2), dtype=np.int64)
+    if header is None:
+        return empty
+    offset, vaddr = header["p_offset"], header["p_vaddr"]
+    version, frame_encoding, count_encoding, table_encoding = data[offset : offset + 4]
+    if version != 1 or table_encoding != 0x3B or count_encoding != 0x03 or frame_encoding == _DW_EH_PE_OMIT:
+        return empty
+    count = struct.unpack_from("<I", data, offset + 8)[0]
+    if offset + 12 + 8 * count > len(data) or not count:
+        return empty
+    table = np.frombuffer(data, dtype="<i4", count=2 * count, offset=offset + 12).reshape(-1, 2)
+    starts = table[:, 0].astype(np.int64) + vaddr
+    entries = table[:, 1].astype(np.int64) + vaddr
+    segment = next(
+        (
+            s
+            for s in elf.iter_segments("PT_LOAD")
+            if s["p_vaddr"] <= int(entries.min()) and int(entries.max()) + 16 <= s["p_vaddr"] + s["p_filesz"]
+        ),
+        None,
+    )
+    if segment is None:
+        return empty
+    in_file = entries - segment["p_vaddr"] + segment["p_offset"]
+    raw = np.frombuffer(data, dtype=np.uint8)
+    words = raw[in_file[:, None] + np.arange(16)].view("<u4")
+    begin = words[:, 2].view("<i4").astype(np.int64) + entries + 8
+    sound = (words[:, 0] != 0xFFFFFFFF) & (begin == starts)
+    return np.column_stack([starts, starts + words[:, 3].astype(np.int64)])[sound]
+
+
+def _symbol_ranges(elf: ELFFile) -> Addresses:
+    ranges = []
+    for name in (".symtab", ".dynsym"):
+        section = elf.get_section_by_name(name)
+        if section is not None:
+            ranges += [
+                (s["st_value"], s["st_value"] + s["st_size"])
+                for s in section.iter_symbols()
+                if s["st_info"]["type"] == "STT_FUNC" and s["st_size"]
+            ]
+    return np.array(sorted(set(ranges)), dtype=np.int64).reshape(-1, 2)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is mapped in a process: its images, and room for stubs near them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoint.elf import ElfImage
+
+_REACH = 0x7000_0000
+"""Farthest a stub area may begin from its image: the 2 GB of a rel32 jump less the size of any image and area."""
+
+_FAR = 0x6800_0000
+"""Preferred distance. The heap grows up from the executable and mappings grow down from the libraries: an area
+well away from both leaves the addresses that a program sees the same with and without stubs."""
+
+_LOWEST_ADDRESS = 0x10000
+_HIGHEST_ADDRESS = 0x7FFF_FFFF_E000
+
+_STACK_ROOM = 128 << 20
+"""What the kernel keeps free below the stack, at the least, so that it can grow (mmap_base)."""
+
+# Their functions are chosen per CPU (IFUNC, cpuid), or they spin: counts there differ between machines.
+_FOREIGN = re.compile(
+    r"^(ld-linux|ld-musl|ld-|libc[.-]|libm[.-]|libmvec|libpthread|librt[.-]|libdl[.-]|libgcc_s|libgomp|libomp|libiomp|"
+    r"libblas|libcblas|libopenblas|libatlas|libmkl|liblapack|libcrypto|libssl|libgcrypt|libnettle|libgmp)"
+)
+
+
+@dataclass(frozen=True)
+class MapEntry:
+    """One line of /proc/PID/maps."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    path: str
+
+
+def read_maps(pid: int) -> list[MapEntry]:
+    """All mappings of a process, in address order."""
+    entries = []
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        fields = line.split(None, 5)
+        start, end = (int(part, 16) for part in fields[0].split("-"))
+        entries.append(MapEntry(start, end, fields[1], int(fields[2], 16), fields[5] if len(fields) > 5 else ""))
+    return entries
+
+
+def image_paths(maps: Sequence[MapEntry]) -> list[str]:
+    """Files that have an executable mapping, in address order."""
+    return list(dict.fromkeys(e.path for e in maps if e.path.startswith("/") and "x" in e.permissions))
+
+
+def is_own(path: str) -> bool:
+    """Whether an image's code may carry counters: not the C library, loader, or a library that picks by CPU."""
+    return not _FOREIGN.match(Path(path).name)
+
+
+def load_bias(image: ElfImage, maps: Sequence[MapEntry]) -> int:
+    """What loading added to the image's link-time addresses. Raises LookupError where it is not mapped."""
+    for segment in image.segments:
+        page = segment.offset & ~0xFFF
+        for entry in maps:
+            if entry.path == image.path and entry.offset == page and ("x" in entry.permissions) == segment.executable:
+                return entry.start - (segment.vaddr & ~0xFFF)
+    raise LookupError(image.path)
+
+
+def find_gap(maps: Sequence[MapEntry], low: int, high: int, size: int) -> int:
+    """Address of `size` free bytes within reach of an image that spans [low, high).
+
+    Takes the place nearest to the preferred distance. Raises LookupError where nothing is free in reach.
+    """
+    edges = [_LOWEST_ADDRESS]
+    for e in maps:
+        if e.end <= _HIGHEST_ADDRESS + _LOWEST_ADDRESS:
+            edges += [e.start - (_STACK_ROOM if e.path == "[stack]" else 0), e.end]
+    edges.append(_HIGHEST_ADDRESS)
+    best: int | None = None
+    wishes = (low - _FAR, high + _FAR - size)
+    for gap_low, gap_high in zip(edges[0::2], edges[1::2], strict=True):
+        first = max(gap_low, high - _REACH, _LOWEST_ADDRESS)
+        last = min(gap_high - size, low + _REACH - size)
+        if first > last:
+            continue
+        for wish in wishes:
+            place = min(max(wish, first), last) & ~0xFFF
+            if place < first:
+                place += 0x1000
+            if place <= last and (best is None or _miss(place, wishes) < _miss(best, wishes)):
+                best = place
+    if best is None:
+        raise LookupError(f"no {size} free bytes within 2 GB of {low:#x}")
+    return best
+
+
+def _miss(place: int, wishes: tuple[int, int]) -> int:
+    return min(abs(place - wish) for wish in wishes)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is run: a program, its arguments and the environment every run of it shares.
+
+All runs that have to agree (plain, traced, timed, captured) start from one `Program`, with address space
+randomisation off and the same environment, so that addresses and control flow repeat.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from checkpoint.elf import check_runnable
+from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
+
+ADDR_NO_RANDOMIZE = 0x0040000
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+_NOTHING_INHERITED_ABOVE = 3
+
+_AVX512 = (
+    "AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ", "AVX512CD", "AVX512ER", "AVX512PF", "AVX512_VBMI", "AVX512_VNNI",
+)  # fmt: skip
+_AVX = ("AVX2", "AVX", "FMA", "FMA4", "BMI1", "BMI2", "LZCNT", "MOVBE", "F16C", "ERMS", "FSRM", "RTM")
+_SSE4 = ("SSE4_2", "SSE4_1", "SSSE3", "POPCNT")
+
+ISA_BASELINES: dict[str, tuple[str, ...]] = {
+    "native": (),
+    "x86-64-v4": (),
+    "x86-64-v3": _AVX512,
+    "x86-64-v2": _AVX512 + _AVX,
+    "x86-64": _AVX512 + _AVX + _SSE4,
+}
+"""CPU features that glibc is told not to choose its functions by (glibc.cpu.hwcaps), per baseline."""
+
+DEFAULT_ISA = "x86-64-v3"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A command line with everything that decides how it runs. `executable` is absolute."""
+
+    argv: tuple[str, ...]
+    executable: str
+    cwd: str
+    stdin: str = "/dev/null"
+    isa: str = DEFAULT_ISA
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def environment(self) -> dict[str, str]:
+        """The environment of every run that has to agree: the caller's, held to the ISA baseline.
+
+        rseq is off because the kernel may move the saved instruction pointer of a checkpoint (criu, "rseq").
+        Binding happens at start-up, so that no region pays for it.
+        """
+        env = dict(self.env)
+        tunables = [t for t in env.get("GLIBC_TUNABLES", "").split(":") if t]
+        masked = ISA_BASELINES[self.isa]
+        if masked:
+            tunables.append("glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in masked))
+        tunables.append("glibc.pthread.rseq=0")
+        env["GLIBC_TUNABLES"] = ":".join(tunables)
+        env["LD_BIND_NOW"] = "1"
+        return env
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "argv": list(self.argv)}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Program:
+        return Program(**{**value, "argv": tuple(value["argv"])})
+
+
+def resolve_program(
+    argv: Sequence[str],
+    *,
+    isa: str = DEFAULT_ISA,
+    stdin: str = "/dev/null",
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Program:
+    """Find `argv[0]` as a shell would. Raises ProgramNotRunnable or ProgramUnsupported with the reason."""
+    if not argv:
+        raise ProgramNotRunnable("no program given: put it after `--`")
+    if isa not in ISA_BASELINES:
+        raise ProgramNotRunnable(f"unknown ISA baseline {isa!r}: one of {', '.join(ISA_BASELINES)}")
+    name = argv[0]
+    found = shutil.which(name)
+    if found is None:
+        path = Path(name)
+        if path.is_dir():
+            raise ProgramNotRunnable(f"{name}: a folder, not a program")
+        if "/" in name and path.exists():
+            raise ProgramNotRunnable(f"{name}: not executable (chmod +x?)")
+        raise ProgramNotRunnable(f"{name}: program not found")
+    executable = Path(found).absolute()
+    check_runnable(executable)
+    mode = executable.stat().st_mode
+    if mode & 0o6000:
+        raise ProgramUnsupported(f"{executable}: is setuid or setgid; such a program cannot be traced")
+    source = Path(stdin)
+    if not os.access(source, os.R_OK) or not (source.is_file() or source.is_char_device()):
+        raise ProgramNotRunnable(f"{stdin}: cannot serve as standard input (a readable file or /dev/null can)")
+    return Program(
+        argv=tuple(argv),
+        executable=str(executable),
+        cwd=str(Path(cwd or os.getcwd()).absolute()),  # noqa: PTH109
+        stdin=str(Path(stdin).absolute()),
+        isa=isa,
+        env=dict(os.environ if env is None else env),
+    )
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Files that take standard output and error. Appending: a checkpoint then records no size for them."""
+
+    stdout: Path
+    stderr: Path
+
+
+def become_program(
+    program: Program, streams: Streams, environment: Mapping[str, str], *, cpu: int | None, before_exec: int = 0
+) -> None:
+    """In a forked child: take on the state every run shares and execute. Returns only by raising OSError.
+
+    `before_exec`: signal the child sends itself just before execve, so that its parent can attach (0: none).
+    A session of its own keeps the terminal's Ctrl-C away; dying with the parent keeps nothing behind.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    os.setsid()
+    # Python ignores these for itself; an ignored signal would stay ignored in the program.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    if libc.personality(ADDR_NO_RANDOMIZE) == -1:
+        raise OSError(ctypes.get_errno(), "personality(ADDR_NO_RANDOMIZE) refused: a container's seccomp filter?")
+    os.chdir(program.cwd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for number, fd in (
+        (0, os.open(program.stdin, os.O_RDONLY)),
+        (1, os.open(streams.stdout, flags, 0o600)),
+        (2, os.open(streams.stderr, flags, 0o600)),
+    ):
+        os.dup2(fd, number)
+    os.closerange(_NOTHING_INHERITED_ABOVE, os.sysconf("SC_OPEN_MAX"))
+    if cpu is not None:
+        os.sched_setaffinity(0, {cpu})
+    if before_exec:
+        os.kill(os.getpid(), before_exec)
+    os.execve(program.executable, list(program.argv), dict(environment))
+
+
+def check_randomisation_control() -> None:
+    """Raise PrivilegeMissing where address space randomisation cannot be switched off."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = libc.personality(0xFFFFFFFF)
+    if libc.personality(before | ADDR_NO_RANDOMIZE) == -1:
+        raise PrivilegeMissing("personality(ADDR_NO_RANDOMIZE) is refused here; run outside the container's filter")
+    libc.personality(before)

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an image can be counted: one site for every basic block that offers a safe instruction.
+
+A site is one instruction of at least five bytes that does not transfer control: replaced as a whole by a jump it
+stays correct whatever jumps to the block, indirect jumps included, because nothing can jump *into* it. A direct
+`call rel32` or `jmp rel32` serves too: its target is redirected. Blocks that offer neither are left out.
+
+A jump does reach the inside of an instruction where code skips a prefix, or where a linear reading has mistaken
+data for code. Functions that show any sign of it are left alone: see `_trusted_functions`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from iced_x86 import (
+    Code,
+    Decoder,
+    FlowControl,
+    Instruction,
+    Mnemonic,
+    OpKind,
+    Register,
+    RflagsBits,
+)
+
+from checkpoint.elf import ElfImage
+from checkpoint.paths import cache_dir
+
+JUMP_BYTES = 5
+LONGEST_INSTRUCTION = 15
+DISPLACED, REDIRECTED = 0, 1
+
+_CACHE_VERSION = 3
+_ARITHMETIC_FLAGS = RflagsBits.OF | RflagsBits.SF | RflagsBits.ZF | RflagsBits.AF | RflagsBits.CF | RflagsBits.PF
+# Only instructions that set all six flags whatever their operands: a shift by zero, or a repeat of zero, sets none.
+_FLAG_KILLERS = frozenset(
+    (Mnemonic.ADD, Mnemonic.SUB, Mnemonic.CMP, Mnemonic.TEST, Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR, Mnemonic.NEG)
+)
+_CALL_OR_JUMP_REL32 = frozenset((Code.CALL_REL32_64, Code.JMP_REL32_64))
+_PADDING = frozenset((Mnemonic.NOP, Mnemonic.INT3))
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """Sites of one image, ordered by address: arrays of one length.
+
+    `offset` is the site's vaddr, `length` its bytes, `kind` DISPLACED or REDIRECTED. `flags_dead` says that the
+    program overwrites all arithmetic flags before reading any. `displacement_at` is the place of a RIP-relative
+    displacement inside the instruction (0: none) and `target` the vaddr it points to, or the branch target of a
+    redirected site. `block_start`, `block_bytes` and `block_instructions` describe the block that is counted.
+    """
+
+    offset: npt.NDArray[np.int64]
+    length: npt.NDArray[np.uint8]
+    kind: npt.NDArray[np.uint8]
+    flags_dead: npt.NDArray[np.bool_]
+    displacement_at: npt.NDArray[np.uint8]
+    target: npt.NDArray[np.int64]
+    code: npt.NDArray[np.uint8]
+    block_start: npt.NDArray[np.int64]
+    block_bytes: npt.NDArray[np.int32]
+    block_instructions: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def take(self, index: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> SiteTable:
+        """The rows chosen by `index` (positions or a mask)."""
+        return SiteTable(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class _Function:
+    start: int
+    end: int
+    instructions: list[Instruction]
+
+
+def find_sites(image: ElfImage) -> SiteTable:
+    """All sites of `image`; kept in the cache folder by the file's checksum, since decoding takes seconds."""
+    key = hashlib.sha256(f"{_CACHE_VERSION} {image.sha256}".encode()).hexdigest()[:32]
+    cached = cache_dir() / "sites" / f"{key}.npz"
+    try:
+        with np.load(cached, allow_pickle=False) as stored:
+            return SiteTable(**{f.name: stored[f.name] for f in fields(SiteTable)})
+    except (OSError, KeyError, ValueError, EOFError):
+        pass
+    table = _analyse(image)
+    _store(cached, table)
+    return table
+
+
+def _store(path: Path, table: SiteTable) -> None:
+    """Keep `table` for the next run; a cache that cannot be written costs time, nothing else."""
+    partial = path.with_name(f"{path.name}.{hash(id(table)) & 0xFFFF:x}.npz")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        np.savez(partial, **{f.name: getattr(table, f.name) for f in fields(table)})
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def decode_functions(image: ElfImage) -> Iterator[_Function]:
+    """Every function that decodes cleanly to its very end, with its instructions in order."""
+    for start, end in image.functions.tolist():
+        code = image.bytes_at(start, end - start)
+        decoder = Decoder(64, code, ip=start)
+        instructions = list(decoder)
+        if not instructions or any(i.code == Code.INVALID for i in instructions):
+            continue
+        yield _Function(start, end, instructions)
+
+
+def _analyse(image: ElfImage) -> SiteTable:
+    functions = list(decode_functions(image))
+    targets, data = _references(functions, image.executable_ranges(), not image.position_independent)
+    rows: list[tuple[int, int, int, bool, int, int, bytes, int, int, int]] = []
+    for function in _trusted_functions(functions, targets, data):
+        for block in _blocks(function, targets):
+            row = _site_of(image, block)
+            if row is not None:
+                rows.append(row)
+    return _table(rows)
+
+
+def _table(rows: list[tuple[int, int, int, bool, int, int, bytes, int, int, int]]) -> SiteTable:
+    rows.sort(key=lambda row: row[0])
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 10
+    padded = b"".join(code.ljust(LONGEST_INSTRUCTION, b"\x90") for code in columns[6])
+    return SiteTable(
+        offset=np.array(columns[0], dtype=np.int64),
+        length=np.array(columns[1], dtype=np.uint8),
+        kind=np.array(columns[2], dtype=np.uint8),
+        flags_dead=np.array(columns[3], dtype=np.bool_),
+        displacement_at=np.array(columns[4], dtype=np.uint8),
+        target=np.array(columns[5], dtype=np.int64),
+        code=np.frombuffer(padded, dtype=np.uint8).reshape(-1, LONGEST_INSTRUCTION),
+        block_start=np.array(columns[7], dtype=np.int64),
+        block_bytes=np.array(columns[8], dtype=np.int32),
+        block_instructions=np.array(columns[9], dtype=np.int32),
+    )
+
+
+def _is_direct_branch(instruction: Instruction) -> bool:
+    return instruction.op_count > 0 and instruction.op0_kind == OpKind.NEAR_BRANCH64
+
+
+def _references(
+    functions: list[_Function], ranges: list[tuple[int, int]], absolute: bool
+) -> tuple[set[int], set[int]]:
+    """Targets of direct branches, and code addresses that instructions use as data.
+
+    `absolute`: the image is linked to a fixed address, so that plain 32-bit constants may be addresses too.
+    """
+    targets: set[int] = set()
+    data: set[int] = set()
+
+    def in_code(address: int) -> bool:
+        return any(start <= address < end for start, end in ranges)
+
+    for function in functions:
+        for i in function.instructions:
+            if i.flow_control != FlowControl.NEXT:
+                if _is_direct_branch(i):
+                    targets.add(i.near_branch_target)
+                    continue
+                if i.flow_control in (FlowControl.RETURN, FlowControl.INTERRUPT):
+                    continue
+            base = i.memory_base
+            if base == Register.RIP or base == Register.EIP:
+                if in_code(i.ip_rel_memory_address):
+                    data.add(i.ip_rel_memory_address)
+            elif base == Register.NONE and i.memory_displ_size and in_code(i.memory_displacement):
+                data.add(i.memory_displacement)
+            if absolute and i.len >= JUMP_BYTES:
+                constant = _constant(i)
+                if constant and in_code(constant):
+                    data.add(constant)
+    return targets, data
+
+
+def _trusted_functions(functions: list[_Function], targets: set[int], data: set[int]) -> Iterator[_Function]:
+    """Functions where the linear reading agrees with everything known about the code.
+
+    Left out: a function whose inside is addressed as data (tables between instructions, as in hand-written
+    assembly), and one in which a branch lands between two instructions as read (data read as code, a skipped
+    prefix, overlapping code). Taking a function's start as an address is ordinary.
+    """
+    data_sorted = np.array(sorted(data), dtype=np.int64)
+    targets_sorted = np.array(sorted(targets), dtype=np.int64)
+    for function in functions:
+        low = np.searchsorted(data_sorted, function.start, side="right")
+        if low < len(data_sorted) and data_sorted[low] < function.end:
+            continue
+        first, last = np.searchsorted(targets_sorted, (function.start, function.end))
+        if last > first:
+            heads = {i.ip for i in function.instructions}
+            if any(int(t) not in heads for t in targets_sorted[first:last]):
+                continue
+        yield function
+
+
+def _blocks(function: _Function, targets: set[int]) -> Iterator[list[Instruction]]:
+    """Basic blocks: split after control transfers and before direct branch targets."""
+    block: list[Instruction] = []
+    for i in function.instructions:
+        if block and i.ip in targets:
+            yield block
+            block = []
+        block.append(i)
+        if i.flow_control != FlowControl.NEXT:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _constant(i: Instruction) -> int:
+    """The 32-bit immediate of an instruction, 0 where it has none."""
+    last = i.op_kind(i.op_count - 1) if i.op_count else OpKind.REGISTER
+    return i.immediate32 if last in (OpKind.IMMEDIATE32, OpKind.IMMEDIATE32TO64) else 0
+
+
+def _displaceable(i: Instruction) -> bool:
+    return i.flow_control == FlowControl.NEXT and i.memory_base != Register.EIP
+
+
+def _flags_dead(rest: list[Instruction]) -> bool:
+    """Whether the block overwrites all arithmetic flags, from here on, before it reads any.
+
+    A block that ends undecided counts as reading them: a caller or jump target might.
+    """
+    for i in rest:
+        if i.rflags_read & _ARITHMETIC_FLAGS:
+            return False
+        if i.mnemonic in _FLAG_KILLERS:
+            return True
+    return False
+
+
+def _site_of(
+    image: ElfImage, block: list[Instruction]
+) -> tuple[int, int, int, bool, int, int, bytes, int, int, int] | None:
+    """The cheapest site of a block: flags dead before flags alive, displaced before redirected."""
+    if all(i.mnemonic in _PADDING for i in block):
+        return None
+    best: Instruction | None = None
+    best_dead = False
+    for position, i in enumerate(block):
+        if i.len >= JUMP_BYTES and _displaceable(i):
+            dead = _flags_dead(block[position:])
+            if best is None or dead:
+                best, best_dead = i, dead
+            if dead:
+                break
+    last = block[-1]
+    kind, displacement_at, target = DISPLACED, 0, 0
+    if best is None:
+        if last.code not in _CALL_OR_JUMP_REL32 or last.len != JUMP_BYTES:
+            return None
+        best, kind, target = last, REDIRECTED, last.near_branch_target
+    code = image.bytes_at(best.ip, best.len)
+    if kind == DISPLACED and best.memory_base == Register.RIP:
+        decoder = Decoder(64, code, ip=best.ip)
+        displacement_at = decoder.get_constant_offsets(decoder.decode()).displacement_offset
+        target = best.ip_rel_memory_address
+    start = block[0].ip
+    size, instructions = last.next_ip - start, len(block)
+    return best.ip, best.len, kind, best_dead, displacement_at, target, code, start, size, instructions

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The counting stubs: every piece of machine code that a probe adds to a program.
+ *
+ * A patched instruction becomes a five-byte jump to a stub; the stub counts, runs the displaced instruction
+ * and jumps back. Three templates and one shared handler are assembled here; checkpoint/stubs.py copies them
+ * and fills the holes (labels ending in _hole are four-byte displacements).
+ *
+ * Rules that every stub keeps:
+ *  - The 128 bytes below the stack pointer belong to the program (red zone): step over them before a push.
+ *  - Flags, registers and vector state come out as they went in. lahf/seto and add/sahf carry the six
+ *    arithmetic flags through %rax; pushfq/popfq would cost several times as much.
+ *  - Counting is one read-modify-write instruction, so that a signal handler which runs through the same stub
+ *    between any two instructions loses no count.
+ *  - Counters lie on pages that hold no code: a store next to running code stalls the whole pipeline.
+ */
+	.text
+
+/* Counting up, where the program never reads the flags as they are here. */
+	.globl count_plain, count_plain_counter_hole, count_plain_end
+count_plain:
+	.byte 0x48, 0xff, 0x05		/* incq counter(%rip) */
+count_plain_counter_hole:
+	.long 0
+count_plain_end:			/* displaced instruction, jmp back */
+
+/* Counting up, flags kept. */
+	.globl count_saving, count_saving_counter_hole, count_saving_end
+count_saving:
+	lea	-128(%rsp), %rsp
+	push	%rax
+	lahf
+	seto	%al
+	.byte 0x48, 0xff, 0x05		/* incq counter(%rip) */
+count_saving_counter_hole:
+	.long 0
+	add	$0x7f, %al		/* overflows exactly if %al is 1 */
+	sahf
+	pop	%rax
+	lea	128(%rsp), %rsp
+count_saving_end:
+
+/*
+ * Counting down to the next event of a marker. The struct marker this stub serves (stubs.py: Marker record)
+ * starts with the counter. At zero the handler runs once; all other executions cost two memory operations.
+ */
+	.globl marker, marker_counter_hole, marker_slow_hole, marker_end
+marker:
+	lea	-128(%rsp), %rsp
+	push	%rax
+	lahf
+	seto	%al
+	.byte 0x48, 0xff, 0x0d		/* decq counter(%rip) */
+marker_counter_hole:
+	.long 0
+	.byte 0x0f, 0x84		/* jz slow */
+marker_slow_hole:
+	.long 0
+	.globl marker_resume
+marker_resume:
+	add	$0x7f, %al
+	sahf
+	pop	%rax
+	lea	128(%rsp), %rsp
+marker_end:
+
+/* The way from one marker to the shared handler and back. */
+	.globl marker_slow, marker_record_hole, marker_fire_hole, marker_resume_hole, marker_slow_end
+marker_slow:
+	push	%rdi
+	.byte 0x48, 0x8d, 0x3d		/* lea record(%rip), %rdi */
+marker_record_hole:
+	.long 0
+	.byte 0xe8			/* call fire */
+marker_fire_hole:
+	.long 0
+	pop	%rdi
+	.byte 0xe9			/* jmp marker_resume */
+marker_resume_hole:
+	.long 0
+marker_slow_end:
+
+/*
+ * fire: a marker has reached its next event. %rdi: the marker's record
+ *	 0 int64   executions left before the next event
+ *	 8 pointer to the event that is due
+ * An event is 64 bytes:
+ *	 0 int64   executions from this event to the following one
+ *	 8 uint32  action: 1 stop before the stamp, 2 stamp, 4 stop after the stamp
+ *	12 uint32  1 once fired
+ *	16 timespec CLOCK_MONOTONIC
+ *	32 timespec CLOCK_THREAD_CPUTIME_ID
+ *	48 unused
+ * The gap is added, not stored: executions by a signal handler since the counter reached zero still count.
+ * Stopping is kill(getpid(), SIGSTOP): getpid by system call, since a restored process may have another number.
+ */
+	.globl fire, fire_end
+fire:
+	push	%rax
+	push	%rcx
+	push	%rdx
+	push	%rsi
+	push	%r11
+	mov	8(%rdi), %rdx
+	lea	64(%rdx), %rax
+	mov	%rax, 8(%rdi)
+	mov	(%rdx), %rax
+	add	%rax, (%rdi)
+	testl	$1, 8(%rdx)
+	jz	1f
+	call	stop
+1:	testl	$2, 8(%rdx)
+	jz	2f
+	mov	$1, %edi		/* CLOCK_MONOTONIC */
+	lea	16(%rdx), %rsi
+	mov	$228, %eax		/* clock_gettime */
+	syscall
+	mov	$3, %edi		/* CLOCK_THREAD_CPUTIME_ID */
+	lea	32(%rdx), %rsi
+	mov	$228, %eax
+	syscall
+2:	movl	$1, 12(%rdx)
+	testl	$4, 8(%rdx)
+	jz	3f
+	call	stop
+3:	pop	%r11
+	pop	%rsi
+	pop	%rdx
+	pop	%rcx
+	pop	%rax
+	ret
+stop:
+	mov	$39, %eax		/* getpid */
+	syscall
+	mov	%eax, %edi
+	mov	$19, %esi		/* SIGSTOP */
+	mov	$62, %eax		/* kill */
+	syscall
+	ret
+fire_end:
+	.section .note.GNU-stack, "", @progbits

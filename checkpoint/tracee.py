@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process under our control: ptrace, its memory, and system calls made inside it.
+
+The states a Tracee goes through: *stopped* after `start` (at the program's entry point) and after every event
+that `wait` returns; *running* after `resume`; *detached* after `detach`, when other tools may trace it.
+Registers, system calls and `detach` need it stopped by ptrace. Memory may be read at any time and written while
+the process is stopped in any way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import errno
+import os
+import resource
+import signal
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramFailed, ProgramUnsupported
+from checkpoint.program import Program, Streams, become_program
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_libc.ptrace.restype = ctypes.c_long
+
+_CONT, _GETREGS, _SETREGS, _DETACH = 7, 12, 13, 17
+_GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
+_O_FORK, _O_VFORK, _O_CLONE, _O_EXEC, _O_EXIT, _O_EXITKILL = 0x2, 0x4, 0x8, 0x10, 0x40, 0x100000
+_OPTIONS = _O_FORK | _O_VFORK | _O_CLONE | _O_EXEC | _O_EXIT | _O_EXITKILL
+_EVENT_FORK, _EVENT_VFORK, _EVENT_CLONE, _EVENT_EXEC, _EVENT_EXIT, _EVENT_STOP = 1, 2, 3, 4, 6, 128
+_WALL = 0x40000000
+_SI_KERNEL = 0x80
+
+_AT_ENTRY = 9
+_SYSCALL_TRAP = b"\x0f\x05\xcc"
+_BREAKPOINT = b"\xcc"
+_NR_MMAP, _NR_MUNMAP = 9, 11
+_PROT_RW, _PROT_RX = 3, 5
+_MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
+_START_SECONDS = 60.0
+_POLL_SECONDS = 0.002
+
+
+class Registers(ctypes.Structure):
+    """struct user_regs_struct of x86-64 Linux."""
+
+    _fields_ = [
+        (name, ctypes.c_ulonglong)
+        for name in (
+            "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs_base "
+            "gs_base ds es fs gs"
+        ).split()
+    ]
+
+    def copy(self) -> Registers:
+        return Registers.from_buffer_copy(self)
+
+
+class What(enum.Enum):
+    """Why `Tracee.wait` returned."""
+
+    TIMEOUT = "timeout"
+    STOPPED = "stopped itself"
+    PAUSED = "paused"
+    BREAKPOINT = "breakpoint"
+    EXECUTED = "another program by execve"
+    EXITING = "about to exit"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """One event: `status` is the exit status (EXITING, ENDED) as waitpid gives it."""
+
+    what: What
+    status: int = 0
+
+
+_PASSED_ON = Occurrence(What.TIMEOUT, -1)
+
+
+def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> int:
+    ctypes.set_errno(0)
+    result: int = _libc.ptrace(request, pid, address, data)
+    if result == -1 and ctypes.get_errno():
+        number = ctypes.get_errno()
+        if number == errno.EPERM:
+            raise PrivilegeMissing(
+                f"ptrace of process {pid} is refused (kernel.yama.ptrace_scope, or a container's filter)"
+            )
+        raise OSError(number, f"ptrace request {request:#x} on {pid}: {os.strerror(number)}")
+    return result
+
+
+@contextlib.contextmanager
+def _child_signals_blocked() -> Iterator[None]:
+    """SIGCHLD held back, so that waiting with a time limit wakes at once and loses no event."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Tracee:
+    """A program started by us. Use as a context manager: leaving it kills the process and reaps it."""
+
+    def __init__(self, pid: int, program: Program) -> None:
+        self.pid = pid
+        self.program = program
+        self.attached = False
+        self.status: int | None = None
+        self.usage: resource.struct_rusage | None = None
+        self.started_at = 0.0
+        self.ended_at = 0.0
+        self._memory: int | None = None
+        self._pause_requested = False
+
+    def __enter__(self) -> Tracee:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @staticmethod
+    def start(
+        program: Program, streams: Streams, environment: Mapping[str, str] | None = None, *, cpu: int | None = None
+    ) -> Tracee:
+        """Start `program` and stop it at its entry point, libraries mapped, nothing of its own run yet."""
+        env = program.environment() if environment is None else environment
+        pid = _fork_stopped(program, streams, env, cpu)
+        tracee = Tracee(pid, program)
+        try:
+            tracee._attach_to_starting()
+        except BaseException:
+            tracee.kill()
+            raise
+        return tracee
+
+    def _attach_to_starting(self) -> None:
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            self.status = status
+            raise ProgramFailed(f"{self.program.executable}: could not be started")
+        _ptrace(_SEIZE, self.pid, 0, _OPTIONS)
+        self.attached = True
+        os.kill(self.pid, signal.SIGCONT)
+        while True:
+            occurrence = self.wait(_START_SECONDS)
+            if occurrence.what is What.EXECUTED:
+                break
+            if occurrence.what in (What.ENDED, What.TIMEOUT):
+                raise ProgramFailed(f"{self.program.executable}: execve failed (wrong format, or no interpreter?)")
+            self.resume()
+        self.started_at = time.monotonic()
+        self.run_to_entry()
+
+    # -- control
+
+    def run_to_entry(self) -> None:
+        """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
+        entry = self.auxiliary(_AT_ENTRY)
+        self._reopen_memory()
+        saved = self.read(entry, 1)
+        self.write(entry, _BREAKPOINT)
+        self.resume()
+        occurrence = self.wait(_START_SECONDS)
+        if occurrence.what is not What.BREAKPOINT:
+            raise ProgramFailed(
+                f"{self.program.executable}: {occurrence.what.value} before its entry point "
+                "(a missing library? try to run it by hand)"
+            )
+        self.write(entry, saved)
+        registers = self.registers()
+        registers.rip = entry
+        self.set_registers(registers)
+
+    def resume(self, deliver: int = 0) -> None:
+        """Let the stopped process run, with signal `deliver` if not 0."""
+        _ptrace(_CONT, self.pid, 0, deliver)
+
+    def wait(self, timeout: float | None = None) -> Occurrence:
+        """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
+
+        Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends
+        itself is returned as STOPPED and is not delivered while attached. Starting a child or a thread raises
+        ProgramUnsupported. `timeout` in seconds; None waits for ever.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            occurrence = self._next(left)
+            if occurrence is not _PASSED_ON:
+                return occurrence
+
+    def _next(self, timeout: float | None) -> Occurrence:
+        status = self._wait_status(timeout)
+        if status is None:
+            return Occurrence(What.TIMEOUT)
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            self.ended_at = time.monotonic()
+            self.status = status
+            self.attached = False
+            return Occurrence(What.ENDED, status)
+        stop, event = os.WSTOPSIG(status), status >> 16
+        if event in (_EVENT_FORK, _EVENT_VFORK, _EVENT_CLONE):
+            raise self._refuse_child(event)
+        if event == _EVENT_EXEC:
+            self._reopen_memory()
+            return Occurrence(What.EXECUTED)
+        if event == _EVENT_EXIT:
+            return Occurrence(What.EXITING, self._event_message())
+        if event == _EVENT_STOP:
+            if stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+                _ptrace(_LISTEN, self.pid)
+            elif self._pause_requested:
+                self._pause_requested = False
+                return Occurrence(What.PAUSED)
+            else:
+                self.resume()
+            return _PASSED_ON
+        if stop == signal.SIGTRAP and self._trap_is_ours():
+            return Occurrence(What.BREAKPOINT)
+        if stop == signal.SIGSTOP and self.attached:
+            return Occurrence(What.STOPPED)
+        self.resume(stop)
+        return _PASSED_ON
+
+    def _trap_is_ours(self) -> bool:
+        """SI_KERNEL marks a trap by int3; a SIGTRAP sent by the program itself carries another code."""
+        info = (ctypes.c_int * 32)()
+        _ptrace(_GETSIGINFO, self.pid, 0, ctypes.addressof(info))
+        return bool(info[2] == _SI_KERNEL)
+
+    def _wait_status(self, timeout: float | None) -> int | None:
+        if timeout is None:
+            _, status, self.usage = os.wait4(self.pid, _WALL)
+            return status
+        deadline = time.monotonic() + timeout
+        with _child_signals_blocked():
+            while True:
+                pid, status, usage = os.wait4(self.pid, _WALL | os.WNOHANG)
+                if pid:
+                    self.usage = usage
+                    return status
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                # Only the main thread is sure to be offered the signal; elsewhere look again soon.
+                main = threading.current_thread() is threading.main_thread()
+                signal.sigtimedwait({signal.SIGCHLD}, left if main else min(left, _POLL_SECONDS))
+
+    def _refuse_child(self, event: int) -> ProgramUnsupported:
+        child = self._event_message()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, _WALL)
+        what, advice = (
+            ("started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)")
+            if event == _EVENT_CLONE
+            else ("started a child process", "probe the worker program itself instead of its wrapper")
+        )
+        return ProgramUnsupported(
+            f"{self.program.argv[0]}: {what}; a probe holds one process with one thread. To go on, {advice}."
+        )
+
+    def _event_message(self) -> int:
+        value = ctypes.c_ulong()
+        _ptrace(_GETEVENTMSG, self.pid, 0, ctypes.addressof(value))
+        return value.value
+
+    def detach(self, *, leave_stopped: bool = False) -> None:
+        """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
+        _ptrace(_DETACH, self.pid, 0, signal.SIGSTOP if leave_stopped else 0)
+        self.attached = False
+
+    def reattach(self) -> None:
+        """Trace again a process that is stopped (state T); it stays stopped."""
+        _ptrace(_SEIZE, self.pid, 0, _OPTIONS)
+        self.attached = True
+        _ptrace(_INTERRUPT, self.pid)
+        _, status = os.waitpid(self.pid, _WALL)
+        if not os.WIFSTOPPED(status):
+            self.status = status
+            raise ProgramFailed(f"{self.program.argv[0]}: ended while it was stopped for a checkpoint")
+
+    def continue_from_stop(self) -> None:
+        """End the stopped state of a reattached process and let it run."""
+        os.kill(self.pid, signal.SIGCONT)
+        with contextlib.suppress(OSError):
+            self.resume()
+
+    def request_pause(self) -> None:
+        """Ask the running process to stop at whatever instruction it is; a later `wait` returns PAUSED."""
+        self._pause_requested = True
+        _ptrace(_INTERRUPT, self.pid)
+
+    def kill(self) -> None:
+        """End the process whatever its state, reap it, close what we hold of it. Never raises for a dead one."""
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            while True:
+                try:
+                    _, status = os.waitpid(self.pid, _WALL)
+                except ChildProcessError:
+                    self.status = -1
+                    break
+                if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+                    self.status = status
+                    break
+                with contextlib.suppress(OSError, ProbeError):
+                    self.resume()
+        self.attached = False
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+
+    # -- registers, memory, system calls
+
+    def registers(self) -> Registers:
+        found = Registers()
+        _ptrace(_GETREGS, self.pid, 0, ctypes.addressof(found))
+        return found
+
+    def set_registers(self, registers: Registers) -> None:
+        _ptrace(_SETREGS, self.pid, 0, ctypes.addressof(registers))
+
+    def _reopen_memory(self) -> None:
+        """/proc/PID/mem stays with the address space it was opened on: open it again after an execve."""
+        if self._memory is not None:
+            os.close(self._memory)
+        self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly `size` bytes at `address`. Raises OSError where they are not mapped."""
+        assert self._memory is not None
+        data = os.pread(self._memory, size, address)
+        if len(data) != size:
+            raise OSError(errno.EFAULT, f"only {len(data)} of {size} bytes at {address:#x}")
+        return data
+
+    def read_counters(self, address: int, into: npt.NDArray[np.int64]) -> None:
+        """Fill `into` with the 64-bit counters at `address`, while the program may be running."""
+        assert self._memory is not None
+        if len(into) and os.preadv(self._memory, [memoryview(into).cast("B")], address) != into.nbytes:
+            raise OSError(errno.EFAULT, f"counters at {address:#x} are gone")
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write `data` even where the program may not (its text becomes private copies). Process stopped."""
+        assert self._memory is not None
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._memory, data[done:], address + done)
+
+    def system_call(self, number: int, *arguments: int) -> int:
+        """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
+        saved = self.registers()
+        code = self.read(saved.rip, len(_SYSCALL_TRAP))
+        self.write(saved.rip, _SYSCALL_TRAP)
+        call = saved.copy()
+        call.rax, call.orig_rax = number, 2**64 - 1
+        padded = [a & (2**64 - 1) for a in arguments] + [0] * (6 - len(arguments))
+        call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9 = padded
+        self.set_registers(call)
+        try:
+            self.resume()
+            occurrence = self.wait(_START_SECONDS)
+            if occurrence.what is not What.BREAKPOINT:
+                raise ProgramFailed(f"process {self.pid}: {occurrence.what.value} in an injected system call")
+            result = self.registers().rax
+        finally:
+            if self.status is None:
+                self.write(saved.rip, code)
+                self.set_registers(saved)
+        signed: int = result - 2**64 if result >= 2**63 else result
+        if -4096 < signed < 0:
+            raise OSError(-signed, f"system call {number} inside process {self.pid}: {os.strerror(-signed)}")
+        return signed
+
+    def map_memory(self, address: int, size: int, *, executable: bool) -> None:
+        """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""
+        protection = _PROT_RX if executable else _PROT_RW
+        flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE
+        got = self.system_call(_NR_MMAP, address, size, protection, flags, -1, 0)
+        if got != address:
+            raise OSError(errno.EEXIST, f"asked to map at {address:#x}, got {got:#x}")
+
+    def auxiliary(self, key: int) -> int:
+        """The value of an auxiliary vector entry (AT_*), 0 where it is absent."""
+        with open(f"/proc/{self.pid}/auxv", "rb") as file:
+            raw = file.read()
+        return dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16])).get(key, 0)
+
+
+def _fork_stopped(program: Program, streams: Streams, environment: Mapping[str, str], cpu: int | None) -> int:
+    """A child that stops itself (SIGSTOP) right before it executes `program`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        become_program(program, streams, environment, cpu=cpu, before_exec=signal.SIGSTOP)
+    finally:
+        os._exit(127)
