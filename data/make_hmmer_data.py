@@ -3,9 +3,10 @@
 """Make the quickstart's input: alignments of protein families and a sequence database with members planted.
 
 Everything follows from one seed, through the standard library alone, so two machines search the same data.
-A family is an ancestor of random residues at natural frequencies; its members have residues replaced or lost. The database holds background sequences, close and remote members, and low-complexity repeats:
-together they exercise every stage of hmmsearch's pipeline (MSV, bias, Viterbi and Forward filters, domain
-definition), each for a different share of the time.
+A family is an ancestor of random residues at natural frequencies; its members have residues replaced or lost.
+The database holds background sequences, close and remote members, and low-complexity repeats: together they
+exercise every stage of hmmsearch's pipeline (MSV, bias, Viterbi and Forward filters, domain definition), each
+for a different share of the time.
 
 Usage: make_hmmer_data.py FOLDER [--seed N] [--sequences N]
 Writes FOLDER/families.sto, to be turned into profiles by `hmmbuild --amino`, and FOLDER/database.fa.
