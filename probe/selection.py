@@ -219,7 +219,7 @@ def _checked(
         if bad.any():
             first = int(np.argmax(bad))
             raise ProbeError(
-                f"{name} of interval {first} is {array[first]} ({int(bad.sum())} of {count} are wrong), but must "
+                f"{name} of interval {first} is {array[first]} ({int(bad.sum())} of {count} are wrong), must "
                 f"be {rule}: the profile is damaged or its timing run incomplete, trace again"
             )
     data = np.asarray(vectors.data)

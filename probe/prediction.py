@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prediction of a whole run from the phases' times on reference and candidate, with a confidence interval.
+
+The three estimators and the interval are derived in docs/estimators.md, with the names used here (S_c, W_c).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
+
+from checkpoint.errors import NoPrediction
+from probe.timings import (
+    Measured,
+    PhaseTiming,
+    PredictionOptions,
+    ReferenceRun,
+    check_phase,
+    check_reference,
+    measure,
+    usual_stretch,
+)
+from probe.uncertainty import CAUSES, variance_terms, welch_satterthwaite
+
+__all__ = ["PhaseTiming", "Prediction", "PredictionOptions", "ReferenceRun", "predict"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of one full run on the candidate node, with its confidence interval low..high.
+
+    coverage: time share of the phases measured.
+    estimators: seconds by each of calibrated, direct and strube (NaN where one cannot be formed).
+    variances: relative variance by cause: repeats_candidate, repeats_reference, reference_runs,
+        within_strata, uncovered, minimum. Their sum is the squared relative standard error.
+    degrees_of_freedom: of that sum (Welch-Satterthwaite).
+    disturbed: number of repeats left out, by phase id.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    coverage: float
+    estimators: dict[str, float]
+    variances: dict[str, float]
+    degrees_of_freedom: float
+    disturbed: dict[int, int]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys `prediction`, `estimators`, `variances`, `warnings`; an estimator that is NaN becomes None."""
+        return {
+            "prediction": {
+                "seconds": self.seconds,
+                "low": self.low,
+                "high": self.high,
+                "coverage": self.coverage,
+            },
+            "estimators": {k: v if math.isfinite(v) else None for k, v in self.estimators.items()},
+            "variances": dict(self.variances),
+            "warnings": list(self.warnings),
+        }
+
+
+def predict(
+    reference: ReferenceRun,
+    phases: Sequence[PhaseTiming],
+    *,
+    min_coverage: float | None = None,
+    options: PredictionOptions | None = None,
+) -> Prediction:
+    """Predict the seconds of one full run on the candidate node, by the calibrated estimator.
+
+    Failed phases, and those without a time on either node, are extrapolated over. `min_coverage` overrides
+    the option of that name. Raises NoPrediction below it, ProbeError for times not finite and positive.
+    """
+    options = options or PredictionOptions()
+    need = options.min_coverage if min_coverage is None else min_coverage
+    check_reference(reference)
+    usable = [p for p in phases if p.status == "ok" and len(p.t_ref) and len(p.t_cand)]
+    for phase in usable:
+        check_phase(phase)
+    coverage = math.fsum(p.time_share for p in usable)
+    if not usable or coverage <= 0 or coverage < need:
+        failed = sorted(p.id for p in phases if p not in usable)
+        raise NoPrediction(
+            f"only {coverage:.1%} of the run's time was measured, {need:.1%} are needed"
+            + (f": phases {failed} failed or have no time" if failed else "")
+            + "; see the status of each phase, repair its cause and run the probe again"
+        )
+    measured = measure(usable, options)
+    estimators = _estimators(reference, measured, coverage)
+    terms = variance_terms(reference, measured, coverage, options)
+    total = math.fsum(term.variance for term in terms)
+    freedom = welch_satterthwaite(terms)
+    reach = float(stdtrit(freedom, 0.5 + options.confidence / 2.0)) * math.sqrt(total)
+    seconds = estimators["calibrated"]
+    low, high = seconds * math.exp(-reach), seconds * math.exp(reach)
+    left_out = {m.phase.id: m.ref.left_out + m.cand.left_out for m in measured}
+    return Prediction(
+        seconds=seconds,
+        low=low,
+        high=high,
+        coverage=coverage,
+        estimators=estimators,
+        variances={c: math.fsum(t.variance for t in terms if t.cause == c) for c in CAUSES},
+        degrees_of_freedom=freedom,
+        disturbed={phase: count for phase, count in left_out.items() if count},
+        warnings=tuple(_warnings(reference, phases, measured, estimators, reach, options)),
+    )
+
+
+def _estimators(reference: ReferenceRun, measured: Sequence[Measured], coverage: float) -> dict[str, float]:
+    """The three estimators, extrapolated over what was not measured."""
+    et_ref = reference.et_ref_seconds
+    calibrated = et_ref * math.fsum(m.phase.time_share * m.ratio for m in measured) / coverage
+
+    worked = [m for m in measured if m.phase.work > 0]
+    weight = math.fsum(m.phase.weight for m in worked)
+    direct = strube = math.nan
+    if weight > 0:
+        seconds = math.fsum(m.phase.weight * m.cand.median / m.phase.work for m in worked)
+        # Phases without counted work have no time per work: they enter by their time share.
+        rest = math.fsum(m.phase.time_share * m.ratio for m in measured if m.phase.work <= 0)
+        direct = seconds * reference.total_work / weight + et_ref * rest
+    all_weight = math.fsum(m.phase.weight for m in measured)
+    if all_weight > 0:
+        strube = et_ref * math.fsum(m.phase.weight * m.ratio for m in measured) / reference.noise / all_weight
+    return {"calibrated": calibrated, "direct": direct, "strube": strube}
+
+
+def _warnings(
+    reference: ReferenceRun,
+    phases: Sequence[PhaseTiming],
+    measured: Sequence[Measured],
+    estimators: dict[str, float],
+    reach: float,
+    options: PredictionOptions,
+) -> list[str]:
+    found = []
+    lost = sorted({p.id for p in phases} - {m.phase.id for m in measured})
+    if lost:
+        found.append(f"phases {lost} were not measured; their time is extrapolated from the others")
+    calibrated, direct = estimators["calibrated"], estimators["direct"]
+    # The thesis formula takes weight for time share and is apart wherever phases differ in speed: no news.
+    if math.isfinite(direct) and abs(math.log(direct / calibrated)) > math.log1p(options.disagreement):
+        found.append(
+            f"the estimators disagree: calibrated {calibrated:.4g} s, direct {direct:.4g} s; see the "
+            "selection and restore errors of the probe"
+        )
+    wide = math.expm1(reach)
+    if wide > options.wide:
+        found.append(
+            f"the interval reaches {wide:.0%} above the prediction: more repeats or phases narrow it"
+        )
+    if len(reference.runs) < options.min_repeats:
+        found.append(f"ET_ref rests on {len(reference.runs)} full run(s), {options.min_repeats} are advised")
+    few = sorted(m.phase.id for m in measured if min(m.ref.count, m.cand.count) < options.min_repeats)
+    if few:
+        found.append(f"phases {few} have fewer than {options.min_repeats} repeats: their spread is a guess")
+    found += _disturbance_warnings(measured, options)
+    return found
+
+
+def _disturbance_warnings(measured: Sequence[Measured], options: PredictionOptions) -> list[str]:
+    found = []
+    left_out = sum(m.ref.left_out + m.cand.left_out for m in measured)
+    if left_out:
+        found.append(f"{left_out} repeats were disturbed by other load (wall against CPU time) and left out")
+    kept = []
+    for m in measured:
+        usual = usual_stretch(m.phase) * (1.0 + options.disturbed)
+        sides = ((m.phase.t_ref, m.phase.cpu_ref, m.ref), (m.phase.t_cand, m.phase.cpu_cand, m.cand))
+        for wall, cpu, repeats in sides:
+            if len(cpu) and not repeats.left_out and (np.asarray(wall) / np.asarray(cpu) > usual).any():
+                kept.append(m.phase.id)
+    if kept:
+        found.append(
+            f"phases {sorted(set(kept))} had disturbed repeats that were kept, since too few others "
+            "remained: repeat on an idle node"
+        )
+    return found

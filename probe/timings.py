@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a prediction is made from: full reference runs, and the repeats of each phase's region.
+
+Repeats disturbed by other load are left out here, where wall and CPU time tell them apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from checkpoint.errors import ProbeError
+
+FloatArray = npt.NDArray[np.float64]
+
+MEDIAN_FACTOR = math.pi / 2.0
+"""Variance of a median over that of a mean, for many normal values; above the true one for few."""
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """All numbers of the prediction.
+
+    confidence: probability that the interval holds the time of one full run.
+    min_coverage: smallest time share of measured phases a prediction is made from.
+    disagreement: relative difference between two estimators from which on a warning is given.
+    wide: relative half width of the interval from which on a warning is given.
+    disturbed: a repeat whose wall / CPU time exceeds the reference's by this share was disturbed.
+    min_repeats: repeats that must remain for disturbed ones to be left out; fewer repeats give a warning.
+    unrepeated_spread: relative standard deviation assumed where nothing was repeated.
+    minimum_spread: relative standard deviation no prediction goes below, however equal the repeats.
+    """
+
+    confidence: float = 0.95
+    min_coverage: float = 0.9
+    disagreement: float = 0.1
+    wide: float = 0.1
+    disturbed: float = 0.05
+    min_repeats: int = 3
+    unrepeated_spread: float = 0.05
+    minimum_spread: float = 0.002
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """Plain native runs of the whole program on the reference node.
+
+    runs: seconds of each run, under the environment the phases were captured in.
+    total_work: amount of work of the run, in `work_unit` (as in PhaseTiming.work).
+    noise: instrumented / plain reference time (thesis, equation 4.3).
+    """
+
+    runs: Sequence[float]
+    total_work: float
+    noise: float = 1.0
+    work_unit: str = "counted instructions"
+
+    @property
+    def et_ref_seconds(self) -> float:
+        return float(np.median(np.asarray(self.runs, dtype=np.float64)))
+
+
+@dataclass(frozen=True)
+class PhaseTiming:
+    """One phase, with the times of its region. Sequences hold one value per repeat, in seconds.
+
+    weight: share of the run's work in the phase (W_c).
+    time_share: share of the interval times in the phase (S_c).
+    work: amount of work in the region itself, in the unit of ReferenceRun.total_work (n_c).
+    t_ref, t_cand: region time restored on the reference and on the candidate node.
+    t_run: the region's time inside the timing run.
+    spread: standard deviation of log seconds per work inside the stratum.
+    cpu_ref, cpu_cand: CPU seconds of the same repeats, or empty if they were not taken.
+    """
+
+    id: int
+    weight: float
+    time_share: float
+    work: float
+    t_ref: Sequence[float]
+    t_cand: Sequence[float]
+    t_run: float
+    spread: float = 0.0
+    status: Literal["ok", "failed"] = "ok"
+    cpu_ref: Sequence[float] = ()
+    cpu_cand: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Median of one region's repeats, the relative variance of one, and its degrees of freedom."""
+
+    median: float
+    variance: float
+    freedom: float
+    count: int
+    left_out: int
+
+    @property
+    def standard_error_squared(self) -> float:
+        """Relative, of the median."""
+        return self.variance * median_factor(self.count) / self.count
+
+
+@dataclass(frozen=True)
+class Measured:
+    phase: PhaseTiming
+    ref: Repeats
+    cand: Repeats
+
+    @property
+    def ratio(self) -> float:
+        return self.cand.median / self.ref.median
+
+
+def check_reference(reference: ReferenceRun) -> None:
+    runs = np.asarray(reference.runs, dtype=np.float64)
+    if runs.size == 0 or not (np.isfinite(runs).all() and (runs > 0).all()):
+        raise ProbeError("the reference needs at least one full run, each finite and above zero: build again")
+    for name, value in (("total_work", reference.total_work), ("noise", reference.noise)):
+        lowest_allowed = value >= 0 if name == "total_work" else value > 0
+        if not (math.isfinite(value) and lowest_allowed):
+            raise ProbeError(f"{name} of the reference run is {value}: the probe is damaged, build it again")
+
+
+def check_phase(phase: PhaseTiming) -> None:
+    for name in ("t_ref", "t_cand", "cpu_ref", "cpu_cand"):
+        values = np.asarray(getattr(phase, name), dtype=np.float64)
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise ProbeError(f"{name} of phase {phase.id} holds a time that is not finite and above zero")
+    for wall, cpu in (("t_ref", "cpu_ref"), ("t_cand", "cpu_cand")):
+        if len(getattr(phase, cpu)) not in (0, len(getattr(phase, wall))):
+            raise ProbeError(f"phase {phase.id} has {wall} and {cpu} of different lengths")
+    if not (math.isfinite(phase.t_run) and phase.t_run > 0):
+        raise ProbeError(f"t_run of phase {phase.id} is {phase.t_run}: it must be finite and above zero")
+    for name in ("weight", "time_share", "work", "spread"):
+        value = getattr(phase, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise ProbeError(f"{name} of phase {phase.id} is {value}: it must be finite and not negative")
+
+
+def median_factor(count: int) -> float:
+    """Variance of the median over that of the mean; below three values they are the same."""
+    return MEDIAN_FACTOR if count > 2 else 1.0
+
+
+def _undisturbed(
+    wall: Sequence[float], cpu: Sequence[float], usual: float, options: PredictionOptions
+) -> tuple[FloatArray, int]:
+    """Repeats whose wall / CPU is within the limit of `usual`, if enough are, and how many were left out."""
+    times = np.asarray(wall, dtype=np.float64)
+    if not len(cpu):
+        return times, 0
+    keep = times / np.asarray(cpu, dtype=np.float64) <= usual * (1.0 + options.disturbed)
+    if int(keep.sum()) < options.min_repeats:
+        return times, 0
+    return times[keep], int((~keep).sum())
+
+
+def usual_stretch(phase: PhaseTiming) -> float:
+    """Wall / CPU time of the region on the reference node (median over repeats), 1 if CPU time is unknown."""
+    if not len(phase.cpu_ref):
+        return 1.0
+    return float(np.median(np.asarray(phase.t_ref) / np.asarray(phase.cpu_ref)))
+
+
+def measure(phases: Sequence[PhaseTiming], options: PredictionOptions) -> list[Measured]:
+    kept = [
+        (
+            _undisturbed(p.t_ref, p.cpu_ref, usual_stretch(p), options),
+            _undisturbed(p.t_cand, p.cpu_cand, usual_stretch(p), options),
+        )
+        for p in phases
+    ]
+    sides = [_repeats([one[side] for one in kept], options) for side in (0, 1)]
+    return [Measured(p, ref, cand) for p, ref, cand in zip(phases, sides[0], sides[1], strict=True)]
+
+
+def _repeats(series: Sequence[tuple[FloatArray, int]], options: PredictionOptions) -> list[Repeats]:
+    """What the repeats of each phase say, on one node. A phase without repeats takes the others' spread."""
+    known = [(relative_variance(values), len(values) - 1) for values, _ in series if len(values) > 1]
+    if known:
+        freedom = float(sum(n for _, n in known))
+        pooled = math.fsum(v * n for v, n in known) / freedom
+    else:
+        pooled, freedom = options.unrepeated_spread**2, math.inf
+    found = []
+    for values, left_out in series:
+        count = len(values)
+        variance = relative_variance(values) if count > 1 else pooled
+        own = float(count - 1) if count > 1 else freedom
+        found.append(Repeats(float(np.median(values)), variance, own, count, left_out))
+    return found
+
+
+def relative_variance(values: FloatArray) -> float:
+    return float(values.var(ddof=1) / values.mean() ** 2)
