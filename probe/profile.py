@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The profile: what a tracer found out about one run. Written by any tracer, read by every later stage.
+
+A profile is a .npz file (readable by numpy alone): a JSON header and plain arrays. `docs/profile-format.md` lists
+them. The unit of work is named, since tracers measure different things: the native tracer's intervals are lengths
+of time, an instruction-exact tracer's are numbers of instructions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.program import Program
+
+FORMAT_VERSION = 1
+_MAGIC = "probe profile"
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BlockTable:
+    """The blocks behind the columns of a profile: arrays of one length.
+
+    `image` is the position in `Profile.images`; `site` and `start` are link-time addresses: of the counted
+    instruction and of the block's first one; `size` is in bytes, `instructions` a number.
+    """
+
+    image: npt.NDArray[np.int32]
+    site: Ints
+    start: Ints
+    size: npt.NDArray[np.int32]
+    instructions: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """N intervals of one run. Column j of `counts` belongs to row j of `blocks`.
+
+    counts       N x B sparse, executions of each block's site in each interval
+    seconds      N, time of each interval in the traced run (tracing included)
+    cpu_seconds  of the traced run, whole
+    images       path and sha256 of every image with blocks
+    unit         what the intervals are equal in: "seconds" (native tracer) or "instructions"
+    executed     all blocks that ran at least once, also those that were too hot to count on
+    prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
+    """
+
+    program: Program
+    tracer: str
+    unit: str
+    interval: float
+    counts: sp.csr_array = field(repr=False)
+    seconds: Floats = field(repr=False)
+    blocks: BlockTable = field(repr=False)
+    executed: BlockTable = field(repr=False)
+    images: tuple[tuple[str, str], ...]
+    cpu_seconds: float
+    prologue: float
+    removed_sites: int
+    installed_sites: int
+    install_seconds: float
+
+    @property
+    def intervals(self) -> int:
+        return len(self.seconds)
+
+    def vectors(self) -> sp.csr_array:
+        """Basic-block vectors, N x B: executions times instructions of the block (SimPoint's weighting)."""
+        return sp.csr_array(self.counts.multiply(self.blocks.instructions[None, :].astype(np.float64)))
+
+    def instructions(self) -> Floats:
+        """Counted instructions per interval, shape (N,): a part of all, since not every block is counted."""
+        return np.asarray(self.counts @ self.blocks.instructions.astype(np.float64), dtype=np.float64)
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write atomically, readable by the owner alone. Raises StorageError, leaving nothing behind."""
+    header = {
+        "magic": _MAGIC,
+        "format_version": FORMAT_VERSION,
+        "program": profile.program.to_json(),
+        "tracer": profile.tracer,
+        "unit": profile.unit,
+        "interval": profile.interval,
+        "images": [list(i) for i in profile.images],
+        "cpu_seconds": profile.cpu_seconds,
+        "prologue": profile.prologue,
+        "removed_sites": profile.removed_sites,
+        "installed_sites": profile.installed_sites,
+        "install_seconds": profile.install_seconds,
+        "intervals": profile.intervals,
+        "blocks": len(profile.blocks.site),
+    }
+    arrays: dict[str, Any] = {
+        "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+        "counts_data": profile.counts.data,
+        "counts_indices": profile.counts.indices,
+        "counts_indptr": profile.counts.indptr,
+        "seconds": profile.seconds,
+    }
+    for name, table in (("blocks", profile.blocks), ("executed", profile.executed)):
+        arrays |= {f"{name}_{column}": value for column, value in vars(table).items()}
+    partial = None
+    try:
+        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez_compressed(file, **arrays)
+        Path(partial).replace(path)
+        partial = None
+    except OSError as error:
+        raise StorageError(f"{path}: the profile could not be written: {error.strerror}") from error
+    finally:
+        if partial is not None:
+            Path(partial).unlink(missing_ok=True)
+
+
+def load_profile(path: Path) -> Profile:
+    """Read and check a profile. Raises ProbeFileDamaged with the reason."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            header = json.loads(bytes(stored["header"]))
+            if header.get("magic") != _MAGIC:
+                raise ProbeFileDamaged(f"{path}: not a profile")
+            if header["format_version"] != FORMAT_VERSION:
+                raise ProbeFileDamaged(
+                    f"{path}: profile format {header['format_version']}; this version reads {FORMAT_VERSION}"
+                )
+            return _from_arrays(header, stored)
+    except FileNotFoundError as error:
+        raise StorageError(f"{path}: no such profile") from error
+    except ProbeFileDamaged:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise ProbeFileDamaged(f"{path}: not a readable profile: {error}; trace the program again") from error
+
+
+def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
+    n, b = int(header["intervals"]), int(header["blocks"])
+    counts = sp.csr_array((stored["counts_data"], stored["counts_indices"], stored["counts_indptr"]), shape=(n, b))
+    counts.check_format(full_check=True)
+    tables = [
+        BlockTable(**{c: stored[f"{name}_{c}"] for c in ("image", "site", "start", "size", "instructions")})
+        for name in ("blocks", "executed")
+    ]
+    seconds = stored["seconds"]
+    if len(seconds) != n or len(tables[0].site) != b:
+        raise ValueError("arrays of different lengths")
+    return Profile(
+        program=Program.from_json(header["program"]),
+        tracer=header["tracer"],
+        unit=header["unit"],
+        interval=header["interval"],
+        counts=counts,
+        seconds=seconds,
+        blocks=tables[0],
+        executed=tables[1],
+        images=tuple((str(p), str(h)) for p, h in header["images"]),
+        cpu_seconds=header["cpu_seconds"],
+        prologue=header["prologue"],
+        removed_sites=header["removed_sites"],
+        installed_sites=header["installed_sites"],
+        install_seconds=header["install_seconds"],
+    )

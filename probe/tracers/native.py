@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native tracer: the real program, at nearly its own speed, with a counter at every block.
+
+The program is never interrupted for an interval: the tracer copies its counters from another processor and takes
+the difference of two copies as the interval's vector. Stubs that turn out hot are removed while it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from checkpoint.counting import SiteCounters
+from checkpoint.errors import ProgramFailed, ProgramTooShort
+from checkpoint.loading import LoadWatch
+from checkpoint.program import Program, Streams
+from checkpoint.tracee import Occurrence, Tracee, What
+from probe.profile import BlockTable, Profile
+from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, sites_to_remove
+
+NAME, UNIT = "native", "seconds"
+DEFAULT_INTERVAL = 0.05
+SHORTEST_INTERVAL = 0.005
+MOST_INTERVALS = 20_000
+FEWEST_INTERVALS = 5
+
+_LOOKS_PER_INTERVAL = 4
+"""Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long."""
+
+
+@dataclass
+class _Recording:
+    """The run as it is being recorded."""
+
+    tracee: Tracee
+    watch: LoadWatch
+    counters: SiteCounters
+    interval: float
+    rows: list[Row] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    before: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    looked: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    started: float = 0.0
+    looked_at: float = 0.0
+    row_started: float = 0.0
+    to_remove: npt.NDArray[np.int64] | None = None
+    prologue: float = 0.0
+    install_seconds: float = 0.0
+
+    def cost(self) -> npt.NDArray[np.float64]:
+        dead = [i.sites.flags_dead for i in self.counters.images]
+        plain = np.concatenate(dead) if dead else np.zeros(0, dtype=bool)
+        return np.where(plain, PLAIN_SECONDS, SAVING_SECONDS)
+
+    def install_new(self) -> None:
+        before = time.monotonic()
+        for loaded in self.watch.new_images():
+            self.counters.install(loaded)
+        self.counters.forget_unmapped(self.watch.known())
+        self.install_seconds += time.monotonic() - before
+
+    def look(self, *, end_row: bool) -> None:
+        """Copy the counters; ask for the removal of hot sites; at a row's end keep the difference."""
+        at = time.monotonic()
+        now = self.counters.read()
+        self.looked = _padded(self.looked, len(now))
+        elapsed = at - self.looked_at
+        fresh = now - self.looked
+        self.looked, self.looked_at = now, at
+        current = _row(now - _padded(self.before, len(now)))
+        if elapsed > 1e-4 and self.to_remove is None and not end_row:
+            rate = np.where(self.counters.removed, 0, fresh) / elapsed
+            chosen = sites_to_remove(rate, self.cost(), [*self.rows, current], self.counters.removed)
+            if len(chosen):
+                self.to_remove = chosen
+                self.tracee.request_pause()
+        if end_row:
+            self.rows.append(current)
+            self.seconds.append(at - self.row_started)
+            self.before, self.row_started = now, at
+            if len(self.rows) > MOST_INTERVALS:
+                self._halve()
+
+    def _halve(self) -> None:
+        """Merge neighbours: a long run keeps its memory bounded, its intervals grow."""
+        columns = len(self.before)
+        matrix = _matrix(self.rows, columns)
+        pairs = len(self.rows) // 2
+        even = sp.csr_array(matrix[: 2 * pairs : 2] + matrix[1 : 2 * pairs : 2])
+        tail = self.rows[2 * pairs :]
+        self.rows = [
+            Row(
+                even.indices[even.indptr[i] : even.indptr[i + 1]].astype(np.int64),
+                even.data[even.indptr[i] : even.indptr[i + 1]],
+            )
+            for i in range(pairs)
+        ] + tail
+        joined = np.array(self.seconds[: 2 * pairs]).reshape(-1, 2).sum(1).tolist()
+        self.seconds = joined + self.seconds[2 * pairs :]
+        self.interval *= 2
+
+    def start_over(self) -> None:
+        """The program replaced itself: what was counted belongs to another image's run."""
+        self.counters.forget_all()
+        self.tracee.run_to_entry()
+        self.counters = SiteCounters(self.tracee)
+        self.watch = LoadWatch(self.tracee)
+        self.watch.arm()
+        self.rows.clear()
+        self.seconds.clear()
+        self.to_remove = None
+        self.install_new()
+        self.begin()
+        self.prologue = self.started - self.tracee.started_at
+
+    def begin(self) -> None:
+        now = time.monotonic()
+        self.started = self.looked_at = self.row_started = now
+        self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
+
+
+def trace(
+    program: Program,
+    *,
+    interval: float = DEFAULT_INTERVAL,
+    streams: Streams,
+    cpu: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Profile:
+    """Run `program` once and return its profile. `interval` in seconds; `cpu` pins the program to one.
+
+    Raises ProgramUnsupported (threads, children), ProgramFailed (crash, exit status), ProgramTooShort.
+    `progress` is called at every interval with the seconds traced so far.
+    """
+    with Tracee.start(program, streams, cpu=cpu) as tracee:
+        recording = _Recording(tracee, LoadWatch(tracee), SiteCounters(tracee), interval)
+        recording.watch.arm()
+        recording.install_new()
+        recording.begin()
+        tracee.resume()
+        status = _record(recording, progress)
+        usage = tracee.usage
+    check_exit(program, status, streams)
+    return _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0)
+
+
+def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:
+    tracee, looks = recording.tracee, 1
+    while True:
+        pause = recording.interval / _LOOKS_PER_INTERVAL
+        due = recording.row_started + pause * looks
+        occurrence = tracee.wait(max(0.0, due - time.monotonic()))
+        if occurrence.what is What.TIMEOUT:
+            ended = looks >= _LOOKS_PER_INTERVAL
+            recording.look(end_row=ended)
+            looks = 1 if ended else looks + 1
+            if ended and progress:
+                progress(time.monotonic() - recording.started)
+            continue
+        if occurrence.what is What.ENDED:
+            return occurrence.status
+        _handle_stop(recording, occurrence)
+        tracee.resume()
+
+
+def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
+    if occurrence.what is What.PAUSED and recording.to_remove is not None:
+        recording.counters.remove(recording.to_remove)
+        recording.to_remove = None
+    elif occurrence.what is What.BREAKPOINT:
+        recording.watch.step_over()
+        recording.install_new()
+    elif occurrence.what is What.EXECUTED:
+        recording.start_over()
+    elif occurrence.what is What.EXITING:
+        recording.look(end_row=True)
+
+
+def check_exit(program: Program, status: int, streams: Streams) -> None:
+    """Raise ProgramFailed unless the run ended with exit status 0; quotes the end of its standard error."""
+    if status == 0:
+        return
+    said = _tail(streams.stderr)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        reason = f"was killed by signal {number} ({signal_name(number)})"
+    else:
+        reason = f"exited with status {os.WEXITSTATUS(status)}"
+    raise ProgramFailed(
+        f"{program.argv[0]} {reason}; a probe needs a run that succeeds." + (f" It said: {said}" if said else "")
+    )
+
+
+def signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_bytes()[-300:].decode(errors="replace").strip().replace("\n", " | ")
+    except OSError:
+        return ""
+
+
+def _padded(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
+
+
+def _row(difference: npt.NDArray[np.int64]) -> Row:
+    columns = np.flatnonzero(difference > 0)
+    return Row(columns.astype(np.int64), difference[columns])
+
+
+def _matrix(rows: list[Row], columns: int) -> sp.csr_array:
+    indptr = np.concatenate([[0], np.cumsum([len(r.columns) for r in rows])]).astype(np.int64)
+    indices = np.concatenate([r.columns for r in rows]) if rows else np.zeros(0, dtype=np.int64)
+    data = np.concatenate([r.executions for r in rows]) if rows else np.zeros(0, dtype=np.int64)
+    return sp.csr_array((data, indices, indptr), shape=(len(rows), columns))
+
+
+def _profile(program: Program, recording: _Recording, cpu_seconds: float) -> Profile:
+    rows, seconds = recording.rows, recording.seconds
+    if len(rows) > 1 and seconds[-1] < 0.5 * recording.interval:
+        pass  # the last, partial interval is kept: it is part of the run
+    if len(rows) < FEWEST_INTERVALS:
+        raise ProgramTooShort(
+            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {len(rows)} intervals of {recording.interval * 1e3:g} ms, "
+            f"at least {FEWEST_INTERVALS} are needed. Give it more work, or a shorter --interval."
+        )
+    matrix = _matrix(rows, recording.counters.columns)
+    totals = np.asarray(matrix.sum(axis=0)).ravel()
+    counted = np.flatnonzero((totals > 0) & ~recording.counters.removed)
+    return Profile(
+        program=program,
+        tracer=NAME,
+        unit=UNIT,
+        interval=recording.interval,
+        counts=sp.csr_array(matrix[:, counted]),
+        seconds=np.array(seconds),
+        blocks=_blocks(recording.counters, counted),
+        executed=_blocks(recording.counters, np.flatnonzero(totals > 0)),
+        images=tuple((i.path, i.sha256) for i in recording.counters.images),
+        cpu_seconds=cpu_seconds,
+        prologue=recording.prologue,
+        removed_sites=int(recording.counters.removed.sum()),
+        installed_sites=recording.counters.columns,
+        install_seconds=recording.install_seconds,
+    )
+
+
+def _blocks(counters: SiteCounters, columns: npt.NDArray[np.int64]) -> BlockTable:
+    parts: list[list[npt.NDArray[np.int64]]] = [[], [], [], [], []]
+    for number, image in enumerate(counters.images):
+        mine = columns[(columns >= image.first) & (columns < image.first + len(image.sites))] - image.first
+        sites = image.sites.take(mine)
+        for part, values in zip(
+            parts,
+            (np.full(len(mine), number), sites.offset, sites.block_start, sites.block_bytes, sites.block_instructions),
+            strict=True,
+        ):
+            part.append(values)
+    joined = [np.concatenate(p) if p else np.zeros(0, dtype=np.int64) for p in parts]
+    return BlockTable(
+        joined[0].astype(np.int32),
+        joined[1].astype(np.int64),
+        joined[2].astype(np.int64),
+        joined[3].astype(np.int32),
+        joined[4].astype(np.int32),
+    )
