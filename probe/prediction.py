@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
-from checkpoint.errors import NoPrediction
+from checkpoint.errors import NoPrediction, ProbeError
 from probe.timings import (
     Measured,
     PhaseTiming,
@@ -53,7 +53,7 @@ class Prediction:
     warnings: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Keys `prediction`, `estimators`, `variances`, `warnings`; an estimator that is NaN becomes None."""
+        """Plain JSON types, by the keys `probe run --json` uses; an estimator that is NaN becomes None."""
         return {
             "prediction": {
                 "seconds": self.seconds,
@@ -63,6 +63,8 @@ class Prediction:
             },
             "estimators": {k: v if math.isfinite(v) else None for k, v in self.estimators.items()},
             "variances": dict(self.variances),
+            "degrees_of_freedom": self.degrees_of_freedom,
+            "disturbed": {str(phase): count for phase, count in self.disturbed.items()},
             "warnings": list(self.warnings),
         }
 
@@ -86,8 +88,10 @@ def predict(
     for phase in usable:
         check_phase(phase)
     coverage = math.fsum(p.time_share for p in usable)
+    if coverage > 1.0 + 1e-6:
+        raise ProbeError(f"the time shares of the phases add up to {coverage:.6f}: the probe is damaged")
     if not usable or coverage <= 0 or coverage < need:
-        failed = sorted(p.id for p in phases if p not in usable)
+        failed = sorted({p.id for p in phases} - {p.id for p in usable})
         raise NoPrediction(
             f"only {coverage:.1%} of the run's time was measured, {need:.1%} are needed"
             + (f": phases {failed} failed or have no time" if failed else "")
@@ -123,7 +127,7 @@ def _estimators(reference: ReferenceRun, measured: Sequence[Measured], coverage:
     worked = [m for m in measured if m.phase.work > 0]
     weight = math.fsum(m.phase.weight for m in worked)
     direct = strube = math.nan
-    if weight > 0:
+    if weight > 0 and reference.total_work > 0:
         seconds = math.fsum(m.phase.weight * m.cand.median / m.phase.work for m in worked)
         # Phases without counted work have no time per work: they enter by their time share.
         rest = math.fsum(m.phase.time_share * m.ratio for m in measured if m.phase.work <= 0)

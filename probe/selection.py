@@ -235,6 +235,8 @@ def _checked(
     for name in ("dimensions", "max_phases", "kmeans_seeds", "iterations"):
         if getattr(options, name) < 1:
             raise ProbeError(f"selection option {name} is {getattr(options, name)}: it must be at least 1")
+    if options.seed < 0:
+        raise ProbeError(f"selection option seed is {options.seed}: it must not be negative")
     if options.folds < 2:
         raise ProbeError(f"selection option folds is {options.folds}: it must be at least 2")
     return work, times, able

@@ -36,6 +36,7 @@ class SelectionOptions:
         (0 with refine_by_time=False is plain SimPoint).
     rate_spread: spread of log seconds per instruction up to which a stratum is one behaviour (timing noise).
     length_spread: the same for the log of the interval's seconds, which say less about behaviour.
+    rate_floor: differences of log seconds per instruction below this do not decide on a representative.
     split_above: smallest S_c x spread worth a phase of its own.
     time_emphasis: weight of the rate against the code when a representative is chosen.
     folds: parts of the intervals held out in turn.
@@ -55,6 +56,7 @@ class SelectionOptions:
     refine_by_time: bool = True
     resolution: float = 0.01
     rate_spread: float = 0.05
+    rate_floor: float = 0.01
     length_spread: float = 0.25
     split_above: float = 0.002
     time_emphasis: float = 4.0
@@ -149,7 +151,7 @@ def representative(run: Intervals, members: IntArray, options: SelectionOptions)
             target = np.log(run.seconds[worked].sum() / run.work[worked].sum())
         else:
             target = np.log(run.seconds[members].mean())
-        spread = max(seconds_spread(run, members), options.rate_spread / 5.0)
+        spread = max(seconds_spread(run, members), options.rate_floor)
         distance = distance + options.time_emphasis * ((values[chosen] - target) / spread) ** 2
         usual = np.median(run.log_time[members])
         distance = distance + ((run.log_time[chosen] - usual) / options.length_spread) ** 2

@@ -34,6 +34,7 @@ class PredictionOptions:
     min_repeats: repeats that must remain for disturbed ones to be left out; fewer repeats give a warning.
     unrepeated_spread: relative standard deviation assumed where nothing was repeated.
     minimum_spread: relative standard deviation no prediction goes below, however equal the repeats.
+    mix_freedom: fewest degrees of freedom given to the differences between phases.
     """
 
     confidence: float = 0.95
@@ -44,6 +45,7 @@ class PredictionOptions:
     min_repeats: int = 3
     unrepeated_spread: float = 0.05
     minimum_spread: float = 0.002
+    mix_freedom: float = 2.0
 
 
 @dataclass(frozen=True)

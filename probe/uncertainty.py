@@ -27,9 +27,6 @@ CAUSES = (
     "minimum",
 )
 
-MIX_FREEDOM = 2.0
-"""Fewest degrees of freedom given to the differences between phases; see docs/estimators.md."""
-
 
 @dataclass(frozen=True)
 class Term:
@@ -57,7 +54,7 @@ def variance_terms(
     future = run_variance * (1.0 + median_factor(len(runs)) / len(runs))
     terms.append(Term("reference_runs", future, float(len(runs) - 1) if many else math.inf))
 
-    within, uncovered, freedom = _mix_variances(measured, candidate_shares, coverage)
+    within, uncovered, freedom = _mix_variances(measured, candidate_shares, coverage, options)
     terms.append(Term("within_strata", within, freedom))
     terms.append(Term("uncovered", uncovered, freedom))
     terms.append(Term("minimum", options.minimum_spread**2, math.inf))
@@ -65,7 +62,7 @@ def variance_terms(
 
 
 def _mix_variances(
-    measured: Sequence[Measured], candidate_shares: FloatArray, coverage: float
+    measured: Sequence[Measured], candidate_shares: FloatArray, coverage: float, options: PredictionOptions
 ) -> tuple[float, float, float]:
     """Relative variances from what one representative per stratum cannot show, and their degrees of freedom.
 
@@ -98,7 +95,7 @@ def _mix_variances(
     relative = np.where(spread > 0, relative, 0.0)
     inside = between * relative
     linear = _between(ratios / mean, shares, noise * (ratios / mean) ** 2)
-    freedom = max(MIX_FREEDOM, 1.0 / float((shares**2).sum()) - 1.0)
+    freedom = max(options.mix_freedom, 1.0 / float((shares**2).sum()) - 1.0)
     return float((candidate_shares**2 * inside).sum()), missing**2 * linear, freedom
 
 

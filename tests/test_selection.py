@@ -1,0 +1,494 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from checkpoint.errors import ProbeError, ProbeFileDamaged, ProgramTooShort
+from probe.clustering import Clustering, bic_choice, bic_score, project, sweep, variance_floor
+from probe.selection import Selection, SelectionOptions, select_phases
+from probe.strata import (
+    Intervals,
+    apply_cuts,
+    best_cut,
+    held_out_errors,
+    merge_ineligible,
+    refine,
+    representative,
+    weighted_spread,
+)
+
+QUICK = SelectionOptions(max_phases=10, kmeans_seeds=2)
+
+
+def program(
+    rng: np.random.Generator,
+    counts: list[int],
+    rates: list[float],
+    *,
+    vector_noise: float = 0.002,
+    time_noise: float = 0.01,
+    blocks: int = 40,
+    used: int = 8,
+):
+    """Phases of `counts` intervals, each with its own blocks and `rates` nanoseconds per instruction."""
+    rows = []
+    for count in counts:
+        row = np.zeros(blocks)
+        row[rng.choice(blocks, used, replace=False)] = rng.uniform(1e5, 1e6, used)
+        rows.append(row * rng.lognormal(0, vector_noise, (count, blocks)))
+    dense = np.vstack(rows)
+    instructions = dense.sum(axis=1)
+    rate = np.repeat(rates, counts) * 1e-9
+    seconds = instructions * rate * rng.lognormal(0, time_noise, len(rate))
+    eligible = np.ones(len(rate), dtype=bool)
+    eligible[0] = eligible[-1] = len(rate) < 3
+    return sparse.csr_array(dense), instructions, seconds, eligible
+
+
+def check_invariants(selection: Selection, instructions, seconds, eligible) -> None:
+    options = selection.options
+    assert 1 <= len(selection.phases) <= options.max_phases
+    assert [phase.id for phase in selection.phases] == list(range(len(selection.phases)))
+    order = [phase.representative for phase in selection.phases]
+    assert order == sorted(order)
+    for phase in selection.phases:
+        assert phase.representative in phase.members
+        assert eligible[phase.representative]
+        assert phase.members.dtype == np.int64
+        assert np.array_equal(phase.members, np.flatnonzero(selection.labels == phase.id))
+        assert phase.time_share == pytest.approx(seconds[phase.members].sum() / seconds.sum())
+        if instructions.sum() > 0:
+            assert phase.weight == pytest.approx(instructions[phase.members].sum() / instructions.sum())
+        assert phase.seconds_spread >= 0
+    kept = sum(phase.time_share for phase in selection.phases)
+    assert kept + selection.dropped_time_share == pytest.approx(1.0)
+    assert selection.dropped_time_share < options.drop_below
+    assert np.isfinite(selection.selection_error)
+
+
+# ---- projection and BIC
+
+
+def test_projection_is_of_normalised_rows_and_keeps_empty_rows_at_the_origin() -> None:
+    dense = np.array([[2.0, 6.0, 0.0], [0.0, 0.0, 0.0], [1.0, 3.0, 0.0]])
+    points = project(sparse.csr_matrix(dense), 5, seed=3)
+    matrix = np.random.default_rng(3).uniform(-1, 1, (3, 5))
+    assert points[0] == pytest.approx(0.25 * matrix[0] + 0.75 * matrix[1])
+    assert np.array_equal(points[1], np.zeros(5))
+    assert points[2] == pytest.approx(points[0])
+
+
+def test_variance_floor_is_the_variance_of_moving_that_share_between_two_blocks() -> None:
+    moved = 0.1
+    a, b = np.zeros(2000), np.zeros(2000)
+    a[0], b[1] = moved / 2, moved / 2
+    base = np.full(2000, (1 - moved / 2) / 2000)
+    points = project(sparse.csr_array(np.vstack([base + a, base + b])), 4000, seed=1)
+    assert ((points[0] - points[1]) ** 2).mean() == pytest.approx(variance_floor(moved), rel=0.1)
+
+
+def test_bic_of_two_points_in_two_clusters_by_hand() -> None:
+    # R = 2, d = 1, k = 1, inertia 2: s^2 = 2 / (1 * 1) = 2.
+    # -2/2 log(2 pi 2) - 2/4 - (0 + 1 + 1)/2 log 2
+    expected = -np.log(4 * np.pi) - 0.5 - np.log(2)
+    assert bic_score(np.array([2]), 2.0, 1, 1e-12) == pytest.approx(expected)
+    # k = 2 over R = 4, inertia 4, d = 1: s^2 = 4 / 2 = 2, p = 1 + 2 + 1.
+    expected = 4 * np.log(0.5) - 2 * np.log(4 * np.pi) - 1 - 2 * np.log(4)
+    assert bic_score(np.array([2, 2]), 4.0, 1, 1e-12) == pytest.approx(expected)
+
+
+def test_bic_rule_takes_the_smallest_good_k_also_where_scores_are_not_monotone() -> None:
+    def one(k: int, seed: int, bic: float) -> Clustering:
+        return Clustering(k, seed, np.zeros(1, dtype=np.int64), 0.0, bic)
+
+    found = [
+        one(1, 0, 0.0),
+        one(2, 0, 95.0),
+        one(2, 1, 10.0),
+        one(3, 0, 20.0),
+        one(4, 0, 100.0),
+        one(4, 1, 91.0),
+    ]
+    simplest, good = bic_choice(found, 0.9)
+    assert (simplest.k, simplest.seed) == (2, 0)
+    assert [(c.k, c.seed) for c in good] == [(2, 0), (4, 0), (4, 1)]
+
+
+def test_sweep_tries_every_k_up_to_the_distinct_points() -> None:
+    points = np.repeat(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]]), 5, axis=0)
+    found = sweep(points, max_k=8, seeds=[1, 2], iterations=100, resolution=0.01)
+    assert sorted({c.k for c in found}) == [1, 2, 3]
+    assert bic_choice(found, 0.9)[0].k == 3
+
+
+def test_differences_below_the_resolution_are_not_clusters() -> None:
+    rng = np.random.default_rng(2)
+    points = project(sparse.csr_array(np.full((200, 40), 1.0) * rng.lognormal(0, 0.002, (200, 40))), 15, 1)
+    points[:100] += 1e-3  # two groups, but of one code for all that a probe cares
+    coarse = sweep(points, max_k=5, seeds=[1], iterations=100, resolution=0.01)
+    fine = sweep(points, max_k=5, seeds=[1], iterations=100, resolution=0.0)
+    assert bic_choice(coarse, 0.9)[0].k == 1
+    assert bic_choice(fine, 0.9)[0].k > 1
+
+
+# ---- strata
+
+
+@given(st.lists(st.tuples(st.integers(-20, 20), st.integers(1, 9), st.booleans()), min_size=2, max_size=14))
+def test_best_cut_agrees_with_trying_all_of_them(rows: list[tuple[int, int, bool]]) -> None:
+    values = np.array([r[0] for r in rows], dtype=float)
+    weights = np.array([r[1] for r in rows], dtype=float)
+    eligible = np.array([r[2] for r in rows])
+
+    def cost(limit: float) -> float:
+        low = values <= limit
+        return sum(weights[p].sum() * weighted_spread(values[p], weights[p]) for p in (low, ~low))
+
+    def allowed(limit: float) -> bool:
+        low = values <= limit
+        return bool(eligible[low].any() and eligible[~low].any())
+
+    limits = sorted(set(values.tolist()))
+    between = [(a + b) / 2 for a, b in pairwise(limits)]
+    costs = [cost(limit) for limit in between if allowed(limit)]
+    found = best_cut(values, weights, eligible)
+    whole = weights.sum() * weighted_spread(values, weights)
+    if not costs or min(costs) > whole - 1e-9:
+        assert found is None or cost(found) <= whole + 1e-6
+    else:
+        assert found is not None
+        assert allowed(found)
+        assert cost(found) == pytest.approx(min(costs), abs=1e-5)
+
+
+def intervals(seconds, work=None, eligible=None, points=None) -> Intervals:
+    seconds = np.asarray(seconds, dtype=float)
+    count = len(seconds)
+    return Intervals.of(
+        np.zeros((count, 2)) if points is None else np.asarray(points, dtype=float),
+        np.ones(count) if work is None else np.asarray(work, dtype=float),
+        seconds,
+        np.ones(count, dtype=bool) if eligible is None else np.asarray(eligible, dtype=bool),
+    )
+
+
+def test_cuts_are_made_only_from_the_intervals_named_and_apply_to_all() -> None:
+    seconds = np.array([1.0, 1.1, 10.0, 10.5, 900.0, 1.05])
+    run = intervals(seconds)
+    within = np.array([True, True, True, True, False, False])
+    other = seconds.copy()
+    other[4:] = [3.0, 7.0]
+    labels = np.zeros(6, dtype=np.int64)
+    options = replace(QUICK, max_phases=2)
+    cuts = refine(run, labels, within, options)
+    assert cuts == refine(intervals(other, work=np.ones(6)), labels, within, options)
+    assert apply_cuts(run, labels, cuts).tolist() == [0, 0, 1, 1, 1, 0]
+
+
+def test_strata_of_noise_are_not_cut() -> None:
+    run = intervals(np.random.default_rng(0).lognormal(0, 0.02, 200))
+    assert refine(run, np.zeros(200, dtype=np.int64), np.ones(200, dtype=bool), QUICK) == []
+
+
+def test_the_most_urgent_stratum_is_cut_first() -> None:
+    # Stratum 0 spreads more, stratum 1 holds far more time.
+    seconds = np.array([0.01, 0.1, 0.01, 0.1, 10.0, 20.0, 10.0, 20.0])
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    cuts = refine(intervals(seconds), labels, np.ones(8, dtype=bool), QUICK)
+    assert cuts[0].stratum == 1
+
+
+def test_representative_has_the_rate_of_the_stratum_and_its_code() -> None:
+    # The middle of the code is interval 2, but that one is three times slower than the rest.
+    points = [[0.0, 0], [0.4, 0], [0.5, 0], [0.6, 0], [1.0, 0]]
+    run = intervals([1.0, 1.0, 3.0, 1.02, 1.0], points=points)
+    members = np.arange(5)
+    assert representative(run, members, replace(QUICK, refine_by_time=False)) == 2
+    assert representative(run, members, QUICK) in (1, 3)
+    blocked = intervals([1.0, 1.0, 3.0, 1.02, 1.0], points=points, eligible=[1, 0, 1, 0, 1])
+    assert representative(blocked, members, QUICK) in (0, 4)
+
+
+def test_strata_without_eligible_members_join_the_nearest() -> None:
+    points = [[0.0, 0], [0.0, 0], [1.0, 0], [5.0, 0], [5.0, 0]]
+    run = intervals(np.ones(5), points=points, eligible=[1, 1, 0, 1, 1])
+    labels, moved = merge_ineligible(run, np.array([7, 7, 2, 5, 5]), run.eligible)
+    assert labels.tolist() == [7, 7, 7, 5, 5]
+    assert moved == {2: 7}
+
+
+def test_held_out_error_by_hand() -> None:
+    # Made from intervals 0 and 1 (rate 1); the fold holds 1.5 + 2.5 seconds against 1 + 1 estimated.
+    run = intervals([1.0, 1.0, 1.5, 2.5])
+    fold = np.array([False, False, True, True])
+    path = held_out_errors(run, np.zeros(4, dtype=np.int64), fold, QUICK)
+    assert path == pytest.approx([2.0 / 4.0])
+    # Errors -1 and +1 of two strata cancel in the total, not in the score.
+    run = intervals([2.0, 2.0, 3.0, 1.0])
+    path = held_out_errors(run, np.array([0, 1, 0, 1]), fold, replace(QUICK, refine_by_time=False))
+    assert path == pytest.approx([np.sqrt(2.0) / 4.0])
+
+
+# ---- whole selections
+
+
+def test_finds_the_phases_of_a_program() -> None:
+    vectors, instructions, seconds, eligible = program(
+        np.random.default_rng(1), [60, 30, 90, 20], [0.3, 2.0, 0.5, 8.0]
+    )
+    selection = select_phases(vectors, instructions, seconds, eligible, QUICK)
+    check_invariants(selection, instructions, seconds, eligible)
+    assert [len(phase.members) for phase in selection.phases] == [60, 30, 90, 20]
+    assert selection.k_bic == 4
+    assert abs(selection.selection_error) < 0.01
+    assert selection.held_out_error is not None and selection.held_out_error < 0.02
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_one_behaviour_is_one_phase(by_time: bool) -> None:
+    # As matrix multiplication in the thesis: a short start, then one phase with over 95 % of the weight.
+    vectors, instructions, seconds, eligible = program(
+        np.random.default_rng(5), [3, 200], [1.0, 0.4], time_noise=0.02
+    )
+    selection = select_phases(
+        vectors, instructions, seconds, eligible, replace(QUICK, refine_by_time=by_time)
+    )
+    assert max(phase.weight for phase in selection.phases) > 0.95
+
+
+def test_time_refinement_finds_what_the_code_hides() -> None:
+    rng = np.random.default_rng(7)
+    vectors, instructions, seconds, eligible = program(rng, [100, 100], [0.5, 2.0])
+    seconds = seconds * np.where(rng.random(200) < 0.2, 6.0, 1.0)  # same code, memory-bound at times
+    plain = select_phases(vectors, instructions, seconds, eligible, replace(QUICK, refine_by_time=False))
+    refined = select_phases(vectors, instructions, seconds, eligible, QUICK)
+    check_invariants(refined, instructions, seconds, eligible)
+    assert plain.cuts == 0 and len(plain.phases) == 2
+    assert refined.cuts >= 2
+    assert abs(plain.selection_error) > 0.2
+    assert abs(refined.selection_error) < 0.02
+    assert refined.held_out_error < 0.05 < plain.held_out_error
+    assert max(phase.seconds_spread for phase in refined.phases) < 0.05
+
+
+def test_plain_simpoint_takes_the_interval_nearest_the_centroid() -> None:
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(3), [50, 40], [1.0, 3.0])
+    options = replace(QUICK, refine_by_time=False, resolution=0.0)
+    selection = select_phases(vectors, instructions, seconds, eligible, options)
+    points = project(vectors, options.dimensions, options.seed)
+    for phase in selection.phases:
+        distance = ((points[phase.members] - points[phase.members].mean(axis=0)) ** 2).sum(axis=1)
+        distance[~eligible[phase.members]] = np.inf
+        assert phase.representative == phase.members[int(np.argmin(distance))]
+
+
+def test_small_but_slow_phases_are_kept() -> None:
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(4), [300, 2], [0.5, 50.0])
+    eligible[-1] = True
+    selection = select_phases(vectors, instructions, seconds, eligible, QUICK)
+    slow = [phase for phase in selection.phases if 301 in phase.members]
+    assert slow and slow[0].weight < 0.02 and slow[0].time_share > 0.2
+
+
+def test_cheap_code_with_much_weight_is_kept() -> None:
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(4), [100, 30], [40.0, 0.3])
+    selection = select_phases(vectors, instructions, seconds, eligible, QUICK)
+    cheap = [phase for phase in selection.phases if 110 in phase.members]
+    assert cheap and cheap[0].time_share < QUICK.drop_below and cheap[0].weight > 0.1
+    assert abs(selection.selection_error) < 0.01
+
+
+def test_phases_that_together_hold_little_are_dropped_smallest_first() -> None:
+    case = program(np.random.default_rng(8), [400, 400, 2, 3, 30], [1.0] * 5, time_noise=0.001)
+    vectors, instructions, seconds, eligible = case
+    options = replace(QUICK, drop_below=0.005)
+    selection = select_phases(vectors, instructions, seconds, eligible, options)
+    check_invariants(selection, instructions, seconds, eligible)
+    assert (selection.labels[800:802] == -1).all()
+    assert 0 < selection.dropped_time_share < 0.005
+    everything = select_phases(vectors, instructions, seconds, eligible, replace(options, drop_below=0.0))
+    assert everything.dropped_time_share == 0.0
+    assert (everything.labels >= 0).all()
+    assert len(everything.phases) > len(selection.phases)
+
+
+def test_phases_that_cannot_be_captured_are_merged_and_recorded() -> None:
+    vectors, instructions, seconds, eligible = program(
+        np.random.default_rng(6), [50, 10, 50], [1.0, 1.2, 4.0]
+    )
+    eligible[50:60] = False
+    selection = select_phases(vectors, instructions, seconds, eligible, QUICK)
+    check_invariants(selection, instructions, seconds, eligible)
+    assert len(selection.merges) == 1
+    merge = selection.merges[0]
+    assert merge.intervals == 10
+    assert merge.time_share == pytest.approx(seconds[50:60].sum() / seconds.sum())
+    assert (selection.labels[50:60] == merge.phase).all()
+
+
+def test_intervals_without_counted_blocks_are_strata_of_their_own() -> None:
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(9), [60, 60], [1.0, 3.0])
+    dense = vectors.toarray()
+    dense[40:60] = 0
+    instructions = instructions.copy()
+    instructions[40:60] = 0
+    seconds = seconds.copy()
+    seconds[40:50], seconds[50:60] = 0.01, 0.1
+    selection = select_phases(sparse.csr_array(dense), instructions, seconds, eligible, QUICK)
+    check_invariants(selection, instructions, seconds, eligible)
+    for phase in selection.phases:
+        assert len({bool(x) for x in instructions[phase.members] > 0}) == 1
+    assert selection.labels[40] != selection.labels[55]
+    assert abs(selection.selection_error) < 0.01
+
+
+def test_all_vectors_empty_selects_by_time() -> None:
+    seconds = np.array([0.1] * 20 + [1.0] * 20)
+    empty = sparse.csr_array((40, 12))
+    selection = select_phases(empty, np.zeros(40), seconds, np.ones(40, dtype=bool), QUICK)
+    assert [len(phase.members) for phase in selection.phases] == [20, 20]
+    assert selection.k_bic == 0
+    assert selection.selection_error == pytest.approx(0.0, abs=1e-9)
+    one = select_phases(empty, np.zeros(40), seconds, np.ones(40, dtype=bool), replace(QUICK, max_phases=1))
+    assert len(one.phases) == 1
+
+
+def test_one_phase_allowed_holds_everything() -> None:
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(9), [20, 20], [1.0, 3.0])
+    dense = vectors.toarray()
+    dense[5:8] = 0
+    instructions = instructions.copy()
+    instructions[5] = 0
+    selection = select_phases(
+        sparse.csr_array(dense), instructions, seconds, eligible, replace(QUICK, max_phases=1)
+    )
+    assert [len(phase.members) for phase in selection.phases] == [40]
+    assert instructions[selection.phases[0].representative] > 0
+
+
+def test_one_interval() -> None:
+    selection = select_phases(sparse.csr_array([[5.0, 1.0]]), [6.0], [0.5], [True])
+    assert len(selection.phases) == 1
+    assert selection.phases[0].weight == 1.0 and selection.phases[0].time_share == 1.0
+    assert selection.selection_error == pytest.approx(0.0)
+    assert selection.held_out_error is None
+    assert Selection.from_json(json.loads(json.dumps(selection.to_json()))).held_out_error is None
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_identical_intervals_are_one_phase(by_time: bool) -> None:
+    vectors = sparse.csr_array(np.tile([3.0, 4.0, 5.0], (50, 1)))
+    options = replace(QUICK, refine_by_time=by_time)
+    selection = select_phases(vectors, np.full(50, 12.0), np.full(50, 0.05), np.ones(50, dtype=bool), options)
+    assert len(selection.phases) == 1
+    assert selection.selection_error == pytest.approx(0.0, abs=1e-12)
+    assert selection.held_out_error == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"seconds": [0.1, np.nan, 0.1]}, ProbeError, "interval 1"),
+        ({"seconds": [0.1, 0.1, 0.0]}, ProbeError, "above zero"),
+        ({"seconds": [0.1, np.inf, 0.1]}, ProbeError, "finite"),
+        ({"seconds": [0.1, 0.1]}, ProbeError, "shape"),
+        ({"instructions": [1.0, -1.0, 1.0]}, ProbeError, "not negative"),
+        ({"eligible": [False] * 3}, ProgramTooShort, "captured"),
+        ({"vectors": sparse.csr_array([[1.0], [-1.0], [1.0]])}, ProbeError, "negative"),
+        ({"vectors": sparse.csr_array([[1.0], [np.nan], [1.0]])}, ProbeError, "non-finite"),
+        ({"options": replace(QUICK, max_phases=0)}, ProbeError, "max_phases"),
+        ({"options": replace(QUICK, folds=1)}, ProbeError, "folds"),
+        ({"options": replace(QUICK, seed=-1)}, ProbeError, "seed"),
+    ],
+)
+def test_impossible_input_is_refused(change, error, words) -> None:
+    arguments = {
+        "vectors": sparse.csr_array([[1.0], [1.0], [1.0]]),
+        "instructions": [1.0, 1.0, 1.0],
+        "seconds": [0.1, 0.1, 0.1],
+        "eligible": [True] * 3,
+        "options": QUICK,
+    }
+    assert len(select_phases(**arguments).phases) == 1
+    with pytest.raises(error, match=words):
+        select_phases(**(arguments | change))
+
+
+def test_no_interval_is_refused() -> None:
+    with pytest.raises(ProgramTooShort):
+        select_phases(sparse.csr_array((0, 4)), [], [], [])
+
+
+small_programs = st.builds(
+    lambda seed, counts, noise, holes: (seed, counts, noise, holes),
+    st.integers(0, 2**16),
+    st.lists(st.integers(1, 15), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.05, 0.6]),
+    st.sets(st.integers(0, 20), max_size=4),
+)
+
+
+def build(case):
+    seed, counts, noise, holes = case
+    rng = np.random.default_rng(seed)
+    rates = (10.0 ** rng.uniform(-0.5, 1.5, len(counts))).tolist()
+    vectors, instructions, seconds, eligible = program(rng, counts, rates, time_noise=noise)
+    dense = vectors.toarray()
+    for hole in holes:
+        if hole < len(dense):
+            dense[hole] = 0
+            instructions[hole] = 0
+    eligible &= rng.random(len(eligible)) < 0.7
+    eligible[len(eligible) // 2] = True
+    return sparse.csr_array(dense), instructions, seconds, eligible
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_programs, st.integers(1, 6), st.booleans())
+def test_every_selection_is_a_partition_and_survives_json(case, max_phases: int, by_time: bool) -> None:
+    vectors, instructions, seconds, eligible = build(case)
+    options = SelectionOptions(max_phases=max_phases, kmeans_seeds=1, refine_by_time=by_time)
+    selection = select_phases(vectors, instructions, seconds, eligible, options)
+    check_invariants(selection, instructions, seconds, eligible)
+    text = json.dumps(selection.to_json(), allow_nan=False)
+    back = Selection.from_json(json.loads(text))
+    assert json.dumps(back.to_json()) == text
+    for mine, other in zip(selection.phases, back.phases, strict=True):
+        assert np.array_equal(mine.members, other.members)
+    assert back.options == options
+
+
+@settings(max_examples=10, deadline=None)
+@given(small_programs)
+def test_units_do_not_matter_and_runs_are_equal(case) -> None:
+    vectors, instructions, seconds, eligible = build(case)
+    options = replace(QUICK, max_phases=5)
+    first = select_phases(vectors, instructions, seconds, eligible, options)
+    again = select_phases(vectors, instructions, seconds, eligible, options)
+    assert first.to_json() == again.to_json()
+    scaled = select_phases(vectors * 4.0, instructions * 4.0, seconds * 1024.0, eligible, options)
+    assert np.array_equal(first.labels, scaled.labels)
+    assert [p.representative for p in first.phases] == [p.representative for p in scaled.phases]
+
+
+@pytest.mark.parametrize("harm", ["version", "labels", "options", "representative"])
+def test_damaged_json_is_refused(harm: str) -> None:
+    data = select_phases(sparse.csr_array([[5.0], [1.0]]), [5.0, 1.0], [0.5, 0.1], [True, True]).to_json()
+    if harm == "version":
+        data["version"] = 99
+    elif harm == "labels":
+        del data["labels"]
+    elif harm == "options":
+        data["options"]["unknown"] = 1
+    else:
+        data["phases"][0]["representative"] = 7
+    with pytest.raises(ProbeFileDamaged):
+        Selection.from_json(data)
