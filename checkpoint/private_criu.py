@@ -92,7 +92,7 @@ def _working(root: Path) -> Criu | None:
 
 def _fetch_into(work: Path, target: Path) -> Criu:
     system, codename = _distribution()
-    source = archive_source(system, codename, read_sources(_SOURCES))
+    source = machine_source(system)
     reasons = []
     for suite in suites_from(system, codename):
         try:
@@ -140,6 +140,17 @@ def _distribution() -> tuple[str, str]:
         f"a private CRIU can be fetched on Debian and Ubuntu only, not on {names[0] or 'unknown'!r}: "
         f"install CRIU >= {format_version(MINIMUM_VERSION)} with the system's own package tool"
     )
+
+
+def machine_source(system: str) -> AptSource:
+    """The archive of this machine's own release, which must be of `system` (`debian` or `ubuntu`).
+
+    Raises CriuError on another system, or when no apt source names the release.
+    """
+    found, codename = _distribution()
+    if found != system:
+        raise CriuError(f"this machine's mirror serves {found}, not {system}: use a {system} machine")
+    return archive_source(system, codename, read_sources(_SOURCES))
 
 
 def archive_source(system: str, codename: str, sources: list[AptSource]) -> AptSource:
