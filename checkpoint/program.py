@@ -156,6 +156,17 @@ def become_program(
     os.execve(program.executable, list(program.argv), dict(environment))
 
 
+def fork_stopped(program: Program, streams: Streams, environment: Mapping[str, str], cpu: int | None) -> int:
+    """A child that stops itself (SIGSTOP) right before it executes `program`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        become_program(program, streams, environment, cpu=cpu, before_exec=signal.SIGSTOP)
+    finally:
+        os._exit(127)
+
+
 def check_randomisation_control() -> None:
     """Raise PrivilegeMissing where address space randomisation cannot be switched off."""
     libc = ctypes.CDLL(None, use_errno=True)

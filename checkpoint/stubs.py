@@ -215,11 +215,18 @@ def marker_sizes(event_counts: Sequence[int]) -> tuple[int, int]:
 
 
 def encode_markers(
-    sites: SiteTable, bias: int, events: Sequence[Sequence[Event]], code_base: int, data_base: int
+    sites: SiteTable,
+    bias: int,
+    events: Sequence[Sequence[Event]],
+    code_base: int,
+    data_base: int,
+    *,
+    spare_events: int = 0,
 ) -> MarkerCode:
     """One countdown stub per site. `events[i]`: the events of site i, counts rising strictly from 1.
 
-    All sites belong to one image, loaded with `bias`. Raises OverflowError where 2 GB do not reach.
+    All sites belong to one image, loaded with `bias`. Behind the events of each marker stay `spare_events` free
+    records. Raises OverflowError where 2 GB do not reach.
     """
     parts = templates()
     fire = code_base + _MARKER_SLOT * len(sites)
@@ -231,7 +238,7 @@ def encode_markers(
         record = data_base + len(data)
         first = record + RECORD_BYTES
         data += struct.pack("<qQ", wanted[0].count if wanted else NEVER, first)
-        data += encode_events(wanted)
+        data += encode_events(wanted) + bytes(EVENT_BYTES * spare_events)
         start = code_base + _MARKER_SLOT * i
         slot = _marker_slot(sites.take(np.array([i])), bias, start, record, fire)
         code[start - code_base : start - code_base + _MARKER_SLOT] = slot

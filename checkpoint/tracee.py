@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramFailed, ProgramUnsupported
-from checkpoint.program import Program, Streams, become_program
+from checkpoint.program import Program, Streams, fork_stopped
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -137,7 +137,7 @@ class Tracee:
     ) -> Tracee:
         """Start `program` and stop it at its entry point, libraries mapped, nothing of its own run yet."""
         env = program.environment() if environment is None else environment
-        pid = _fork_stopped(program, streams, env, cpu)
+        pid = fork_stopped(program, streams, env, cpu)
         tracee = Tracee(pid, program)
         try:
             tracee._attach_to_starting()
@@ -400,14 +400,3 @@ class Tracee:
         with open(f"/proc/{self.pid}/auxv", "rb") as file:
             raw = file.read()
         return dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16])).get(key, 0)
-
-
-def _fork_stopped(program: Program, streams: Streams, environment: Mapping[str, str], cpu: int | None) -> int:
-    """A child that stops itself (SIGSTOP) right before it executes `program`."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        become_program(program, streams, environment, cpu=cpu, before_exec=signal.SIGSTOP)
-    finally:
-        os._exit(127)

@@ -7,21 +7,20 @@ the difference of two copies as the interval's vector. Stubs that turn out hot a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.counting import SiteCounters
-from checkpoint.errors import ProgramFailed, ProgramTooShort
+from checkpoint.errors import ProgramTooShort
 from checkpoint.loading import LoadWatch
 from checkpoint.program import Program, Streams
 from checkpoint.tracee import Occurrence, Tracee, What
+from probe.exit_status import check_exit
 from probe.profile import BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, sites_to_remove
 
@@ -183,37 +182,6 @@ def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
         recording.look(end_row=True)
 
 
-def check_exit(program: Program, status: int, streams: Streams) -> None:
-    """Raise ProgramFailed unless the run ended with exit status 0; quotes the end of its standard error."""
-    if status == 0:
-        return
-    said = _tail(streams.stderr)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        reason = f"was killed by signal {number} ({signal_name(number)})"
-    else:
-        reason = f"exited with status {os.WEXITSTATUS(status)}"
-    raise ProgramFailed(
-        f"{program.argv[0]} {reason}; a probe needs a run that succeeds." + (f" It said: {said}" if said else "")
-    )
-
-
-def signal_name(number: int) -> str:
-    import signal
-
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _tail(path: Path) -> str:
-    try:
-        return path.read_bytes()[-300:].decode(errors="replace").strip().replace("\n", " | ")
-    except OSError:
-        return ""
-
-
 def _padded(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
 
@@ -232,8 +200,6 @@ def _matrix(rows: list[Row], columns: int) -> sp.csr_array:
 
 def _profile(program: Program, recording: _Recording, cpu_seconds: float) -> Profile:
     rows, seconds = recording.rows, recording.seconds
-    if len(rows) > 1 and seconds[-1] < 0.5 * recording.interval:
-        pass  # the last, partial interval is kept: it is part of the run
     if len(rows) < FEWEST_INTERVALS:
         raise ProgramTooShort(
             f"{program.argv[0]} ran for {sum(seconds):.3f} s: {len(rows)} intervals of {recording.interval * 1e3:g} ms, "

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Markers: places in a run, and what a process does when it reaches them.
+
+A marker is one instruction of one image; an event is its n-th execution. `MarkerSet` puts a countdown stub at each
+marker of a process, gives it its events, and reads back the time stamps. For a checkpoint it can leave just the
+events of one region in the process (`only`), so that a restored copy runs with nothing else in its way.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from checkpoint.errors import Diverged
+from checkpoint.loading import LoadedImage, LoadWatch
+from checkpoint.mapped import find_gap, read_maps
+from checkpoint.sites import SiteTable, find_sites
+from checkpoint.stubs import (
+    EVENT_BYTES,
+    NEVER,
+    RECORD_BYTES,
+    Event,
+    encode_events,
+    encode_markers,
+    marker_sizes,
+    patched_text,
+)
+from checkpoint.tracee import Tracee
+
+REGION_EVENTS = 4
+"""Events a marker can be given for one region: warm-up start, warm-up end and region end may share a marker."""
+
+_GUARD = 4096
+
+
+@dataclass(frozen=True, order=True)
+class Marker:
+    """One instruction: image path and link-time address."""
+
+    image: str
+    address: int
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """When an event happened: CLOCK_MONOTONIC and the thread's CPU time, seconds."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass
+class _Installed:
+    marker: Marker
+    events: list[Event]
+    site: SiteTable
+    bias: int
+    entry: int
+    record: int
+    events_at: int
+
+    @property
+    def address(self) -> int:
+        return self.marker.address + self.bias
+
+    @property
+    def region_at(self) -> int:
+        """Where the events of one region go: behind the marker's own and the one that is never reached."""
+        return self.events_at + EVENT_BYTES * (len(self.events) + 1)
+
+
+@dataclass
+class MarkerSet:
+    """The markers of one process and their events, installed as the images they lie in are mapped."""
+
+    tracee: Tracee
+    wanted: Mapping[Marker, Sequence[Event]]
+    _installed: dict[Marker, _Installed] = field(default_factory=dict)
+
+    def install_new(self, watch: LoadWatch) -> None:
+        """Install the markers of images mapped since the last call. The process is stopped.
+
+        A library that was unmapped and comes back would start its counts afresh: such markers are refused when
+        they are chosen, and a second mapping is left alone here.
+        """
+        for loaded in watch.new_images():
+            mine = sorted(m for m in self.wanted if m.image == loaded.image.path and m not in self._installed)
+            if mine:
+                self._install(loaded, mine)
+        if watch.armed and all(m in self._installed for m in self.wanted):
+            watch.disarm()
+
+    def _install(self, loaded: LoadedImage, markers: list[Marker]) -> None:
+        table = find_sites(loaded.image)
+        rows = np.searchsorted(table.offset, [m.address for m in markers])
+        if (rows >= len(table)).any() or (table.offset[rows] != [m.address for m in markers]).any():
+            raise Diverged(f"{loaded.image.path}: changed since it was traced; build the probe again")
+        sites = table.take(rows)
+        events = [sorted(self.wanted[m], key=lambda e: e.count) for m in markers]
+        room = [len(e) + 1 + REGION_EVENTS for e in events]
+        code_size, data_size = marker_sizes(room)
+        base = find_gap(read_maps(self.tracee.pid), loaded.low, loaded.high, code_size + data_size + _GUARD)
+        self.tracee.map_memory(base, code_size, executable=True)
+        self.tracee.map_memory(base + code_size, data_size, executable=False)
+        code = encode_markers(sites, loaded.bias, events, base, base + code_size, spare_events=REGION_EVENTS + 1)
+        self.tracee.write(base, code.code)
+        self.tracee.write(base + code_size, code.data)
+        for i, marker in enumerate(markers):
+            one = _Installed(
+                marker,
+                events[i],
+                sites.take(np.array([i])),
+                loaded.bias,
+                code.entry[i],
+                code.record[i],
+                code.record[i] + RECORD_BYTES,
+            )
+            self._installed[marker] = one
+            self._patch(one)
+
+    def _patch(self, one: _Installed) -> None:
+        length = int(one.site.length[0])
+        text = one.site.code[0, :length].copy()
+        patched_text(text, one.address, one.site, one.bias, np.array([one.entry], dtype=np.int64))
+        self.tracee.write(one.address, text.tobytes())
+
+    def _unpatch(self, one: _Installed) -> None:
+        length = int(one.site.length[0])
+        self.tracee.write(one.address, one.site.code[0, :length].tobytes())
+
+    # -- reading
+
+    def executions(self, marker: Marker) -> int:
+        """How often the marker's instruction was executed so far. Not inside `only`."""
+        one = self._installed[marker]
+        left, due = self._record(one)
+        position = (due - one.events_at) // EVENT_BYTES
+        if position < len(one.events):
+            return one.events[position].count - left
+        reached = one.events[-1].count if one.events else 0
+        return reached + NEVER - left
+
+    def stamps(self, marker: Marker) -> list[Stamp | None]:
+        """One stamp per event of the marker, in order of count; None where it was not reached."""
+        one = self._installed.get(marker)
+        if one is None:
+            return [None] * len(self.wanted[marker])
+        raw = self.tracee.read(one.events_at, EVENT_BYTES * len(one.events)) if one.events else b""
+        return [read_stamp(raw[k : k + EVENT_BYTES]) for k in range(0, len(raw), EVENT_BYTES)]
+
+    def missing(self) -> list[Marker]:
+        """Markers whose image was never mapped."""
+        return [m for m in self.wanted if m not in self._installed]
+
+    def _record(self, one: _Installed) -> tuple[int, int]:
+        left, due = struct.unpack("<qQ", self.tracee.read(one.record, RECORD_BYTES))
+        return left, due
+
+    # -- one region alone
+
+    @contextmanager
+    def only(self, region: Mapping[Marker, Sequence[Event]]) -> Iterator[dict[Marker, list[int]]]:
+        """Leave the events of one region in the process; all other markers get their own bytes back.
+
+        Event counts are absolute, as in `wanted`, and must lie ahead. Yields the addresses of the region's event
+        records, per marker in order of count. The process is stopped; afterwards everything is as before.
+        """
+        records = {m: self._record(one) for m, one in self._installed.items()}
+        addresses: dict[Marker, list[int]] = {}
+        try:
+            for marker, one in self._installed.items():
+                events = sorted(region.get(marker, ()), key=lambda e: e.count)
+                if not events:
+                    self._unpatch(one)
+                    continue
+                ahead = events[0].count - self.executions(marker)
+                if ahead <= 0 or len(events) > REGION_EVENTS:
+                    raise Diverged(
+                        f"marker {marker.address:#x} of {marker.image}: execution {events[0].count} "
+                        f"is not ahead but {-ahead} behind; the program did not repeat its run"
+                    )
+                self.tracee.write(one.region_at, encode_events(events))
+                self.tracee.write(one.record, struct.pack("<qQ", ahead, one.region_at))
+                addresses[marker] = [one.region_at + EVENT_BYTES * k for k in range(len(events))]
+            yield addresses
+        finally:
+            for marker, one in self._installed.items():
+                self.tracee.write(one.record, struct.pack("<qQ", *records[marker]))
+                if marker not in addresses:
+                    self._patch(one)
+
+    def event_address(self, marker: Marker, count: int) -> int:
+        """Address of the record of one of the marker's own events."""
+        one = self._installed[marker]
+        position = next(k for k, e in enumerate(one.events) if e.count == count)
+        return one.events_at + EVENT_BYTES * position
+
+    def due(self) -> list[tuple[Marker, int]]:
+        """The events reached so far that stop the process, as (marker, count): used to tell where it stopped."""
+        reached = []
+        for marker, one in self._installed.items():
+            _, due = self._record(one)
+            position = (due - one.events_at) // EVENT_BYTES
+            reached += [(marker, e.count) for e in one.events[:position]]
+        return reached
+
+
+def read_stamp(event: bytes) -> Stamp | None:
+    """The stamp in an event record; None where the event was not reached."""
+    fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", event, 12)
+    return Stamp(wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9) if fired else None
+

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timing run: native time of every interval, and proof that the markers fire in the traced order.
+
+Every boundary's candidates are stamped inside the process. Where no candidate of a boundary fired, or it fired out
+of order, the intervals on both sides become one; too many of those, and the program does not repeat itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from checkpoint.errors import Diverged, ProbeError
+from checkpoint.loading import LoadWatch
+from checkpoint.markers import Marker, MarkerSet
+from checkpoint.program import Program, Streams
+from checkpoint.stubs import STAMP, Event
+from checkpoint.tracee import Tracee, What
+from probe.boundaries import Candidate, candidates
+from probe.exit_status import check_exit
+from probe.profile import Profile
+
+MOST_BAD_BOUNDARIES = 0.05
+"""Share of boundaries that may fail before the program counts as diverged."""
+
+_PROGRESS_SECONDS = 0.5
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TimedProfile:
+    """The profile's intervals with their native times, bad boundaries merged away. M intervals.
+
+    counts         M x B sparse, as in the profile
+    seconds, cpu   M, wall and CPU time in the timing run
+    columns, executions  M - 1: boundary i (start of interval i + 1) is execution `executions[i]` of block `columns[i]`
+    first_row      M + 1, first profile interval of each; the last entry is the profile's number of intervals
+    wall_seconds   of the whole timing run, from entry point to exit
+    unmarked       boundaries with no block active on both sides (a starved or blocked process, one flat loop)
+    missing, out_of_order  boundaries that failed in the timing run: the program did not repeat itself there
+    agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
+    """
+
+    counts: sp.csr_array = field(repr=False)
+    seconds: Floats = field(repr=False)
+    cpu: Floats = field(repr=False)
+    columns: npt.NDArray[np.int64] = field(repr=False)
+    executions: npt.NDArray[np.int64] = field(repr=False)
+    first_row: npt.NDArray[np.int64] = field(repr=False)
+    wall_seconds: float
+    unmarked: int
+    missing: int
+    out_of_order: int
+    agreeing: int
+    compared: int
+
+    @property
+    def intervals(self) -> int:
+        return len(self.seconds)
+
+
+@dataclass(frozen=True)
+class StampedRun:
+    """Raw result of one timing run: a stamp (wall, cpu; NaN where missing) per candidate, in their order."""
+
+    wall: Floats
+    cpu: Floats
+    started: float
+    ended: float
+    ended_cpu: float
+    totals: dict[int, int]
+
+
+def marker_of(profile: Profile, column: int) -> Marker:
+    """The marker behind a column of the profile."""
+    return Marker(profile.images[int(profile.blocks.image[column])][0], int(profile.blocks.site[column]))
+
+
+def stamped_run(
+    profile: Profile,
+    wanted: list[Candidate],
+    *,
+    streams: Streams,
+    cpu: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> StampedRun:
+    """Run the program once more, untraced but for a stamp at every candidate."""
+    events: dict[Marker, dict[int, Event]] = defaultdict(dict)
+    for c in wanted:
+        events[marker_of(profile, c.column)][c.count] = Event(c.count, STAMP)
+    with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
+        markers, status = _run_to_exit(tracee, {m: list(e.values()) for m, e in events.items()}, progress)
+        stamps = _stamps(markers, events)
+        columns = {c.column for c in wanted}
+        totals = {
+            c: markers.executions(m)
+            for c in columns
+            if (m := marker_of(profile, c)) not in markers.missing()
+        }
+        ended = _now()
+        tracee.resume()
+        tracee.wait()
+        cpu_seconds = tracee.usage.ru_utime + tracee.usage.ru_stime if tracee.usage else 0.0
+        started = tracee.started_at
+    check_exit(profile.program, status, streams)
+    found = [stamps.get((marker_of(profile, c.column), c.count)) for c in wanted]
+    return StampedRun(
+        wall=np.array([np.nan if s is None else s.wall for s in found]),
+        cpu=np.array([np.nan if s is None else s.cpu for s in found]),
+        started=started,
+        ended=ended,
+        ended_cpu=cpu_seconds,
+        totals=totals,
+    )
+
+
+def _now() -> float:
+    import time
+
+    return time.monotonic()
+
+
+def _run_to_exit(
+    tracee: Tracee, events: dict[Marker, list[Event]], progress: Callable[[float], None] | None
+) -> tuple[MarkerSet, int]:
+    """Let the program run to its exit event, where its memory can still be read."""
+    while True:
+        markers, watch = MarkerSet(tracee, events), LoadWatch(tracee)
+        watch.arm()
+        markers.install_new(watch)
+        tracee.resume()
+        replaced = False
+        while not replaced:
+            occurrence = tracee.wait(_PROGRESS_SECONDS)
+            if occurrence.what is What.TIMEOUT:
+                if progress:
+                    progress(_now() - tracee.started_at)
+                continue
+            if occurrence.what is What.EXITING:
+                return markers, occurrence.status
+            if occurrence.what is What.ENDED:
+                raise Diverged(f"{tracee.program.argv[0]}: was killed in its timing run (status {occurrence.status})")
+            if occurrence.what is What.EXECUTED:
+                tracee.run_to_entry()
+                replaced = True
+            elif occurrence.what is What.BREAKPOINT:
+                watch.step_over()
+                markers.install_new(watch)
+                tracee.resume()
+            else:
+                tracee.resume()
+
+
+def _stamps(markers: MarkerSet, events: dict[Marker, dict[int, Event]]) -> dict[tuple[Marker, int], Any]:
+    return {
+        (marker, count): stamp
+        for marker, wanted in events.items()
+        for count, stamp in zip(sorted(wanted), markers.stamps(marker), strict=True)
+    }
+
+
+def validate(
+    profile: Profile,
+    *,
+    streams: Streams,
+    cpu: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> TimedProfile:
+    """Time every interval natively. Raises Diverged where the run does not repeat the traced one."""
+    wanted = candidates(profile)
+    run = stamped_run(profile, wanted, streams=streams, cpu=cpu, progress=progress)
+    return merge_bad_boundaries(profile, wanted, run)
+
+
+def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: StampedRun) -> TimedProfile:
+    """Choose each boundary's earliest stamp; join intervals across boundaries without a sound one."""
+    inner = profile.intervals - 1
+    best = np.full(inner, -1, dtype=np.int64)
+    for i, c in enumerate(wanted):
+        chosen = best[c.boundary - 1]
+        if np.isfinite(run.wall[i]) and (chosen < 0 or run.wall[i] < run.wall[chosen]):
+            best[c.boundary - 1] = i
+    marked = np.zeros(inner, dtype=bool)
+    marked[[c.boundary - 1 for c in wanted]] = True
+    unmarked, missing = int((~marked).sum()), int((marked & (best < 0)).sum())
+    stamped = np.flatnonzero(best >= 0)
+    rising = stamped[longest_rising(run.wall[best[stamped]])]
+    out_of_order = len(stamped) - len(rising)
+    if inner and missing + out_of_order > MOST_BAD_BOUNDARIES * inner:
+        raise Diverged(
+            f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {inner} interval boundaries "
+            f"{missing} were not reached and {out_of_order} came out of order. Its control flow depends on something "
+            "that changes between runs (time, random numbers, process number, addresses): fix the seed or the input."
+        )
+    keep = best[rising]
+    wall = np.concatenate([[run.started], run.wall[keep], [run.ended]])
+    cpu = np.concatenate([[0.0], run.cpu[keep], [max(run.ended_cpu, run.cpu[keep][-1] if len(keep) else 0.0)]])
+    first = np.concatenate([[0], rising + 1, [profile.intervals]]).astype(np.int64)
+    compared = [c for c in run.totals]
+    totals = np.asarray(profile.counts.sum(axis=0)).ravel()
+    if len(keep) < 2:
+        raise Diverged(f"{profile.program.argv[0]}: no interval boundary could be marked")
+    return TimedProfile(
+        counts=_sum_rows(profile.counts, first),
+        seconds=np.diff(wall),
+        cpu=np.diff(cpu),
+        columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
+        executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
+        first_row=first,
+        wall_seconds=run.ended - run.started,
+        unmarked=unmarked,
+        missing=missing,
+        out_of_order=out_of_order,
+        agreeing=sum(run.totals[c] == totals[c] for c in compared),
+        compared=len(compared),
+    )
+
+
+def longest_rising(values: Floats) -> npt.NDArray[np.int64]:
+    """Positions of a longest strictly rising subsequence, in order (patience sorting, O(n log n))."""
+    tails: list[float] = []
+    tail_at: list[int] = []
+    previous = np.full(len(values), -1, dtype=np.int64)
+    for i, value in enumerate(values.tolist()):
+        place = int(np.searchsorted(np.array(tails), value)) if tails else 0
+        if place:
+            previous[i] = tail_at[place - 1]
+        if place == len(tails):
+            tails.append(value)
+            tail_at.append(i)
+        else:
+            tails[place], tail_at[place] = value, i
+    chain = []
+    at = tail_at[-1] if tail_at else -1
+    while at >= 0:
+        chain.append(at)
+        at = int(previous[at])
+    return np.array(chain[::-1], dtype=np.int64)
+
+
+def _sum_rows(counts: sp.csr_array, first: npt.NDArray[np.int64]) -> sp.csr_array:
+    """Rows first[i]..first[i + 1] added up."""
+    groups = len(first) - 1
+    which = np.repeat(np.arange(groups), np.diff(first))
+    gather = sp.csr_array((np.ones(len(which)), (which, np.arange(len(which)))), shape=(groups, counts.shape[0]))
+    return sp.csr_array(gather @ counts)
+
+
+def save_timing(timed: TimedProfile, path: Path) -> None:
+    """Write as .npz, next to the profile."""
+    scalars = ("wall_seconds", "unmarked", "missing", "out_of_order", "agreeing", "compared")
+    np.savez_compressed(
+        path,
+        counts_data=timed.counts.data,
+        counts_indices=timed.counts.indices,
+        counts_indptr=timed.counts.indptr,
+        counts_shape=np.array(timed.counts.shape),
+        **{n: getattr(timed, n) for n in ("seconds", "cpu", "columns", "executions", "first_row", *scalars)},
+    )
+
+
+def load_timing(path: Path) -> TimedProfile:
+    """Read what `save_timing` wrote. Raises ProbeError where it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as z:
+            counts = sp.csr_array(
+                (z["counts_data"], z["counts_indices"], z["counts_indptr"]), shape=tuple(z["counts_shape"])
+            )
+            return TimedProfile(
+                counts=counts,
+                **{n: z[n] for n in ("seconds", "cpu", "columns", "executions", "first_row")},
+                wall_seconds=float(z["wall_seconds"]),
+                **{n: int(z[n]) for n in ("unmarked", "missing", "out_of_order", "agreeing", "compared")},
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise ProbeError(f"{path}: not a readable timing: {error}; build without --resume") from error
