@@ -285,12 +285,9 @@ def _file(item: _Checked, members: dict[str, Member]) -> StoredFile:
 
 def is_plain_absolute(path: str) -> bool:
     """An absolute path without `.`, `..`, empty parts or NUL: it names one place below any new root."""
-    return (
-        path.startswith("/")
-        and not path.startswith("//")
-        and "\0" not in path
-        and os.path.normpath(path) == path
-    )
+    if not path.startswith("/") or path.startswith("//") or path == "/" or "\0" in path:
+        return False
+    return os.path.normpath(path) == path
 
 
 def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
