@@ -26,8 +26,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from real_checkpoint import WORKER, dump_process
 
+from checkpoint.criu import find_criu
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.images import read_checkpoint
+from checkpoint.pagemap import write_pagemap
 from reducer import archive
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
 from reducer.member_table import FORMAT_VERSION, HEADER, HEADER_SIZE, MAGIC, PAGE_SIZE, read_table
@@ -187,6 +189,45 @@ def test_a_real_checkpoint_comes_back_and_shrinks(tmp_path: Path) -> None:
     pages = tmp_path / "out" / "pages-1.img"
     # The worker's 256 pages of zeros are holes now.
     assert pages.stat().st_blocks * 512 <= pages.stat().st_size - 256 * PAGE_SIZE
+
+
+RESTORE = """
+import os, signal, subprocess, sys, time
+pid = int(sys.argv[1])
+done = subprocess.run(sys.argv[2:], capture_output=True, text=True)
+assert done.returncode == 0, done.stdout + done.stderr
+state = lambda: open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
+assert state() == "T", state()
+os.kill(pid, signal.SIGCONT)
+used = lambda: sum(map(int, open(f"/proc/{pid}/schedstat").read().split()[2:]))
+before, deadline = used(), time.monotonic() + 20
+while used() < before + 3:
+    assert state() in "RS", state()
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+print("runs", state() in "RS")
+"""
+
+
+def test_criu_restores_what_came_back(tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(bytes(range(256)) * 100)
+    folder = dump_process(WORKER, [tmp_path / "input", tmp_path / "target"], tmp_path / "images")
+    write_probe(tmp_path / "x.probe", {}, [PhaseCheckpoint(1, folder)])
+    out = tmp_path / "out"
+    with open_probe(tmp_path / "x.probe") as probe:
+        probe.extract_phase(1, out)
+    images = read_checkpoint(out)
+    # Both spellings of a run's length, as every rewritten page map has them.
+    write_pagemap(out / f"pagemap-{images.pid}.img", images.pages_id, images.page_runs)
+    criu = [*find_criu().command, "restore", "--no-default-config", "-d", "-D", str(out), "-o", "restore.log"]
+    spaces = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
+    done = subprocess.run(
+        [*spaces, sys.executable, "-c", RESTORE, str(images.pid), *criu],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "runs True\n", done.stderr + (out / "restore.log").read_text()
 
 
 PHASES = st.lists(st.lists(st.integers(0, 5), max_size=8), max_size=3)
