@@ -316,7 +316,7 @@ def simulate(rng: np.random.Generator, *, same_node: bool, elastic: bool):
     """A program of random strata, timed as a probe would; its true time on the candidate beside it.
 
     Intervals spread in log rate inside their stratum. On another node each phase has its own slowdown; inside
-    a stratum it varies as docs/estimators.md assumes: `elastic` makes it follow the rate, otherwise at random.
+    a stratum it varies as docs/estimators.md assumes: with the rate if `elastic`, otherwise at random.
     """
     count = int(rng.integers(1, 16))
     shares = rng.dirichlet(np.ones(count))
