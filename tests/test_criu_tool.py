@@ -63,7 +63,7 @@ def _state(pid: int) -> str:
 
 def test_dump_leaves_the_process_stopped(sleeper: int, folder: Path) -> None:
     find_criu().dump(sleeper, folder, leave_stopped=True, timeout=DEADLINE)
-    assert _state(sleeper) == "T"
+    _wait_for(lambda: _state(sleeper) == "T")
     assert {f"core-{sleeper}.img", "inventory.img", "dump.log"} <= {p.name for p in folder.iterdir()}
     os.kill(sleeper, signal.SIGCONT)
     _wait_for(lambda: _state(sleeper) == "S")
