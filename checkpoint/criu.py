@@ -109,9 +109,9 @@ class Criu:
     def dump(self, pid: int, folder: Path, *, leave_stopped: bool, timeout: float) -> None:
         """Checkpoint the process tree rooted at `pid` into `folder`, which must exist.
 
-        `pid` must be a session leader that nothing traces. With `leave_stopped` the process is stopped after the
-        dump (it may still run for a moment when this returns, on its way to the stop) until SIGCONT, else CRIU
-        ends it. `timeout` is in seconds. The log is `folder/dump.log`.
+        `pid` must be a session leader that nothing traces. With `leave_stopped` the process is stopped after
+        the dump until SIGCONT (it may still run for a moment when this returns, on its way to the stop), else
+        CRIU ends it. `timeout` is in seconds. The log is `folder/dump.log`.
 
         Raises CriuError, PrivilegeMissing or StorageError; the process must then be considered lost.
         """
