@@ -28,7 +28,7 @@ __attribute__((noipa)) static void on_signal(int number)
 
 int main(int argc, char **argv)
 {
-    uint64_t signals = (uint64_t)size_argument(argc, argv, 400) * 1000, state = 1;
+    uint64_t signals = (uint64_t)size_argument(argc, argv, 250) * 1000, state = 1;
     enum { BETWEEN = 100 };
     if (signal(SIGUSR1, on_signal) == SIG_ERR) {
         perror("raiser");
