@@ -253,10 +253,10 @@ def encode_markers(
 def encode_events(events: Sequence[Event]) -> bytes:
     """Event records in order, with one behind them that is never reached."""
     out = b""
-    for this, following in zip(events, [*events[1:], None], strict=True):
-        gap = NEVER if following is None else following.count - this.count
+    for i, this in enumerate(events):
+        gap = events[i + 1].count - this.count if i + 1 < len(events) else NEVER
         if gap <= 0:
-            raise ValueError(f"event counts must rise: {this.count} is followed by {following}")
+            raise ValueError(f"event counts must rise: {this.count} is followed by {events[i + 1].count}")
         out += struct.pack("<qI", gap, this.action).ljust(EVENT_BYTES, b"\0")
     return out + struct.pack("<qI", NEVER, 0).ljust(EVENT_BYTES, b"\0")
 

@@ -111,6 +111,15 @@ def _child_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def process_state(pid: int) -> str:
+    """The one-letter state of a process from /proc/PID/stat; "" where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
 class Tracee:
     """A program started by us. Use as a context manager: leaving it kills the process and reaps it."""
 
@@ -287,17 +296,23 @@ class Tracee:
         """Trace again a process that is stopped (state T); it stays stopped."""
         _ptrace(_SEIZE, self.pid, 0, _OPTIONS)
         self.attached = True
-        _ptrace(_INTERRUPT, self.pid)
-        _, status = os.waitpid(self.pid, _WALL)
-        if not os.WIFSTOPPED(status):
+        status = self._wait_status(_START_SECONDS)
+        if status is None or not os.WIFSTOPPED(status):
             self.status = status
             raise ProgramFailed(f"{self.program.argv[0]}: ended while it was stopped for a checkpoint")
+
+    def wait_until_stopped(self) -> None:
+        """Wait until the detached process is in the stopped state T. Raises ProgramFailed where it never is."""
+        deadline = time.monotonic() + _START_SECONDS
+        while process_state(self.pid) != "T":
+            if time.monotonic() > deadline:
+                raise ProgramFailed(f"process {self.pid} did not stop for its checkpoint")
+            time.sleep(_POLL_SECONDS)
 
     def continue_from_stop(self) -> None:
         """End the stopped state of a reattached process and let it run."""
         os.kill(self.pid, signal.SIGCONT)
-        with contextlib.suppress(OSError):
-            self.resume()
+        self.resume()
 
     def request_pause(self) -> None:
         """Ask the running process to stop at whatever instruction it is; a later `wait` returns PAUSED."""

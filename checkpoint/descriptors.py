@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors that reach outside the process, found before CRIU is asked to dump them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from checkpoint.errors import ProgramUnsupported
+
+_KINDS = {
+    "socket:": "a socket",
+    "pipe:": "a pipe",
+    "anon_inode:[eventfd]": "an eventfd",
+    "anon_inode:[eventpoll]": "an epoll descriptor",
+    "anon_inode:[io_uring]": "an io_uring",
+    "anon_inode:[perf_event]": "a performance counter",
+    "anon_inode:[timerfd]": "a timerfd",
+    "anon_inode:[signalfd]": "a signalfd",
+    "anon_inode:inotify": "an inotify descriptor",
+    "/memfd:": "a memfd",
+    "/dev/pts/": "a terminal",
+    "/dev/tty": "a terminal",
+}
+
+
+def refuse_outside_descriptors(pid: int, name: str) -> None:
+    """Raise ProgramUnsupported, naming every descriptor of process `pid` that no probe can hold."""
+    found = []
+    folder = Path(f"/proc/{pid}/fd")
+    for entry in sorted(folder.iterdir(), key=lambda p: int(p.name)):
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        kind = next((what for start, what in _KINDS.items() if target.startswith(start)), None)
+        if kind is not None:
+            found.append(f"{kind} (descriptor {entry.name})")
+        elif target.endswith(" (deleted)"):
+            found.append(f"a deleted file (descriptor {entry.name}, {target[:-10]})")
+    if found:
+        raise ProgramUnsupported(
+            f"{name}: holds {', '.join(found)} where a phase starts; what is at the other end is not there when the "
+            "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets."
+        )

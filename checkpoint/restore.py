@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restoring a phase on this machine, in namespaces of its own, and timing its region."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpoint.criu import Criu, failure, read_tail, real_errors
+from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed, PrivilegeMissing, ProbeError, ToolMissing
+
+RESTORE_SECONDS = 120.0
+_LEAST_REGION_SECONDS = 30.0
+_REGION_SLACK = 100.0
+"""A region may take this many times as long as on the reference node, or the process is taken for lost."""
+
+_LONGEST_LINE = 1 << 16
+_AGENT = Path(__file__).with_name("restore_agent.py")
+_NAMESPACES = ("--pid", "--mount", "--fork", "--mount-proc", "--kill-child", "--propagation", "private")
+
+_LIKELY_CAUSES = {
+    signal.SIGILL: "this CPU lacks an instruction that the phase uses: build the probe with a lower --isa",
+    signal.SIGSEGV: "memory it needs was not restored as it was; build the probe again, and report it if it repeats",
+    signal.SIGBUS: "a mapped file is shorter than at capture",
+    signal.SIGFPE: "an arithmetic fault that the reference run did not have: different input files?",
+    signal.SIGKILL: "the kernel ended it, most likely for want of memory (see dmesg)",
+    signal.SIGTRAP: "a breakpoint was left in the checkpoint; build the probe again",
+    signal.SIGXCPU: "a limit on CPU time is set here (ulimit -t)",
+    signal.SIGXFSZ: "a limit on file size is set here (ulimit -f)",
+}
+
+
+@dataclass(frozen=True)
+class RestoreJob:
+    """One phase to restore. Paths are on this machine; `binds` are (source, path to show it at).
+
+    `outputs`: paths of files open for appending at capture, replaced by scratch files. The three events are
+    addresses in the restored process. `expected_seconds`: warm-up and region on the reference node.
+    """
+
+    phase: int
+    images: Path
+    outputs: Sequence[str]
+    binds: Sequence[tuple[str, str]]
+    warm_event: int
+    start_event: int
+    end_event: int
+    expected_seconds: float
+
+
+@dataclass(frozen=True)
+class RegionTime:
+    """Seconds of one repeat, from the stamps inside the process; restoring it is not part of them."""
+
+    wall: float
+    cpu: float
+    warm: float
+    restore: float
+
+
+def time_phase(
+    job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu: int | None = None
+) -> list[RegionTime]:
+    """Restore and run one phase `repeats` times, one after the other. Nothing is left running or mounted.
+
+    `scratch` is an existing folder for logs and private output files. Raises PhaseFailed (signal, time-out, order),
+    CriuError, PrivilegeMissing, NodeUnfit.
+    """
+    if os.geteuid() != 0:
+        raise PrivilegeMissing("restoring with CRIU needs root; run the command as root or with `sudo -n`")
+    limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
+    with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
+        spec = {
+            "criu": list(criu.command),
+            "images": str(job.images),
+            "scratch": folder,
+            "outputs": list(job.outputs),
+            "binds": [list(b) for b in job.binds],
+            "warm": job.warm_event,
+            "start": job.start_event,
+            "end": job.end_event,
+            "repeats": repeats,
+            "cpu": cpu,
+            "restore_seconds": RESTORE_SECONDS,
+            "region_seconds": limit,
+        }
+        lines = _run_agent(spec, limit + RESTORE_SECONDS)
+        return [_region_time(job, line, Path(folder)) for line in lines]
+
+
+def _run_agent(spec: dict[str, Any], line_seconds: float) -> list[dict[str, Any]]:
+    """Start the agent and collect its lines; each has `line_seconds`. The agent is gone on return."""
+    command = ["unshare", *_NAMESPACES, sys.executable, "-I", str(_AGENT)]
+    try:
+        agent = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+    except FileNotFoundError as error:
+        raise ToolMissing("`unshare` is missing: install util-linux") from error
+    with agent:
+        assert agent.stdin and agent.stdout and agent.stderr
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                agent.stdin.write(json.dumps(spec).encode() + b"\n")
+                agent.stdin.flush()
+            lines = []
+            reader = _LineReader(agent.stdout.fileno())
+            while (line := reader.next_line(line_seconds)) is not None:
+                lines.append(_parsed(line))
+            if not lines:
+                said = os.read(agent.stderr.fileno(), 2000).decode(errors="replace").strip()
+                if "ermission" in said or "not permitted" in said:
+                    raise PrivilegeMissing(f"namespaces cannot be made here: {said}; run as root")
+                raise ToolMissing(f"the restore agent gave no answer: {said or 'no message'}")
+            return lines
+        finally:
+            # Process 1 of the namespace is killed by unshare's --kill-child; the rest dies with it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(agent.pid, signal.SIGKILL)
+            agent.stdin.close()
+            agent.wait()
+
+
+class _LineReader:
+    """Lines from a descriptor, each within a time limit and a length."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = b""
+
+    def next_line(self, timeout: float) -> bytes | None:
+        """The next line; None at the end. Raises PhaseFailed after `timeout` seconds of silence."""
+        deadline = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._descriptor, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise PhaseFailed(f"the restore agent was silent for {timeout:g} s")
+                data = os.read(self._descriptor, _LONGEST_LINE)
+                if not data:
+                    return None
+                self._buffer += data
+                if len(self._buffer) > _LONGEST_LINE:
+                    raise PhaseFailed("the restore agent sent an endless line")
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise PhaseFailed(f"the restore agent sent no JSON: {line[:100]!r}") from error
+    if not isinstance(value, dict):
+        raise PhaseFailed(f"the restore agent sent {line[:100]!r}")
+    return value
+
+
+def _region_time(job: RestoreJob, line: dict[str, Any], scratch: Path) -> RegionTime:
+    if line.get("status") == "ok":
+        return RegionTime(
+            float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"])
+        )
+    raise _failure(job, line, scratch)
+
+
+def _failure(job: RestoreJob, line: dict[str, Any], scratch: Path) -> ProbeError:
+    status, detail = line.get("status"), str(line.get("detail", ""))
+    name = f"phase {job.phase}"
+    if status == "restore":
+        log = scratch / "restore.log"
+        if "did not end" in detail:
+            quoted = "; ".join(real_errors(read_tail(log)))
+            return CriuError(f"{name}: {detail}" + (f"; its last error: {quoted}" if quoted else ""))
+        error = failure(f"criu restore of {name}", 1, detail, log)
+        return type(error)(str(error).replace(f" (log: {log})", ""))
+    if status == "node":
+        return NodeUnfit(f"{name}: {detail}")
+    if status == "killed":
+        number = int(line["signal"])
+        try:
+            known = signal.Signals(number)
+            text, cause = known.name, _LIKELY_CAUSES.get(known, "the program sent it to itself, or a limit is set")
+        except ValueError:
+            text, cause = f"signal {number}", "unknown"
+        return PhaseFailed(f"{name}: the restored process was killed by {text}; likely cause: {cause}")
+    if status == "exited":
+        return PhaseFailed(
+            f"{name}: the restored program exited with status {line.get('code')} before its region ended; "
+            "it met something that is not as it was at capture (a file, the time, its process number)"
+        )
+    if status == "timeout":
+        return PhaseFailed(f"{name}: {detail}; the node is far slower or overloaded, or the program hangs")
+    return PhaseFailed(f"{name}: {detail or status}; the program did not repeat the captured run")

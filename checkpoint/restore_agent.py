@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restores one phase again and again, and reports its times. Process 1 of its own PID and mount namespaces.
+
+Standard library alone, Python 3.8 and newer: this file also runs on candidate nodes. It is started as
+
+    unshare --pid --mount --fork --mount-proc --kill-child --propagation private python3 -I restore_agent.py
+
+and reads one line of JSON from standard input (see `main`); it writes one line of JSON per repeat. When standard
+input ends, whoever asked has gone: the agent leaves at once, and its namespace takes all its processes along.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+_EVENT_BYTES = 64
+_MS_BIND = 0x1000
+_CHILD = {signal.SIGCHLD}
+_CONTINUE_AGAIN_SECONDS = 0.05
+
+
+def read_event(memory, address):
+    """(fired, wall seconds, CPU seconds) of the event record at `address` (checkpoint/stubs.S)."""
+    raw = os.pread(memory, _EVENT_BYTES, address)
+    fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", raw, 12)
+    return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9
+
+
+def bind(source, target):
+    """Show the file `source` at the path `target`, in this mount namespace only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(source.encode(), target.encode(), None, _MS_BIND, None):
+        number = ctypes.get_errno()
+        raise OSError(number, "bind mount on %s: %s" % (target, os.strerror(number)))
+
+
+def wait_for_stop(pid, deadline):
+    """Status of the next stop or end of `pid` as waitpid gives it; None at the deadline (time.monotonic)."""
+    while True:
+        found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+        if found:
+            return status
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        signal.sigtimedwait(_CHILD, min(left, _CONTINUE_AGAIN_SECONDS))
+
+
+def restore(spec, number):
+    """Run CRIU once; the restored process is our child and stopped. Returns (pid, error text or None)."""
+    pidfile = os.path.join(spec["scratch"], "pid-%d" % number)
+    command = [*spec["criu"], "restore", "--no-default-config", "-d", "-S", "-D", spec["images"]]
+    command += ["-W", spec["scratch"], "-o", "restore.log", "-v1", "--pidfile", pidfile, "--cpu-cap=none"]
+    passed = []
+    for path in spec["outputs"]:
+        sink = os.path.join(spec["scratch"], "output-%d-%d" % (number, len(passed)))
+        fd = os.open(sink, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.set_inheritable(fd, True)
+        passed.append(fd)
+        command += ["--inherit-fd", "fd[%d]:%s" % (fd, path.lstrip("/"))]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=passed
+        )
+        try:
+            process.wait(spec["restore_seconds"])
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return None, "criu restore did not end within %g s" % spec["restore_seconds"]
+    finally:
+        for fd in passed:
+            os.close(fd)
+    if process.returncode:
+        return None, "criu restore ended with status %d" % process.returncode
+    with open(pidfile) as file:
+        return int(file.read()), None
+
+
+def kill(pid):
+    """End the restored process and reap it."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+        while True:
+            _, status = os.waitpid(pid, 0)
+            if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+                return
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def time_region(spec, pid):
+    """Let the restored process run to the end of its region; its stamps, or what went wrong."""
+    memory = os.open("/proc/%d/mem" % pid, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + spec["region_seconds"]
+        os.kill(pid, signal.SIGCONT)
+        while True:
+            status = wait_for_stop(pid, deadline)
+            if status is None:
+                return {"status": "timeout", "detail": "no region end within %g s" % spec["region_seconds"]}
+            if os.WIFSIGNALED(status):
+                return {"status": "killed", "signal": os.WTERMSIG(status)}
+            if os.WIFEXITED(status):
+                return {"status": "exited", "code": os.WEXITSTATUS(status)}
+            warm, start, end = (read_event(memory, spec[name]) for name in ("warm", "start", "end"))
+            if end[0]:
+                break
+            # The stop that the checkpoint was taken in is reported once more by some kernels.
+            os.kill(pid, signal.SIGCONT)
+        if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
+            return {"status": "order", "detail": "markers fired out of order"}
+        return {
+            "status": "ok",
+            "wall": end[1] - start[1],
+            "cpu": end[2] - start[2],
+            "warm": start[1] - warm[1],
+        }
+    finally:
+        os.close(memory)
+
+
+def one_repeat(spec, number):
+    begun = time.monotonic()
+    pid, error = restore(spec, number)
+    if error is not None:
+        return {"status": "restore", "detail": error}
+    restored = time.monotonic()
+    try:
+        result = time_region(spec, pid)
+    finally:
+        kill(pid)
+    result["restore_seconds"] = restored - begun
+    result["total_seconds"] = time.monotonic() - begun
+    return result
+
+
+def leave_with_parent():
+    """End everything here when standard input ends."""
+    while sys.stdin.buffer.read(4096):
+        pass
+    os._exit(3)
+
+
+def main():
+    """One line in: {criu, images, scratch, outputs, binds, warm, start, end, repeats, cpu, ..._seconds}."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
+    spec = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+    try:
+        if spec["cpu"] is not None:
+            os.sched_setaffinity(0, {spec["cpu"]})
+        for source, target in spec["binds"]:
+            bind(source, target)
+    except OSError as error:
+        print(json.dumps({"status": "node", "detail": str(error)}), flush=True)
+        os._exit(0)
+    for number in range(spec["repeats"]):
+        result = one_repeat(spec, number)
+        print(json.dumps(result), flush=True)
+        if result["status"] != "ok":
+            break
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of all phases from one native run.
+
+Each phase has three markers: the start of its warm-up, where the process stops itself and is dumped; the start of
+the region, and its end. At a dump only the phase's own events are left in the process, so that the restored copy
+runs the program's own code with at most two patched instructions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpoint.criu import Criu
+from checkpoint.descriptors import refuse_outside_descriptors
+from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
+from checkpoint.images import read_checkpoint, unsupported
+from checkpoint.loading import LoadWatch
+from checkpoint.markers import Marker, MarkerSet
+from checkpoint.program import Streams
+from checkpoint.stubs import STAMP, STOP_AFTER, STOP_BEFORE, Event
+from checkpoint.tracee import Tracee, What
+from probe.profile import Profile
+from probe.selection import Selection
+from probe.validation import TimedProfile, marker_of
+
+DUMP_SECONDS = 300.0
+_DUMPED_STOPPED = 3
+_SLOWEST = 20.0
+"""A capture run that takes this many times as long as the timing run has missed its markers."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A boundary as a place in the run: the `count`-th execution of a marker."""
+
+    marker: Marker
+    count: int
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """Where a phase's warm-up starts, its region starts and ends. Without warm-up the first two are one."""
+
+    phase: int
+    representative: int
+    warmup: int
+    warm: Place
+    start: Place
+    end: Place
+
+
+@dataclass(frozen=True)
+class CapturedPhase:
+    """One checkpoint: its folder, the process number inside, and the addresses of the three event records."""
+
+    phase: int
+    folder: str
+    pid: int
+    warmup: int
+    warm_event: int
+    start_event: int
+    end_event: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> CapturedPhase:
+        return CapturedPhase(**value)
+
+
+def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
+    """The three places of every phase, in the order of the run. `warmup` in intervals, less near the start."""
+
+    def place(boundary: int) -> Place:
+        column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
+        return Place(marker_of(profile, column), count)
+
+    plans = []
+    for phase in sorted(selection.phases, key=lambda p: p.representative):
+        interval = phase.representative
+        length = min(warmup, interval - 1)
+        plans.append(
+            RegionPlan(phase.id, interval, length, place(interval - length), place(interval), place(interval + 1))
+        )
+    return plans
+
+
+def capture(
+    profile: Profile,
+    plans: list[RegionPlan],
+    *,
+    criu: Criu,
+    folder: Path,
+    streams: Streams,
+    expected_seconds: float,
+    cpu: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[CapturedPhase]:
+    """Run the program once and dump every planned phase below `folder`. `progress` gets the phases done.
+
+    Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
+    CriuError, StorageError. The run is ended after the last dump.
+    """
+    stops: dict[Place, list[RegionPlan]] = defaultdict(list)
+    events: dict[Marker, dict[int, Event]] = defaultdict(dict)
+    for plan in plans:
+        stops[plan.warm].append(plan)
+        events[plan.warm.marker][plan.warm.count] = Event(plan.warm.count, STOP_BEFORE | STAMP)
+        for place in (plan.start, plan.end):
+            events[place.marker].update()
+    wanted = {marker: list(found.values()) for marker, found in events.items()}
+    captured: list[CapturedPhase] = []
+    deadline = time.monotonic() + _SLOWEST * expected_seconds + DUMP_SECONDS
+    with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
+        run = _CaptureRun(tracee, wanted)
+        waiting = dict(stops)
+        run.arm()
+        tracee.resume()
+        while waiting:
+            occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
+            if occurrence.what in (What.TIMEOUT, What.ENDED, What.EXITING):
+                raise _never_reached(profile, waiting, occurrence.what)
+            if occurrence.what is What.STOPPED and (place := run.stopped_at(waiting)) is not None:
+                for plan in waiting.pop(place):
+                    captured.append(run.dump(plan, criu, folder))
+                    if progress:
+                        progress(len(captured))
+                if waiting:
+                    tracee.continue_from_stop()
+                continue
+            if occurrence.what is What.EXECUTED:
+                tracee.run_to_entry()
+                run = _CaptureRun(tracee, wanted)
+                run.arm()
+            elif occurrence.what is What.BREAKPOINT:
+                run.libraries_changed()
+            tracee.resume()
+    return captured
+
+
+def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], what: What) -> Diverged:
+    phases = sorted(plan.phase for plans in waiting.values() for plan in plans)
+    return Diverged(
+        f"{profile.program.argv[0]}: the capture run did not reach the markers of phases {phases} ({what.value}); "
+        "its control flow changes between runs (time, random numbers, process number, changed input files?)"
+    )
+
+
+class _CaptureRun:
+    """The markers of one program image and the stops they make."""
+
+    def __init__(self, tracee: Tracee, wanted: Mapping[Marker, list[Event]]) -> None:
+        self.tracee = tracee
+        self.markers = MarkerSet(tracee, wanted)
+        self.watch = LoadWatch(tracee)
+
+    def arm(self) -> None:
+        self.watch.arm()
+        self.markers.install_new(self.watch)
+
+    def libraries_changed(self) -> None:
+        self.watch.step_over()
+        self.markers.install_new(self.watch)
+
+    def stopped_at(self, waiting: Mapping[Place, list[RegionPlan]]) -> Place | None:
+        """The place whose event has just stopped the process."""
+        reached = {Place(marker, count) for marker, count in self.markers.due()}
+        return next((place for place in waiting if place in reached), None)
+
+    def dump(self, plan: RegionPlan, criu: Criu, folder: Path) -> CapturedPhase:
+        """Dump the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
+        target = folder / f"phase-{plan.phase}"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(mode=0o700, parents=True)
+        refuse_outside_descriptors(self.tracee.pid, self.tracee.program.argv[0])
+        region: dict[Marker, list[Event]] = defaultdict(list)
+        if plan.start != plan.warm:
+            region[plan.start.marker].append(Event(plan.start.count, STAMP))
+        region[plan.end.marker].append(Event(plan.end.count, STAMP | STOP_AFTER))
+        armed = self.watch.armed
+        if armed:
+            self.watch.disarm()
+        with self.markers.only(region) as addresses:
+            warm_event = self.markers.event_address(plan.warm.marker, plan.warm.count)
+            counts = {m: sorted(e.count for e in events) for m, events in region.items()}
+
+            def address(place: Place) -> int:
+                return addresses[place.marker][counts[place.marker].index(place.count)]
+
+            start_event = warm_event if plan.start == plan.warm else address(plan.start)
+            end_event = address(plan.end)
+            if self.tracee.attached:
+                self.tracee.detach(leave_stopped=True)
+            self.tracee.wait_until_stopped()
+            criu.dump(self.tracee.pid, target, leave_stopped=True, timeout=DUMP_SECONDS)
+            self.tracee.wait_until_stopped()
+            self.tracee.reattach()
+        if armed:
+            self.watch.arm()
+        self._check(target)
+        return CapturedPhase(
+            plan.phase, target.name, self.tracee.pid, plan.warmup, warm_event, start_event, end_event
+        )
+
+    def _check(self, folder: Path) -> None:
+        # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
+        for image in folder.glob("timens-*.img"):
+            image.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "dump.log").unlink()
+        images = read_checkpoint(folder)
+        problems = unsupported(images)
+        if problems:
+            raise ProgramUnsupported(
+                f"{self.tracee.program.argv[0]}: a probe cannot hold {'; '.join(problems)}. "
+                "Close it before the computation starts, or probe the computing program by itself."
+            )
+        if images.state != _DUMPED_STOPPED:
+            raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
+
