@@ -32,7 +32,7 @@ from reducer.member_table import (
     is_plain_absolute,
 )
 from reducer.page_store import PageStore
-from reducer.unpack import ProbeArchive, open_probe, storage_errors
+from reducer.unpack import ProbeArchive, create_file, open_probe, storage_errors
 
 __all__ = ["ArchiveSizes", "ContainedFile", "PhaseCheckpoint", "ProbeArchive", "open_probe", "write_probe"]
 
@@ -100,10 +100,9 @@ def write_probe(
     plan = _Plan(manifest, checkpoints, files, data or {})
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with storage_errors("write", path, plan.most_bytes), ExitStack() as undo, PageStore() as store:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        undo.callback(_remove, part)
-        with os.fdopen(descriptor, "wb") as out:
-            os.fchmod(out.fileno(), 0o600)
+        # Left by a process of the same number that was killed.
+        part.unlink(missing_ok=True)
+        with create_file(part, undo) as out:
             # The table comes first and is known last: room for it is left, the rest filled with spaces.
             room = len(plan.document([_Entry(name) for name in plan.names]))
             if room > MAX_MANIFEST_BYTES:
@@ -327,11 +326,6 @@ def _write_member(out: IO[bytes], name: str, contents: Callable[[Callable[[bytes
     contents(pack)
     write(packer.flush())
     return _Entry(name, raw, stored, digest.hexdigest())
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -208,7 +208,7 @@ class ProbeArchive:
                     raise StorageError(f"cannot unpack phase {phase_id} into {folder}: it is not empty")
                 images.seek(0)
                 for name, size in phase.parts:
-                    with _create(folder / name, undo) as out:
+                    with create_file(folder / name, undo) as out:
                         _copy(images, out, size)
                 self._write_pages(phase, index, folder, undo)
                 undo.pop_all()
@@ -222,7 +222,9 @@ class ProbeArchive:
         digest = hashlib.sha256()
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with storage_errors("write", path, file.size), ExitStack() as undo:
-            with _create(part, undo) as out:
+            # Left by a process of the same number that was killed.
+            part.unlink(missing_ok=True)
+            with create_file(part, undo) as out:
 
                 def keep(data: bytes) -> None:
                     digest.update(data)
@@ -302,7 +304,7 @@ class ProbeArchive:
         runs = _runs(index)
         first, count = 0, 0
         for name, pages in phase.page_images:
-            with _create(folder / name, undo) as out:
+            with create_file(folder / name, undo) as out:
                 done = 0
                 while done < pages:
                     if not count:
@@ -327,8 +329,8 @@ def _forgiving(action: Callable[[], Any]) -> None:
         action()
 
 
-def _create(path: Path, undo: ExitStack) -> IO[bytes]:
-    """A new file of mode 0600 that `undo` removes; never one that is there or that a link points to."""
+def create_file(path: Path, undo: ExitStack) -> IO[bytes]:
+    """A new file of mode 0600, which `undo` removes; never one that is there or that a link points to."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     undo.callback(_forgiving, path.unlink)
     return os.fdopen(descriptor, "wb")

@@ -521,6 +521,35 @@ def test_unpacking_never_follows_or_overwrites(small: Path, tmp_path: Path) -> N
     assert not (tmp_path / "link").is_symlink()
 
 
+def test_what_a_killed_process_left_is_neither_used_nor_followed(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    for name in ("x.probe", "copy"):
+        (tmp_path / f".{name}.{os.getpid()}.part").symlink_to(tmp_path / "victim")
+    write_probe(tmp_path / "x.probe", {}, [PhaseCheckpoint(0, tmp_path / "first")])
+    with open_probe(small) as probe:
+        probe.extract_file(probe.files[0].sha256, tmp_path / "copy")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not list(tmp_path.glob(".*part"))
+
+
+@pytest.mark.parametrize("name", ["core-7.img", "pages-1.img"])
+def test_a_link_that_appears_while_unpacking_is_not_followed(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "victim").write_text("precious")
+    inner = os.open
+
+    def open_late(path: Path, *arguments: int, **names: int) -> int:
+        if Path(path).name == name:
+            Path(path).symlink_to(tmp_path / "victim")
+        return inner(path, *arguments, **names)
+
+    monkeypatch.setattr("reducer.unpack.os.open", open_late)
+    with open_probe(small) as probe, pytest.raises(StorageError, match="File exists"):
+        probe.extract_phase(5, tmp_path / "out")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
     """No file may grow beyond `size` bytes: writes end like those on a full disk."""
