@@ -204,9 +204,7 @@ def run_group(command: Sequence[str], timeout: float, *, pass_fds: Sequence[int]
     return process.returncode, printed
 
 
-def failure(
-    subject: str, status: int, printed: str, log: Path | None
-) -> CriuError | PrivilegeMissing | StorageError:
+def failure(subject: str, status: int, printed: str, log: Path | None) -> CriuError | PrivilegeMissing | StorageError:
     """The exception for a CRIU run that ended with `status`, quoting the line that names the cause."""
     errors = real_errors(read_tail(log)) if log is not None else []
     errors = errors or real_errors(printed) or [printed.strip().splitlines()[-1] if printed.strip() else ""]

@@ -133,11 +133,7 @@ def _code_ranges(elf: ELFFile) -> list[tuple[int, int]]:
     ]
     if sections:
         return sections
-    return [
-        (s["p_vaddr"], s["p_vaddr"] + s["p_filesz"])
-        for s in elf.iter_segments("PT_LOAD")
-        if s["p_flags"] & _PF_X
-    ]
+    return [(s["p_vaddr"], s["p_vaddr"] + s["p_filesz"]) for s in elf.iter_segments("PT_LOAD") if s["p_flags"] & _PF_X]
 
 
 def _inside(ranges: Addresses, code: list[tuple[int, int]]) -> Addresses:

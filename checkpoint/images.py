@@ -230,16 +230,12 @@ def read_checkpoint(folder: Path) -> CheckpointImages:
             for item in read_entries(image, "fdinfo")
         )
         image = folder / "remap-fpath.img"
-        removed = frozenset(
-            item.integer(1) for item in (read_entries(image, "remap-fpath") if image.exists() else [])
-        )
+        removed = frozenset(item.integer(1) for item in (read_entries(image, "remap-fpath") if image.exists() else []))
         image = folder / f"core-{pid}.img"
         state, comm, registers = task_core.integer(1), task_core.text(6, ""), _registers(core)
     except ProtobufError as error:
         raise damaged(image, str(error)) from error
-    wanted = (
-        {item.file_id for item in descriptors} | {vma.file_id for vma in vmas if vma.is_file} | {exe, cwd}
-    )
+    wanted = {item.file_id for item in descriptors} | {vma.file_id for vma in vmas if vma.is_file} | {exe, cwd}
     if not wanted <= files.keys():
         raise damaged(folder / "files.img", f"file {min(wanted - files.keys())} is used but not described")
     pages_id, runs = read_pagemap(folder / f"pagemap-{pid}.img")

@@ -213,4 +213,3 @@ def read_stamp(event: bytes) -> Stamp | None:
     """The stamp in an event record; None where the event was not reached."""
     fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", event, 12)
     return Stamp(wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9) if fired else None
-

@@ -61,9 +61,7 @@ def read_pagemap(path: Path) -> tuple[int, tuple[PageRun, ...]]:
             if run.flags not in (PAGE_PRESENT, PAGE_PRESENT | PAGE_LAZY):
                 raise damaged(path, f"the run at {run.vaddr:#x} has flags {run.flags:#x}")
             if run.vaddr % PAGE_SIZE or run.vaddr < end or not run.pages or run.end > _ADDRESS_END:
-                raise damaged(
-                    path, f"the run of {run.pages} pages at {run.vaddr:#x} is empty or out of place"
-                )
+                raise damaged(path, f"the run of {run.pages} pages at {run.vaddr:#x} is empty or out of place")
             end = run.end
             runs.append(run)
     except ProtobufError as error:

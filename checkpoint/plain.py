@@ -9,17 +9,27 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from checkpoint.program import Program, Streams, fork_stopped
 
 
 @dataclass(frozen=True)
 class PlainRun:
-    """Wall and CPU seconds from execve to exit, and the exit status as waitpid gives it."""
+    """Seconds from execve to exit, and the exit status as waitpid gives it.
+
+    `waited` is time spent ready to run while something else had the processor (the kernel's run delay).
+    """
 
     wall: float
     cpu: float
+    waited: float
     status: int
+
+    @property
+    def blocked(self) -> float:
+        """Seconds asleep: input and output, not other load."""
+        return max(0.0, self.wall - self.cpu - self.waited)
 
 
 def run_plain(
@@ -32,11 +42,21 @@ def run_plain(
         os.waitpid(pid, os.WUNTRACED)
         start = time.monotonic()
         os.kill(pid, signal.SIGCONT)
-        _, status, usage = os.wait4(pid, 0)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         wall = time.monotonic() - start
+        waited = _run_delay(pid)
+        _, status, usage = os.wait4(pid, 0)
     finally:
         if status is None:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-    return PlainRun(wall, usage.ru_utime + usage.ru_stime, status)
+    return PlainRun(wall, usage.ru_utime + usage.ru_stime, waited, status)
+
+
+def _run_delay(pid: int) -> float:
+    """Seconds the process waited for a processor (/proc/PID/schedstat, second field); 0 where it is not kept."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -35,9 +35,7 @@ _KEYRINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "debian": ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp"),
     "ubuntu": ("ubuntu-archive-keyring.gpg",),
 }
-_ONE_LINE: Final = re.compile(
-    r"\s*deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<rest>[^#]+)"
-)
+_ONE_LINE: Final = re.compile(r"\s*deb\s+(?:\[(?P<options>[^]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<rest>[^#]+)")
 
 
 @dataclass(frozen=True)
@@ -194,9 +192,7 @@ def _line_sources(text: str) -> Iterator[AptSource]:
         if match is None:
             continue
         options = dict(re.findall(r"([\w-]+)=(\S+)", match["options"] or ""))
-        yield AptSource(
-            match["uri"], (match["suite"],), tuple(match["rest"].split()), options.get("signed-by", "")
-        )
+        yield AptSource(match["uri"], (match["suite"],), tuple(match["rest"].split()), options.get("signed-by", ""))
 
 
 def _deb822_sources(text: str) -> Iterator[AptSource]:

@@ -69,9 +69,7 @@ class RegionTime:
     restore: float
 
 
-def time_phase(
-    job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu: int | None = None
-) -> list[RegionTime]:
+def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu: int | None = None) -> list[RegionTime]:
     """Restore and run one phase `repeats` times, one after the other. Nothing is left running or mounted.
 
     `scratch` is an existing folder for logs and private output files. Raises PhaseFailed (signal, time-out, order),
@@ -169,9 +167,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 def _region_time(job: RestoreJob, line: dict[str, Any], scratch: Path) -> RegionTime:
     if line.get("status") == "ok":
-        return RegionTime(
-            float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"])
-        )
+        return RegionTime(float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"]))
     raise _failure(job, line, scratch)
 
 

@@ -152,9 +152,7 @@ def _is_direct_branch(instruction: Instruction) -> bool:
     return instruction.op_count > 0 and instruction.op0_kind == OpKind.NEAR_BRANCH64
 
 
-def _references(
-    functions: list[_Function], ranges: list[tuple[int, int]], absolute: bool
-) -> tuple[set[int], set[int]]:
+def _references(functions: list[_Function], ranges: list[tuple[int, int]], absolute: bool) -> tuple[set[int], set[int]]:
     """Targets of direct branches, and code addresses that instructions use as data.
 
     `absolute`: the image is linked to a fixed address, so that plain 32-bit constants may be addresses too.

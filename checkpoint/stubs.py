@@ -167,9 +167,7 @@ def _displacements(distance: npt.NDArray[np.int64]) -> Bytes:
     return distance.astype("<i4").view(np.uint8).reshape(-1, 4)
 
 
-def patched_text(
-    text: Bytes, text_start: int, sites: SiteTable, bias: int, entry: npt.NDArray[np.int64]
-) -> None:
+def patched_text(text: Bytes, text_start: int, sites: SiteTable, bias: int, entry: npt.NDArray[np.int64]) -> None:
     """Turn every site in `text` (the bytes at address `text_start`) into a jump to its stub, in place."""
     address = sites.offset + bias
     position = address - text_start

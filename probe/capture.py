@@ -20,7 +20,7 @@ from typing import Any
 from checkpoint.criu import Criu
 from checkpoint.descriptors import refuse_outside_descriptors
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
-from checkpoint.images import read_checkpoint, unsupported
+from checkpoint.images import CheckpointImages, read_checkpoint, unsupported
 from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
 from checkpoint.program import Streams
@@ -58,15 +58,18 @@ class RegionPlan:
 
 @dataclass(frozen=True)
 class CapturedPhase:
-    """One checkpoint: its folder, the process number inside, and the addresses of the three event records."""
+    """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
+    event records. `written`: copies of the files open for writing, by their paths, below the work folder."""
 
     phase: int
+    interval: int
     folder: str
     pid: int
     warmup: int
     warm_event: int
     start_event: int
     end_event: int
+    written: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,8 +106,11 @@ def capture(
     expected_seconds: float,
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
+    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
 ) -> list[CapturedPhase]:
     """Run the program once and dump every planned phase below `folder`. `progress` gets the phases done.
+
+    `on_dump` is called while the process stands at a phase, and returns the copies it made of files being written.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
     CriuError, StorageError. The run is ended after the last dump.
@@ -130,7 +136,7 @@ def capture(
                 raise _never_reached(profile, waiting, occurrence.what)
             if occurrence.what is What.STOPPED and (place := run.stopped_at(waiting)) is not None:
                 for plan in waiting.pop(place):
-                    captured.append(run.dump(plan, criu, folder))
+                    captured.append(run.dump(plan, criu, folder, on_dump))
                     if progress:
                         progress(len(captured))
                 if waiting:
@@ -175,7 +181,13 @@ class _CaptureRun:
         reached = {Place(marker, count) for marker, count in self.markers.due()}
         return next((place for place in waiting if place in reached), None)
 
-    def dump(self, plan: RegionPlan, criu: Criu, folder: Path) -> CapturedPhase:
+    def dump(
+        self,
+        plan: RegionPlan,
+        criu: Criu,
+        folder: Path,
+        on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+    ) -> CapturedPhase:
         """Dump the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
@@ -205,12 +217,20 @@ class _CaptureRun:
             self.tracee.reattach()
         if armed:
             self.watch.arm()
-        self._check(target)
+        copies = on_dump(plan, self._checked(target))
         return CapturedPhase(
-            plan.phase, target.name, self.tracee.pid, plan.warmup, warm_event, start_event, end_event
+            phase=plan.phase,
+            interval=plan.representative,
+            folder=target.name,
+            pid=self.tracee.pid,
+            warmup=plan.warmup,
+            warm_event=warm_event,
+            start_event=start_event,
+            end_event=end_event,
+            written={path: str(copy.relative_to(folder)) for path, copy in copies.items()},
         )
 
-    def _check(self, folder: Path) -> None:
+    def _checked(self, folder: Path) -> CheckpointImages:
         # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
         for image in folder.glob("timens-*.img"):
             image.unlink()
@@ -225,4 +245,4 @@ class _CaptureRun:
             )
         if images.state != _DUMPED_STOPPED:
             raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
-
+        return images

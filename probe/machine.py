@@ -136,9 +136,7 @@ def _privileges() -> Finding:
     sudo = shutil.which("sudo")
     if (
         sudo is not None
-        and subprocess.run(
-            [sudo, "-n", "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False
-        ).returncode
+        and subprocess.run([sudo, "-n", "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
         == 0
     ):
         return _warn("not root, but `sudo -n` works", "run build and run as `sudo -n probe ...`")

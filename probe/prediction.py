@@ -159,9 +159,7 @@ def _warnings(
         )
     wide = math.expm1(reach)
     if wide > options.wide:
-        found.append(
-            f"the interval reaches {wide:.0%} above the prediction: more repeats or phases narrow it"
-        )
+        found.append(f"the interval reaches {wide:.0%} above the prediction: more repeats or phases narrow it")
     if len(reference.runs) < options.min_repeats:
         found.append(f"ET_ref rests on {len(reference.runs)} full run(s), {options.min_repeats} are advised")
     few = sorted(m.phase.id for m in measured if min(m.ref.count, m.cand.count) < options.min_repeats)

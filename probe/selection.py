@@ -144,15 +144,13 @@ class Selection:
                 selection_error=float(data["selection_error"]),
                 held_out_error=None if held_out is None else float(held_out),
                 merges=tuple(
-                    Merge(int(m["phase"]), int(m["intervals"]), float(m["time_share"]))
-                    for m in data["merges"]
+                    Merge(int(m["phase"]), int(m["intervals"]), float(m["time_share"])) for m in data["merges"]
                 ),
                 options=SelectionOptions(**data["options"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ProbeFileDamaged(
-                f"the selection cannot be read ({type(error).__name__}: {error}): "
-                "run the selection stage again"
+                f"the selection cannot be read ({type(error).__name__}: {error}): run the selection stage again"
             ) from error
         for phase in selection.phases:
             if phase.representative not in phase.members:
@@ -224,9 +222,7 @@ def _checked(
             )
     data = np.asarray(vectors.data)
     if data.size and not (np.isfinite(data.min()) and np.isfinite(data.max()) and data.min() >= 0):
-        raise ProbeError(
-            "a block vector holds a negative or non-finite entry: the profile is damaged, trace again"
-        )
+        raise ProbeError("a block vector holds a negative or non-finite entry: the profile is damaged, trace again")
     if not able.any():
         raise ProgramTooShort(
             f"none of the {count} intervals can be captured (no start, end and warm-up markers that were "

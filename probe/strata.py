@@ -158,9 +158,7 @@ def representative(run: Intervals, members: IntArray, options: SelectionOptions)
     return int(chosen[int(np.argmin(distance))])
 
 
-def merge_ineligible(
-    run: Intervals, labels: IntArray, eligible: BoolArray
-) -> tuple[IntArray, dict[int, int]]:
+def merge_ineligible(run: Intervals, labels: IntArray, eligible: BoolArray) -> tuple[IntArray, dict[int, int]]:
     """Give strata without an eligible member to the nearest stratum that has one.
 
     `eligible` may be narrower than `run.eligible` (a training fold). Nearest by mean projected vector and
@@ -286,9 +284,7 @@ def apply_cuts(run: Intervals, labels: IntArray, cuts: list[Cut]) -> IntArray:
     return result
 
 
-def held_out_errors(
-    run: Intervals, labels: IntArray, fold: BoolArray, options: SelectionOptions
-) -> list[float] | None:
+def held_out_errors(run: Intervals, labels: IntArray, fold: BoolArray, options: SelectionOptions) -> list[float] | None:
     """Errors on one fold of strata and representatives made without it, after 0, 1, ... cuts.
 
     Each is max(|sum of e_c|, sqrt(sum of e_c^2)) / T: e_c is the error in seconds of the fold's members of
@@ -315,8 +311,7 @@ def held_out_errors(
         return max(abs(float(e.sum())), float(np.sqrt((e**2).sum()))) / total
 
     strata = {
-        int(c): (np.flatnonzero((labels == c) & train), np.flatnonzero((labels == c) & fold))
-        for c in np.unique(labels)
+        int(c): (np.flatnonzero((labels == c) & train), np.flatnonzero((labels == c) & fold)) for c in np.unique(labels)
     }
     errors = {c: error(*both) for c, both in strata.items()}
     total = float(run.seconds[fold].sum())

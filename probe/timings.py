@@ -78,6 +78,8 @@ class PhaseTiming:
     t_run: the region's time inside the timing run.
     spread: standard deviation of log seconds per work inside the stratum.
     cpu_ref, cpu_cand: CPU seconds of the same repeats, or empty if they were not taken.
+    clock: which of the two predicts. A program that never sleeps takes as much wall time as CPU time on an idle
+        node, and its CPU time is what other load disturbs least.
     """
 
     id: int
@@ -91,6 +93,7 @@ class PhaseTiming:
     status: Literal["ok", "failed"] = "ok"
     cpu_ref: Sequence[float] = ()
     cpu_cand: Sequence[float] = ()
+    clock: Literal["wall", "cpu"] = "wall"
 
 
 @dataclass(frozen=True)
@@ -152,13 +155,13 @@ def median_factor(count: int) -> float:
 
 
 def _undisturbed(
-    wall: Sequence[float], cpu: Sequence[float], usual: float, options: PredictionOptions
+    wall: Sequence[float], cpu: Sequence[float], usual: float, clock: str, options: PredictionOptions
 ) -> tuple[FloatArray, int]:
     """Repeats whose wall / CPU is within the limit of `usual`, if enough are, and how many were left out."""
-    times = np.asarray(wall, dtype=np.float64)
     if not len(cpu):
-        return times, 0
-    keep = times / np.asarray(cpu, dtype=np.float64) <= usual * (1.0 + options.disturbed)
+        return np.asarray(wall, dtype=np.float64), 0
+    times = np.asarray(cpu if clock == "cpu" else wall, dtype=np.float64)
+    keep = np.asarray(wall, dtype=np.float64) / np.asarray(cpu, dtype=np.float64) <= usual * (1.0 + options.disturbed)
     if int(keep.sum()) < options.min_repeats:
         return times, 0
     return times[keep], int((~keep).sum())
@@ -168,14 +171,16 @@ def usual_stretch(phase: PhaseTiming) -> float:
     """Wall / CPU time of the region on the reference node (median over repeats), 1 if CPU time is unknown."""
     if not len(phase.cpu_ref):
         return 1.0
+    if phase.clock == "cpu":
+        return 1.0
     return float(np.median(np.asarray(phase.t_ref) / np.asarray(phase.cpu_ref)))
 
 
 def measure(phases: Sequence[PhaseTiming], options: PredictionOptions) -> list[Measured]:
     kept = [
         (
-            _undisturbed(p.t_ref, p.cpu_ref, usual_stretch(p), options),
-            _undisturbed(p.t_cand, p.cpu_cand, usual_stretch(p), options),
+            _undisturbed(p.t_ref, p.cpu_ref, usual_stretch(p), p.clock, options),
+            _undisturbed(p.t_cand, p.cpu_cand, usual_stretch(p), p.clock, options),
         )
         for p in phases
     ]

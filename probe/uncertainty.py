@@ -83,13 +83,9 @@ def _mix_variances(
         return float((candidate_shares**2 * inside).sum()), missing**2 * change, math.inf
 
     between = _between(np.log(ratios), shares, noise)
-    rates = np.array(
-        [math.log(m.phase.t_run / m.phase.work) if m.phase.work > 0 else math.nan for m in measured]
-    )
+    rates = np.array([math.log(m.phase.t_run / m.phase.work) if m.phase.work > 0 else math.nan for m in measured])
     known = np.isfinite(rates)
-    rate_between = (
-        _between(rates[known], shares[known], np.zeros(int(known.sum()))) if known.sum() > 1 else 0.0
-    )
+    rate_between = _between(rates[known], shares[known], np.zeros(int(known.sum()))) if known.sum() > 1 else 0.0
     relative = np.ones_like(spread)
     np.divide(spread, rate_between, out=relative, where=spread < rate_between)
     relative = np.where(spread > 0, relative, 0.0)

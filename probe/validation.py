@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from checkpoint.errors import Diverged, ProbeError
 from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
-from checkpoint.program import Program, Streams
+from checkpoint.program import Streams
 from checkpoint.stubs import STAMP, Event
 from checkpoint.tracee import Tracee, What
 from probe.boundaries import Candidate, candidates
@@ -100,11 +100,7 @@ def stamped_run(
         markers, status = _run_to_exit(tracee, {m: list(e.values()) for m, e in events.items()}, progress)
         stamps = _stamps(markers, events)
         columns = {c.column for c in wanted}
-        totals = {
-            c: markers.executions(m)
-            for c in columns
-            if (m := marker_of(profile, c)) not in markers.missing()
-        }
+        totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
         ended = _now()
         tracee.resume()
         tracee.wait()

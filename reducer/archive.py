@@ -119,9 +119,7 @@ def write_probe(
         part.replace(path)
         undo.pop_all()
         _sync_folder(path.parent)
-        return ArchiveSizes(
-            size, plan.raw_bytes, plan.file_bytes, store.pages, store.zero_pages, store.distinct_pages
-        )
+        return ArchiveSizes(size, plan.raw_bytes, plan.file_bytes, store.pages, store.zero_pages, store.distinct_pages)
 
 
 @dataclass(frozen=True)
@@ -229,9 +227,7 @@ def _images(checkpoint: PhaseCheckpoint) -> _Images:
     folder = checkpoint.folder
     with storage_errors("read", folder):
         if (folder / "parent").is_symlink():
-            raise ProbeFileDamaged(
-                f"{folder} is an incremental checkpoint, which needs another: take it whole"
-            )
+            raise ProbeFileDamaged(f"{folder} is an incremental checkpoint, which needs another: take it whole")
         for path in sorted(folder.glob("*.img")):
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):

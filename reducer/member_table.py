@@ -275,9 +275,7 @@ def _file(item: _Checked, members: dict[str, Member]) -> StoredFile:
     path = item.text("path", MAX_PATH_LENGTH)
     if not is_plain_absolute(path):
         raise _Refused(f"path {path!r} is not a plain absolute one")
-    file = StoredFile(
-        path, item.integer("mode", 0o7777), item.text("purpose"), item.integer("size"), item.sha256()
-    )
+    file = StoredFile(path, item.integer("mode", 0o7777), item.text("purpose"), item.integer("size"), item.sha256())
     if file.member not in members or members[file.member].raw_size != file.size:
         raise _Refused(f"the contents of {path} are missing or of another size")
     return file

@@ -295,9 +295,7 @@ class ProbeArchive:
             pages += count
             stored += count if first else 0
         if pages != phase.pages or index.seek(0, os.SEEK_END) % _RUN.size:
-            raise damaged(
-                str(self._path), f"phase {phase.id} has an index of {pages} pages, not {phase.pages}"
-            )
+            raise damaged(str(self._path), f"phase {phase.id} has an index of {pages} pages, not {phase.pages}")
         return stored
 
     def _write_pages(self, phase: Phase, index: IO[bytes], folder: Path, undo: ExitStack) -> None:

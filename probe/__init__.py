@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Performance probes: seconds on a candidate node instead of a whole run.
+
+    import probe
+    built = probe.build(["hmmsearch", "--cpu", "0", "profile.hmm", "proteins.fa"], "hmmsearch.probe")
+    result = probe.run("hmmsearch.probe")
+    result.prediction.seconds, result.prediction.low, result.prediction.high     # seconds, 95 % interval
+
+Every time is in seconds, every share between 0 and 1. Errors are ProbeError and its kinds in checkpoint.errors, each
+with the exit code that the command line ends with.
+"""
+
+from checkpoint.errors import ProbeError
+from probe.building import BuildOptions, BuiltProbe, build, trace
+from probe.prediction import Prediction
+from probe.profile import Profile
+from probe.running import RunResult, run
+from probe.selection import SelectionOptions
+from probe.showing import show
+
+__all__ = [
+    "BuildOptions",
+    "BuiltProbe",
+    "Prediction",
+    "ProbeError",
+    "Profile",
+    "RunResult",
+    "SelectionOptions",
+    "build",
+    "run",
+    "show",
+    "trace",
+]

@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Building a probe: the stages of the pipeline, in order, each leaving its result in the work folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from checkpoint.criu import Criu, find_criu
+from checkpoint.errors import NoPrediction, PrivilegeMissing, ProbeError, ProgramTooShort, StorageError
+from checkpoint.images import read_checkpoint
+from checkpoint.program import DEFAULT_ISA, Program, Streams, check_randomisation_control, resolve_program
+from checkpoint.restore import RestoreJob
+from probe.capture import CapturedPhase, capture, plan_regions
+from probe.contents import copy_written_files, needed_files, private_files
+from probe.features import needed_features
+from probe.manifest import Manifest, PhaseRecord, this_node
+from probe.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
+from probe.outputs import compare_outputs
+from probe.profile import Profile, load_profile, save_profile
+from probe.progress import Display, Silent
+from probe.reference import DEFAULT_RUNS, Reference, measure_reference, output_streams, plain_run_names
+from probe.selection import Selection, SelectionOptions, select_phases
+from probe.tracers import trace_program
+from probe.validation import TimedProfile, load_timing, save_timing, validate
+from probe.work_folder import WorkFolder, full_disk_named, work_folder
+from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
+
+DEFAULT_WARMUP = 1
+DEFAULT_REPEATS = 5
+LEAST_COVERAGE = 0.9
+_STREAMS = "capture"
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """All choices of a build. `interval` in seconds (None: the tracer's default); `warmup` in intervals."""
+
+    tracer: str = "auto"
+    interval: float | None = None
+    warmup: int = DEFAULT_WARMUP
+    isa: str = DEFAULT_ISA
+    runs: int = DEFAULT_RUNS
+    repeats: int = DEFAULT_REPEATS
+    selection: SelectionOptions = field(default_factory=SelectionOptions)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "selection": vars(self.selection)}
+
+
+@dataclass(frozen=True)
+class BuiltProbe:
+    """A finished probe: where it is, what it says of itself, and its sizes in bytes."""
+
+    path: Path
+    manifest: Manifest
+    sizes: ArchiveSizes
+
+
+def build(
+    argv: Sequence[str],
+    output: Path | str,
+    *,
+    options: BuildOptions | None = None,
+    stdin: str = "/dev/null",
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    work: Path | str | None = None,
+    resume: bool = False,
+    display: Display | None = None,
+) -> BuiltProbe:
+    """Trace `argv`, choose its phases, checkpoint them and write the probe to `output` (mode 0600).
+
+    Runs the program about seven times in full, in `cwd` (default: here) with environment `env` (default: ours). With
+    `work` every stage leaves its result there and `resume` goes on after the last finished one. Needs root.
+
+    Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
+    Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing.
+    """
+    chosen = options or BuildOptions()
+    target = Path(output).absolute()
+    program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
+    criu = _check_machine(target)
+    parameters = {"program": program.to_json(), "options": chosen.to_json()}
+    with work_folder(Path(work) if work is not None else None, parameters, resume=resume) as folder:
+        job = _Build(program, chosen, folder, criu, display or Silent())
+        with away_from(job.cpu), full_disk_named(folder.path):
+            return job.run(target)
+
+
+def trace(
+    argv: Sequence[str],
+    output: Path | str,
+    *,
+    tracer: str = "auto",
+    interval: float | None = None,
+    isa: str = DEFAULT_ISA,
+    stdin: str = "/dev/null",
+    display: Display | None = None,
+) -> Profile:
+    """Stage 1 alone: trace `argv` and write its profile to `output`. Needs no root. Errors as in `build`."""
+    target = Path(output).absolute()
+    _check_target(target)
+    program = resolve_program(argv, isa=isa, stdin=stdin)
+    with work_folder(None, {}, resume=False) as folder:
+        cpu = measuring_cpu()
+        streams = output_streams(folder.path, "trace")
+        with away_from(cpu), (display or Silent()).stage("trace"), full_disk_named(folder.path):
+            profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+        save_profile(profile, target)
+    return profile
+
+
+def _check_target(target: Path) -> None:
+    if target.is_dir():
+        raise StorageError(f"{target}: is a folder; give the name of a file")
+    if not target.parent.is_dir():
+        raise StorageError(f"{target.parent}: no such folder")
+    if not os.access(target.parent, os.W_OK):
+        raise StorageError(f"{target.parent}: cannot be written")
+
+
+def _check_machine(target: Path) -> Criu:
+    _check_target(target)
+    if os.geteuid() != 0:
+        raise PrivilegeMissing("building a probe needs root for its checkpoints: run it as root or with `sudo -n`")
+    check_randomisation_control()
+    return find_criu()
+
+
+@dataclass
+class _Build:
+    """One build under way."""
+
+    program: Program
+    options: BuildOptions
+    folder: WorkFolder
+    criu: Criu
+    display: Display
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cpu = measuring_cpu()
+
+    def run(self, target: Path) -> BuiltProbe:
+        profile = self._trace()
+        reference = self._reference()
+        self._compare("trace", "the traced run")
+        timed = self._validate(profile, reference)
+        selection = self._select(profile, timed, reference)
+        captured = self._capture(profile, timed, selection)
+        measured = self._self_check(captured, timed)
+        with self.display.stage("pack") as report:
+            built = self._pack(target, profile, reference, timed, selection, captured, measured)
+            report(1.0)
+        return built
+
+    def _trace(self) -> Profile:
+        path = self.folder.file("profile.npz")
+        if self.folder.is_finished("trace"):
+            return replace(load_profile(path), program=self.program)
+        with self.display.stage("trace"):
+            streams = output_streams(self.folder.path, "trace")
+            profile = trace_program(
+                self.program, tracer=self.options.tracer, interval=self.options.interval, streams=streams, cpu=self.cpu
+            )
+        save_profile(profile, path)
+        self.folder.finish("trace")
+        return profile
+
+    def _reference(self) -> Reference:
+        if self.folder.is_finished("reference"):
+            return Reference.from_json(self.folder.read_json("reference.json"))
+        runs = self.options.runs
+        with self.display.stage("reference") as report:
+            reference = measure_reference(
+                self.program,
+                folder=self.folder.path,
+                runs=runs,
+                cpu=self.cpu,
+                progress=lambda done: report(done / (runs + 1)),
+            )
+        self.folder.write_json("reference.json", reference.to_json())
+        self.folder.finish("reference")
+        return reference
+
+    def _compare(self, run: str, what: str) -> None:
+        def streams(name: str) -> Streams:
+            return Streams(self.folder.file(f"{name}.stdout"), self.folder.file(f"{name}.stderr"))
+
+        plain = [streams(name) for name in plain_run_names(self.options.runs)]
+        self.warnings += compare_outputs(plain, streams(run), what)
+
+    def _validate(self, profile: Profile, reference: Reference) -> TimedProfile:
+        path = self.folder.file("timing.npz")
+        if not self.folder.is_finished("validate"):
+            with self.display.stage("validate") as report:
+                expected = reference.wall[0]
+                timed = validate(
+                    profile,
+                    streams=output_streams(self.folder.path, "validate"),
+                    cpu=self.cpu,
+                    progress=lambda seconds: report(seconds / expected),
+                )
+            save_timing(timed, path)
+            self.folder.finish("validate")
+        timed = load_timing(path)
+        self._compare("validate", "the timing run")
+        if timed.missing or timed.out_of_order:
+            self.warnings.append(
+                f"{timed.missing} interval boundaries were not reached and {timed.out_of_order} came out of order in "
+                "the timing run; their intervals were joined"
+            )
+        return timed
+
+    def _select(self, profile: Profile, timed: TimedProfile, reference: Reference) -> Selection:
+        if self.folder.is_finished("select"):
+            return Selection.from_json(self.folder.read_json("selection.json"))
+        if timed.intervals < 4:
+            raise ProgramTooShort(
+                f"{self.program.argv[0]}: only {timed.intervals} intervals could be told apart; give it more work "
+                "or a shorter --interval"
+            )
+        eligible = np.ones(timed.intervals, dtype=bool)
+        eligible[[0, -1]] = False
+        with self.display.stage("select"):
+            selection = select_phases(
+                vectors(profile, timed), work(profile, timed), interval_times(timed, reference), eligible,
+                self.options.selection,
+            )  # fmt: skip
+        self.folder.write_json("selection.json", selection.to_json())
+        self.folder.finish("select")
+        return selection
+
+    def _capture(self, profile: Profile, timed: TimedProfile, selection: Selection) -> list[CapturedPhase]:
+        if self.folder.is_finished("capture"):
+            return [CapturedPhase.from_json(c) for c in self.folder.read_json("captured.json")]
+        plans = plan_regions(profile, timed, selection, self.options.warmup)
+        streams = output_streams(self.folder.path, _STREAMS)
+        outputs = self._outputs()
+        with self.display.stage("capture") as report:
+            captured = capture(
+                profile,
+                plans,
+                criu=self.criu,
+                folder=self.folder.path,
+                streams=streams,
+                expected_seconds=timed.wall_seconds,
+                cpu=self.cpu,
+                progress=lambda done: report(done / len(plans)),
+                on_dump=lambda plan, images: copy_written_files(
+                    images, self.folder.file(f"written-{plan.phase}"), outputs
+                ),
+            )
+        self.folder.write_json("captured.json", [c.to_json() for c in captured])
+        self.folder.finish("capture")
+        return captured
+
+    def _outputs(self) -> tuple[str, str]:
+        return (str(self.folder.file(f"{_STREAMS}.stdout")), str(self.folder.file(f"{_STREAMS}.stderr")))
+
+    def _written(self, phase: CapturedPhase) -> dict[str, Path]:
+        return {path: self.folder.path / copy for path, copy in phase.written.items()}
+
+    def _self_check(self, captured: list[CapturedPhase], timed: TimedProfile) -> list[MeasuredPhase]:
+        jobs = []
+        for phase in captured:
+            seconds = float(timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum())
+            binds = self._fresh_copies(phase)
+            job = RestoreJob(
+                phase=phase.phase,
+                images=self.folder.file(phase.folder),
+                outputs=self._outputs(),
+                binds=binds,
+                warm_event=phase.warm_event,
+                start_event=phase.start_event,
+                end_event=phase.end_event,
+                expected_seconds=seconds,
+            )
+            jobs.append((job, None))
+        with self.display.stage("self-check") as report:
+            return measure_phases(
+                jobs,
+                self.criu,
+                repeats=self.options.repeats,
+                scratch=self.folder.path,
+                cpu=self.cpu,
+                progress=report,
+            )
+
+    def _fresh_copies(self, phase: CapturedPhase) -> list[tuple[str, str]]:
+        """Copies of written files for the self-check to change: the probe ships them as they were captured."""
+        binds = []
+        for path, copy in self._written(phase).items():
+            fresh = copy.with_name(f"{copy.name}.check")
+            fresh.write_bytes(copy.read_bytes())
+            binds.append((str(fresh), path))
+        return binds
+
+    def _pack(
+        self,
+        target: Path,
+        profile: Profile,
+        reference: Reference,
+        timed: TimedProfile,
+        selection: Selection,
+        captured: list[CapturedPhase],
+        measured: list[MeasuredPhase],
+    ) -> BuiltProbe:
+        images = [read_checkpoint(self.folder.file(c.folder)) for c in captured]
+        files = needed_files(images, os.path.realpath(self.program.executable), self._outputs())
+        private = []
+        for phase in captured:
+            contained, listed = private_files(phase.phase, self._written(phase))
+            files += contained
+            private += listed
+        records = _records(profile, timed, selection, captured, measured)
+        _require_coverage(records, measured)
+        manifest = Manifest(
+            argv=self.program.argv,
+            executable=self.program.executable,
+            cwd=self.program.cwd,
+            stdin=self.program.stdin,
+            isa=self.program.isa,
+            tracer=profile.tracer,
+            unit=profile.unit,
+            interval=profile.interval,
+            intervals=timed.intervals,
+            reference_node=this_node(),
+            reference=reference,
+            timing_seconds=timed.wall_seconds,
+            timing_cpu_seconds=float(timed.cpu.sum()),
+            trace_seconds=profile.cpu_seconds if reference.clock == "cpu" else float(profile.seconds.sum()),
+            sites=profile.installed_sites,
+            removed_sites=profile.removed_sites,
+            install_seconds=profile.install_seconds,
+            boundaries={
+                "all": profile.intervals - 1,
+                "unmarked": timed.unmarked,
+                "missing": timed.missing,
+                "out_of_order": timed.out_of_order,
+                "markers_agreeing": timed.agreeing,
+                "markers_compared": timed.compared,
+            },
+            work_unit="counted instructions",
+            total_work=float(work(profile, timed).sum()),
+            phases=tuple(records),
+            dropped_time_share=selection.dropped_time_share,
+            selection_error=selection.selection_error,
+            held_out_error=selection.held_out_error,
+            seed=self.options.selection.seed,
+            cpu_features=tuple(needed_features(profile)),
+            outputs=self._outputs(),
+            private_files=tuple(private),
+            warnings=tuple(self.warnings),
+        )
+        sizes = write_probe(
+            target,
+            manifest.to_json(),
+            [PhaseCheckpoint(c.phase, self.folder.file(c.folder)) for c in captured],
+            _distinct(files),
+        )
+        return BuiltProbe(target, manifest, sizes)
+
+
+def _distinct(files: list[ContainedFile]) -> list[ContainedFile]:
+    return list({f.original_path: f for f in files}.values())
+
+
+def vectors(profile: Profile, timed: TimedProfile) -> sp.csr_array:
+    """Basic-block vectors of the timed intervals, M x B."""
+    return sp.csr_array(timed.counts.multiply(profile.blocks.instructions[None, :].astype(np.float64)))
+
+
+def work(profile: Profile, timed: TimedProfile) -> npt.NDArray[np.float64]:
+    """Counted instructions of the timed intervals, shape (M,)."""
+    return np.asarray(timed.counts @ profile.blocks.instructions.astype(np.float64), dtype=np.float64)
+
+
+def interval_times(timed: TimedProfile, reference: Reference) -> npt.NDArray[np.float64]:
+    """Seconds of the timed intervals by the program's clock, shape (M,); above zero."""
+    times = timed.cpu if reference.clock == "cpu" else timed.seconds
+    return np.maximum(times, 1e-9)
+
+
+def _records(
+    profile: Profile,
+    timed: TimedProfile,
+    selection: Selection,
+    captured: list[CapturedPhase],
+    measured: list[MeasuredPhase],
+) -> list[PhaseRecord]:
+    by_id = {p.id: p for p in selection.phases}
+    amounts = work(profile, timed)
+    begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
+    records = []
+    for phase, result in zip(captured, measured, strict=True):
+        chosen = by_id[phase.phase]
+        at = chosen.representative
+        records.append(
+            PhaseRecord(
+                id=chosen.id,
+                representative=at,
+                intervals=len(chosen.members),
+                weight=chosen.weight,
+                time_share=chosen.time_share,
+                spread=chosen.seconds_spread,
+                work=float(amounts[at]),
+                started=float(begins[at]),
+                t_run=float(timed.seconds[at]),
+                cpu_run=float(timed.cpu[at]),
+                t_ref=tuple(t.wall for t in result.times),
+                cpu_ref=tuple(t.cpu for t in result.times),
+                warm_ref=float(np.median([t.warm for t in result.times])) if result.times else 0.0,
+                warmup=phase.warmup,
+                warm_event=phase.warm_event,
+                start_event=phase.start_event,
+                end_event=phase.end_event,
+                failure=result.failure,
+            )
+        )
+    return records
+
+
+def _require_coverage(records: list[PhaseRecord], measured: list[MeasuredPhase]) -> None:
+    """Raise the first phase's error where too little of the run could be restored."""
+    coverage = sum(r.time_share for r in records if r.t_ref)
+    if coverage >= LEAST_COVERAGE:
+        return
+    first: ProbeError | None = next((m.error for m in measured if m.error is not None), None)
+    if first is not None:
+        raise first
+    raise NoPrediction(
+        f"the phases chosen cover {coverage:.0%} of the run, {LEAST_COVERAGE:.0%} are needed; allow more --max-phases"
+    )

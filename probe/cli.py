@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `probe` command: a thin layer over the Python API."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
+from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
+from probe import building, running, showing
+from probe.doctor import run_doctor
+from probe.progress import display_for
+from probe.selection import SelectionOptions
+from probe.tracers import TRACERS
+
+_TERMINATED_EXIT_CODE = 143
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
+
+
+class Duration(click.ParamType):
+    """A length of time such as 50ms or 0.1s; a bare number is seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|)", str(value).strip())
+        if not found or float(found[1]) <= 0:
+            self.fail(f"{value!r} is not a length of time such as 50ms", param, ctx)
+        return float(found[1]) * _UNITS[found[2]]
+
+
+_PROGRAM = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+_TRACER = click.option("--tracer", type=click.Choice(TRACERS), default="auto", show_default=True)
+_INTERVAL = click.option("--interval", type=Duration(), help="Length of an interval, such as 50ms (the default).")
+_ISA = click.option(
+    "--isa",
+    type=click.Choice(list(ISA_BASELINES)),
+    default=DEFAULT_ISA,
+    show_default=True,
+    help="CPU features the C library may choose its functions by.",
+)
+_STDIN = click.option(
+    "--stdin", type=click.Path(exists=True, dir_okay=False), default="/dev/null", help="File for standard input."
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+_QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+_PROBE = click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="probe")
+def cli() -> None:
+    """Predict how long a program takes on another machine, from seconds of it."""
+
+
+@cli.command()
+@click.option("--fix", is_flag=True, help="Mend what can be mended.")
+@_JSON
+def doctor(fix: bool, as_json: bool) -> None:
+    """Check what building and running probes needs, and say how to mend it."""
+    sys.exit(run_doctor(fix=fix, as_json=as_json))
+
+
+@cli.command()
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The probe to write.")
+@_INTERVAL
+@click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="In intervals.")
+@click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True)
+@click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of the projection.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@_TRACER
+@_ISA
+@_STDIN
+@click.option("--work", type=click.Path(path_type=Path), help="Keep every stage's result in this folder.")
+@click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
+@_JSON
+@_QUIET
+@_PROGRAM
+def build(
+    output: Path,
+    interval: float | None,
+    warmup: int,
+    max_phases: int,
+    dimensions: int,
+    seed: int,
+    tracer: str,
+    isa: str,
+    stdin: str,
+    work: Path | None,
+    resume: bool,
+    as_json: bool,
+    quiet: bool,
+    program: tuple[str, ...],
+) -> None:
+    """Build a probe of PROGRAM: `probe build -o FILE.probe -- PROGRAM [ARG...]`."""
+    options = building.BuildOptions(
+        tracer=tracer,
+        interval=interval,
+        warmup=warmup,
+        isa=isa,
+        selection=SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed),
+    )
+    building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
+    _print_description(output, as_json)
+
+
+@cli.command()
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The profile to write.")
+@_INTERVAL
+@_TRACER
+@_ISA
+@_STDIN
+@_QUIET
+@_PROGRAM
+def trace(
+    output: Path, interval: float | None, tracer: str, isa: str, stdin: str, quiet: bool, program: tuple[str, ...]
+) -> None:
+    """Trace PROGRAM into a profile of basic-block vectors: stage 1 alone."""
+    profile = building.trace(
+        program, output, tracer=tracer, interval=interval, isa=isa, stdin=stdin, display=display_for(quiet)
+    )
+    click.echo(
+        f"{output}: {profile.intervals} intervals, {len(profile.blocks.site)} blocks, "
+        f"{float(profile.seconds.sum()):.3f} s, {profile.removed_sites} of {profile.installed_sites} sites removed"
+    )
+
+
+@cli.command()
+@_PROBE
+@_JSON
+def show(probe_file: Path, as_json: bool) -> None:
+    """Show what a probe contains and how far to trust it."""
+    _print_description(probe_file, as_json)
+
+
+@cli.command()
+@_PROBE
+@click.option("--repeat", type=click.IntRange(1, 1000), default=running.DEFAULT_REPEATS, show_default=True)
+@click.option("--min-coverage", type=click.FloatRange(0, 1), help="Share of the time that must succeed. [default: 0.9]")
+@_JSON
+@_QUIET
+def run(probe_file: Path, repeat: int, min_coverage: float | None, as_json: bool, quiet: bool) -> None:
+    """Run a probe on this machine and predict the whole program's time."""
+    result = running.run(probe_file, repeats=repeat, min_coverage=min_coverage, display=display_for(quiet))
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        showing.print_result(result, Console())
+
+
+def _print_description(probe_file: Path, as_json: bool) -> None:
+    description = showing.show(probe_file)
+    if as_json:
+        click.echo(json.dumps(description, indent=2))
+    else:
+        showing.print_probe(description, Console())
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    raise SystemExit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: every error of ours becomes one message and its exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    try:
+        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except ProbeError as error:
+        click.echo(f"probe: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("probe: interrupted; nothing was left running", err=True)
+        sys.exit(INTERRUPTED_EXIT_CODE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files a probe carries: the program, its libraries, its input; and private copies of what it writes."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoint.errors import NodeUnfit, ProgramUnsupported, StorageError
+from checkpoint.images import CheckpointImages, file_mappings, open_files
+from reducer.archive import ContainedFile
+from reducer.unpack import ProbeArchive
+
+PROGRAM, LIBRARY, INPUT, OUTPUT = "program", "library", "input", "output"
+
+_PRIVATE_ROOT = "/private"
+"""Where private copies stand in the probe's list of files: below /private/<phase>, since each phase has its own."""
+
+
+@dataclass(frozen=True)
+class PrivateFile:
+    """A file that was open for writing when `phase` was captured: its contents then, and its own path."""
+
+    phase: int
+    path: str
+    sha256: str
+
+
+def needed_files(images: Sequence[CheckpointImages], executable: str, outputs: Iterable[str]) -> list[ContainedFile]:
+    """Every regular file that the checkpoints map or read, each once. `outputs` are the program's own streams."""
+    found: dict[str, str] = {executable: PROGRAM}
+    skipped = set(outputs)
+    for image in images:
+        for mapping in file_mappings(image):
+            found.setdefault(mapping.path, LIBRARY if mapping.prot & 4 else INPUT)
+        for file in open_files(image):
+            if file.is_regular and not file.writable and file.path not in skipped:
+                found.setdefault(file.path, INPUT)
+    # A library is mapped once with and several times without permission to execute.
+    libraries = {m.path for image in images for m in file_mappings(image) if m.prot & 4}
+    files = []
+    for path, purpose in found.items():
+        local = Path(path)
+        try:
+            mode = local.stat().st_mode
+        except OSError as error:
+            raise StorageError(f"{path}: is part of the program but cannot be read: {error.strerror}") from error
+        if stat.S_ISREG(mode):
+            final = LIBRARY if purpose == INPUT and path in libraries else purpose
+            files.append(ContainedFile(path, local, mode, final))
+    return files
+
+
+def copy_written_files(image: CheckpointImages, folder: Path, outputs: Iterable[str]) -> dict[str, Path]:
+    """Copy every regular file open for writing, while the process is stopped: path -> copy in `folder`."""
+    skipped = set(outputs)
+    copies: dict[str, Path] = {}
+    for file in open_files(image):
+        if file.is_regular and file.writable and file.path not in skipped and file.path not in copies:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            target = folder / str(len(copies))
+            try:
+                shutil.copyfile(file.path, target)
+            except OSError as error:
+                raise ProgramUnsupported(f"{file.path}: open for writing but cannot be copied: {error}") from error
+            copies[file.path] = target
+    return copies
+
+
+def private_files(phase: int, copies: dict[str, Path]) -> tuple[list[ContainedFile], list[PrivateFile]]:
+    """The same as entries of the probe."""
+    contained, listed = [], []
+    for path, copy in copies.items():
+        contained.append(ContainedFile(f"{_PRIVATE_ROOT}/{phase}{path}", copy, 0o600, OUTPUT))
+        listed.append(PrivateFile(phase, path, file_sha256(copy)))
+    return contained, listed
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
+
+
+def _digest(file: object) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):  # type: ignore[attr-defined]
+        digest.update(block)
+    return digest.hexdigest()
+
+
+class NodeFiles:
+    """The probe's files as this node has them. Where one differs, the probe's own copy is shown in its place."""
+
+    def __init__(self, archive: ProbeArchive, folder: Path) -> None:
+        self._archive = archive
+        self._folder = folder
+        self._binds: list[tuple[str, str]] | None = None
+
+    def binds(self) -> list[tuple[str, str]]:
+        """(copy, path) of every file whose contents differ here. Raises NodeUnfit where a path does not exist."""
+        if self._binds is None:
+            self._binds = []
+            for file in self._archive.files:
+                if file.purpose == OUTPUT:
+                    continue
+                here = Path(file.path)
+                if not here.is_file():
+                    raise NodeUnfit(
+                        f"{file.path}: needed by the probe and not on this node; CRIU opens files by path. "
+                        "Install it, or put any file there: the probe's own copy is shown in its place"
+                    )
+                if here.stat().st_size != file.size or file_sha256(here) != file.sha256:
+                    copy = self._folder / file.sha256
+                    if not copy.exists():
+                        self._archive.extract_file(file.sha256, copy)
+                    self._binds.append((str(copy), file.path))
+        return self._binds
+
+    def private_binds(self, files: Iterable[PrivateFile], phase: int, folder: Path) -> list[tuple[str, str]]:
+        """Fresh copies of the files that `phase` writes, so that nothing of this node is changed."""
+        binds = []
+        for number, file in enumerate(f for f in files if f.phase == phase):
+            if not Path(file.path).exists():
+                raise NodeUnfit(
+                    f"{file.path}: written by the program and not on this node; create an empty file there "
+                    "(it is not changed: a private copy is shown in its place)"
+                )
+            copy = folder / f"written-{number}"
+            self._archive.extract_file(file.sha256, copy, 0o600)
+            binds.append((str(copy), file.path))
+        return binds

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a probe says of itself: the JSON manifest at the front of a .probe file, and its typed form."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from checkpoint.errors import ProbeFileDamaged
+from probe.contents import PrivateFile
+from probe.reference import Reference
+
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """One phase of a probe. Times in seconds; sequences hold one value per repeat.
+
+    representative, intervals   which interval stands for how many
+    weight, time_share, spread  share of the counted instructions, of the run's time; spread inside the stratum
+    work                        counted instructions in the region
+    started                     when the region began in the timing run
+    t_run, cpu_run              the region in the timing run
+    t_ref, cpu_ref              restored on the reference node; empty where that failed, `failure` says why
+    warm_ref                    the warm-up, restored on the reference node
+    warmup                      intervals of warm-up
+    *_event                     addresses of event records (checkpoint/stubs.S)
+    """
+
+    id: int
+    representative: int
+    intervals: int
+    weight: float
+    time_share: float
+    spread: float
+    work: float
+    started: float
+    t_run: float
+    cpu_run: float
+    t_ref: tuple[float, ...]
+    cpu_ref: tuple[float, ...]
+    warm_ref: float
+    warmup: int
+    warm_event: int
+    start_event: int
+    end_event: int
+    failure: str = ""
+
+    def restore_error(self, clock: str) -> float | None:
+        """Restored region time against the same region in the timing run, relative, by `clock`."""
+        restored, run = (self.cpu_ref, self.cpu_run) if clock == "cpu" else (self.t_ref, self.t_run)
+        return statistics.median(restored) / run - 1 if restored and run > 0 else None
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> PhaseRecord:
+        return PhaseRecord(**{**value, "t_ref": tuple(value["t_ref"]), "cpu_ref": tuple(value["cpu_ref"])})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about a probe but its memory and files."""
+
+    argv: tuple[str, ...]
+    executable: str
+    cwd: str
+    stdin: str
+    isa: str
+    tracer: str
+    unit: str
+    interval: float
+    intervals: int
+    reference_node: dict[str, Any]
+    reference: Reference
+    timing_seconds: float
+    timing_cpu_seconds: float
+    trace_seconds: float
+    sites: int
+    removed_sites: int
+    install_seconds: float
+    boundaries: dict[str, int]
+    work_unit: str
+    total_work: float
+    phases: tuple[PhaseRecord, ...]
+    dropped_time_share: float
+    selection_error: float
+    held_out_error: float | None
+    seed: int
+    cpu_features: tuple[str, ...]
+    outputs: tuple[str, ...]
+    private_files: tuple[PrivateFile, ...]
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def noise(self) -> float:
+        """Instrumented over plain reference time (thesis, equation 4.3)."""
+        timed = self.timing_cpu_seconds if self.reference.clock == "cpu" else self.timing_seconds
+        return timed / self.reference.seconds
+
+    @property
+    def restore_error(self) -> float | None:
+        """Median over the phases of the absolute restore error."""
+        found = [abs(e) for p in self.phases if (e := p.restore_error(self.reference.clock)) is not None]
+        return statistics.median(found) if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"manifest_version": MANIFEST_VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Manifest:
+        """Raises ProbeFileDamaged for another version or missing entries."""
+        fields = dict(value)
+        version = fields.pop("manifest_version", None)
+        if version != MANIFEST_VERSION:
+            raise ProbeFileDamaged(
+                f"the probe's manifest has version {version!r}; this program reads {MANIFEST_VERSION}"
+            )
+        try:
+            for name in ("argv", "cpu_features", "outputs", "warnings"):
+                fields[name] = tuple(str(v) for v in fields[name])
+            fields["reference"] = Reference.from_json(fields["reference"])
+            fields["phases"] = tuple(PhaseRecord.from_json(p) for p in fields["phases"])
+            fields["private_files"] = tuple(PrivateFile(**p) for p in fields["private_files"])
+            return Manifest(**fields)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProbeFileDamaged(f"the probe's manifest is incomplete: {error!r}; build the probe again") from error
+
+
+def this_node() -> dict[str, Any]:
+    """What identifies this machine in results."""
+    model = ""
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return {
+        "name": platform.node(),
+        "cpu": model,
+        "cores": os.cpu_count() or 1,
+        "kernel": platform.release(),
+        "load": round(os.getloadavg()[0], 2),
+    }

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a run printed the same as the plain runs did.
+
+Programs print times and process numbers. What already differs between two plain runs cannot be held against a
+traced one: such lines are compared with their numbers blanked out, or not at all where even that differs.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from checkpoint.errors import Diverged
+from checkpoint.program import Streams
+
+_NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
+_LARGEST_BY_LINE = 64 << 20
+"""Larger outputs that are not reproducible byte by byte are not compared line by line."""
+
+
+def compare_outputs(plain: Sequence[Streams], run: Streams, what: str) -> list[str]:
+    """Raise Diverged where `run` printed something else than the plain runs; return what could not be compared."""
+    doubts = []
+    for name in ("stdout", "stderr"):
+        references = [getattr(s, name) for s in plain]
+        doubts += _compare(references, getattr(run, name), f"{what}: {name}")
+    return doubts
+
+
+def _compare(references: Sequence[Path], other: Path, what: str) -> list[str]:
+    first = references[0]
+    if all(filecmp.cmp(first, r, shallow=False) for r in references[1:]):
+        if not filecmp.cmp(first, other, shallow=False):
+            raise Diverged(
+                f"{what} differs from the plain run's ({first} against {other}): the program notices that it is "
+                "traced (it checks its own code?), or it does not repeat itself"
+            )
+        return [] if len(references) > 1 else [f"{what}: compared with one plain run only"]
+    if any(p.stat().st_size > _LARGEST_BY_LINE for p in (*references, other)):
+        return [f"{what}: differs between plain runs and is too large to compare by line"]
+    texts = [p.read_bytes().splitlines() for p in references]
+    got = other.read_bytes().splitlines()
+    if len({len(t) for t in texts}) > 1:
+        return [f"{what}: even its length differs between plain runs; not compared"]
+    if len(got) != len(texts[0]):
+        raise Diverged(f"{what} has {len(got)} lines where plain runs have {len(texts[0])} ({first} against {other})")
+    skipped = 0
+    for number, lines in enumerate(zip(*texts, strict=True)):
+        line = got[number]
+        if len(set(lines)) == 1:
+            same = line == lines[0]
+        else:
+            blanked = {_NUMBERS.sub(b"#", x) for x in lines}
+            skipped += len(blanked) > 1
+            same = len(blanked) > 1 or _NUMBERS.sub(b"#", line) in blanked
+        if not same:
+            raise Diverged(f"{what}, line {number + 1}, differs from the plain runs': {line[:80]!r} ({other})")
+    return [f"{what}: {skipped} lines differ between plain runs and were not compared"] if skipped else []

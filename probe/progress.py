@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Telling the user how far a long command is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Report = Callable[[float], None]
+"""Called with the share of the stage that is done, 0 to 1."""
+
+
+class Display(Protocol):
+    """Where stages are shown."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Report]:
+        """Show one stage while the block runs."""
+        ...
+
+    def note(self, text: str) -> None:
+        """One line for the user that is not about how far things are."""
+        ...
+
+
+class Silent:
+    """Shows nothing: the Python API's default, and --quiet."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Report]:
+        yield lambda share: None
+
+    def note(self, text: str) -> None:
+        pass
+
+
+class Lines:
+    """One line when a stage begins and one when it ends."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Report]:
+        print(f"{name} ...", file=self._stream, flush=True)
+        begun = time.monotonic()
+        yield lambda share: None
+        print(f"{name}: done in {time.monotonic() - begun:.1f} s", file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class Bars:
+    """A bar with the time left for each stage, on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Report]:
+        columns = (
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=32),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            task = progress.add_task(name, total=1.0)
+            yield lambda share: progress.update(task, completed=min(share, 0.999))
+            progress.update(task, completed=1.0)
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+
+def display_for(quiet: bool) -> Display:
+    """The display that fits standard error."""
+    if quiet:
+        return Silent()
+    console = Console(stderr=True)
+    return Bars(console) if console.is_terminal else Lines()

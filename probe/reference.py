@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the whole program takes on the reference node, by itself: ET_ref."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from checkpoint.plain import PlainRun, run_plain
+from checkpoint.program import Program, Streams
+from probe.exit_status import check_exit
+
+DEFAULT_RUNS = 3
+CPU_BOUND_BLOCKED = 0.01
+"""A program that sleeps for less than this share of its run is timed by its CPU clock."""
+
+Clock = Literal["wall", "cpu"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Plain runs of the whole program, seconds.
+
+    `wall`, `cpu`: of each run, under the environment that every other run shares. `plain_environment`: one run under
+    the caller's own environment, wall and CPU. `clock` says which of the two is the program's time.
+    """
+
+    wall: tuple[float, ...]
+    cpu: tuple[float, ...]
+    blocked_share: float
+    plain_environment: tuple[float, float]
+    clock: Clock
+
+    @property
+    def runs(self) -> tuple[float, ...]:
+        """The times that count, by `clock`."""
+        return self.cpu if self.clock == "cpu" else self.wall
+
+    @property
+    def seconds(self) -> float:
+        """ET_ref: the median run."""
+        return statistics.median(self.runs)
+
+    @property
+    def plain_seconds(self) -> float:
+        """The run under the caller's own environment, by `clock`."""
+        return self.plain_environment[1 if self.clock == "cpu" else 0]
+
+    def to_json(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Reference:
+        return Reference(
+            wall=tuple(value["wall"]),
+            cpu=tuple(value["cpu"]),
+            blocked_share=float(value["blocked_share"]),
+            plain_environment=(float(value["plain_environment"][0]), float(value["plain_environment"][1])),
+            clock=value["clock"],
+        )
+
+
+def output_streams(folder: Path, run: str) -> Streams:
+    """Fresh files for the output of one run."""
+    streams = Streams(folder / f"{run}.stdout", folder / f"{run}.stderr")
+    for path in (streams.stdout, streams.stderr):
+        path.unlink(missing_ok=True)
+    return streams
+
+
+def plain_run_names(runs: int) -> list[str]:
+    return [f"plain-{i}" for i in range(runs)]
+
+
+def measure_reference(
+    program: Program,
+    *,
+    folder: Path,
+    runs: int = DEFAULT_RUNS,
+    cpu: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Reference:
+    """Run the program `runs` times plainly, and once more in the caller's own environment.
+
+    Outputs stay in `folder` for comparison. Raises ProgramFailed. `progress` gets the runs done.
+    """
+
+    def one(name: str, environment: Mapping[str, str] | None = None) -> PlainRun:
+        streams = output_streams(folder, name)
+        result = run_plain(program, streams, environment=environment, cpu=cpu)
+        check_exit(program, result.status, streams)
+        return result
+
+    done = []
+    for name in plain_run_names(runs):
+        done.append(one(name))
+        if progress:
+            progress(len(done))
+    own = one("own-environment", program.env)
+    if progress:
+        progress(runs + 1)
+    blocked = statistics.median(r.blocked / r.wall for r in done)
+    return Reference(
+        wall=tuple(r.wall for r in done),
+        cpu=tuple(r.cpu for r in done),
+        blocked_share=blocked,
+        plain_environment=(own.wall, own.cpu),
+        clock="cpu" if blocked < CPU_BOUND_BLOCKED else "wall",
+    )

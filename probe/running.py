@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running a probe on this machine and predicting the whole program's time here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpoint.criu import find_criu
+from checkpoint.errors import NodeUnfit, ProbeError
+from checkpoint.restore import RestoreJob
+from probe.contents import NodeFiles
+from probe.features import cpu_flags
+from probe.manifest import Manifest, PhaseRecord, this_node
+from probe.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
+from probe.prediction import PhaseTiming, Prediction, ReferenceRun, predict
+from probe.progress import Display, Silent
+from probe.work_folder import full_disk_named
+from reducer.unpack import ProbeArchive, open_probe
+
+RESULT_VERSION = 1
+DEFAULT_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One probe run on one node: the prediction, and the repeats of every phase that it rests on."""
+
+    probe: str
+    manifest: Manifest
+    node: dict[str, Any]
+    phases: tuple[MeasuredPhase, ...]
+    prediction: Prediction
+
+    def to_json(self) -> dict[str, Any]:
+        """The published form (docs/json.md): keys other tools rely on are never renamed within a version."""
+        by_id = {p.id: p for p in self.manifest.phases}
+        clock = self.manifest.reference.clock
+        phases = []
+        for measured in self.phases:
+            record = by_id[measured.phase]
+            candidate = [t.cpu if clock == "cpu" else t.wall for t in measured.times]
+            phases.append(
+                {
+                    "id": record.id,
+                    "weight": record.weight,
+                    "time_share": record.time_share,
+                    "t_ref": _median(record.cpu_ref if clock == "cpu" else record.t_ref),
+                    "t_cand": _median(candidate),
+                    "status": "ok" if measured.times else "failed",
+                    "failure": measured.failure,
+                    "repeats": [vars(t) for t in measured.times],
+                }
+            )
+        said = self.prediction.to_json()
+        return {
+            "format_version": RESULT_VERSION,
+            "probe": self.probe,
+            "program": list(self.manifest.argv),
+            "node": self.node,
+            "clock": clock,
+            **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
+            "phases": phases,
+            "warnings": [*said["warnings"], *self.manifest.warnings],
+        }
+
+
+def _median(values: tuple[float, ...] | list[float]) -> float | None:
+    import statistics
+
+    return statistics.median(values) if values else None
+
+
+def run(
+    path: Path | str,
+    *,
+    repeats: int = DEFAULT_REPEATS,
+    min_coverage: float | None = None,
+    display: Display | None = None,
+) -> RunResult:
+    """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
+
+    Everything in the file is checked before anything is restored. Needs root and CRIU. Raises ProbeFileDamaged,
+    NodeUnfit, PrivilegeMissing, CriuError, StorageError, NoPrediction where too few phases succeeded.
+    """
+    probe_path = Path(path)
+    if repeats < 1:
+        raise ProbeError("--repeat: at least one repeat is needed")
+    shown = display or Silent()
+    with full_disk_named(Path(tempfile.gettempdir())), open_probe(probe_path) as archive:
+        manifest = Manifest.from_json(archive.manifest)
+        check_features(manifest)
+        criu = find_criu()
+        with shown.stage("check") as report:
+            archive.verify()
+            report(1.0)
+        cpu = measuring_cpu()
+        with tempfile.TemporaryDirectory(prefix="probe-run-") as folder, shown.stage("run") as report, away_from(cpu):
+            jobs = _jobs(archive, manifest, Path(folder))
+            measured = measure_phases(jobs, criu, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report)
+    prediction = predict_from(manifest, measured, min_coverage=min_coverage)
+    return RunResult(str(probe_path), manifest, this_node(), tuple(measured), prediction)
+
+
+def check_features(manifest: Manifest) -> None:
+    """Raise NodeUnfit where this processor lacks what the phases execute: before restoring, never by SIGILL."""
+    missing = sorted(set(manifest.cpu_features) - cpu_flags())
+    if missing:
+        raise NodeUnfit(
+            f"this processor lacks {', '.join(missing)}, which the probe's phases execute; "
+            "build the probe with a lower --isa, if the program itself can do without"
+        )
+
+
+def _jobs(
+    archive: ProbeArchive, manifest: Manifest, folder: Path
+) -> list[tuple[RestoreJob, Callable[[Path], None] | None]]:
+    files = NodeFiles(archive, folder)
+    if not Path(manifest.cwd).is_dir():
+        raise NodeUnfit(f"{manifest.cwd}: the program's working folder is not on this node; create it")
+    jobs: list[tuple[RestoreJob, Callable[[Path], None] | None]] = []
+    for phase in manifest.phases:
+        if not phase.t_ref:
+            continue
+        written = folder / f"written-{phase.id}"
+        written.mkdir(mode=0o700)
+        binds = [*files.binds(), *files.private_binds(manifest.private_files, phase.id, written)]
+        job = RestoreJob(
+            phase=phase.id,
+            images=folder / f"phase-{phase.id}",
+            outputs=manifest.outputs,
+            binds=binds,
+            warm_event=phase.warm_event,
+            start_event=phase.start_event,
+            end_event=phase.end_event,
+            expected_seconds=phase.warm_ref + max(phase.t_ref),
+        )
+        jobs.append((job, _unpacker(archive, phase)))
+    return jobs
+
+
+def _unpacker(archive: ProbeArchive, phase: PhaseRecord) -> Callable[[Path], None]:
+    return lambda folder: archive.extract_phase(phase.id, folder)
+
+
+def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:
+    """The prediction from this node's repeats and the reference node's."""
+    by_id = {m.phase: m for m in measured}
+    timings = []
+    for phase in manifest.phases:
+        result = by_id.get(phase.id)
+        times = result.times if result else ()
+        timings.append(
+            PhaseTiming(
+                id=phase.id,
+                weight=phase.weight,
+                time_share=phase.time_share,
+                work=phase.work,
+                t_ref=phase.t_ref,
+                t_cand=tuple(t.wall for t in times),
+                t_run=phase.cpu_run if manifest.reference.clock == "cpu" else phase.t_run,
+                spread=phase.spread,
+                status="ok" if times else "failed",
+                cpu_ref=phase.cpu_ref,
+                cpu_cand=tuple(t.cpu for t in times),
+                clock=manifest.reference.clock,
+            )
+        )
+    reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)
+    return predict(reference, timings, min_coverage=min_coverage)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a probe, as JSON and for people."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from probe.manifest import Manifest
+from probe.running import RunResult
+from reducer.member_table import FORMAT_VERSION
+from reducer.unpack import open_probe
+
+
+def show(path: Path | str) -> dict[str, Any]:
+    """The probe's description as JSON (docs/json.md). Raises ProbeFileDamaged, StorageError."""
+    with open_probe(Path(path)) as archive:
+        archive.verify()
+        manifest = Manifest.from_json(archive.manifest)
+        files = [{"path": f.path, "purpose": f.purpose, "size": f.size, "sha256": f.sha256} for f in archive.files]
+        size, raw = archive.size_bytes, archive.raw_bytes
+    clock = manifest.reference.clock
+    return {
+        "format_version": FORMAT_VERSION,
+        "program": list(manifest.argv),
+        "executable": manifest.executable,
+        "tracer": manifest.tracer,
+        "unit": manifest.unit,
+        "interval_seconds": manifest.interval,
+        "intervals": manifest.intervals,
+        "isa": manifest.isa,
+        "clock": clock,
+        "reference_node": manifest.reference_node,
+        "et_ref_seconds": manifest.reference.seconds,
+        "et_ref_runs": list(manifest.reference.runs),
+        "et_plain_environment_seconds": manifest.reference.plain_seconds,
+        "noise": manifest.noise,
+        "tracing_overhead": manifest.trace_seconds / manifest.reference.seconds,
+        "sites": {"installed": manifest.sites, "removed": manifest.removed_sites, "seconds": manifest.install_seconds},
+        "boundaries": manifest.boundaries,
+        "size_bytes": size,
+        "raw_bytes": raw,
+        "coverage": sum(p.time_share for p in manifest.phases if p.t_ref),
+        "phases": [
+            {
+                "id": p.id,
+                "representative": p.representative,
+                "intervals": p.intervals,
+                "started_seconds": p.started,
+                "weight": p.weight,
+                "time_share": p.time_share,
+                "t_run": p.cpu_run if clock == "cpu" else p.t_run,
+                "t_ref": statistics.median(p.cpu_ref if clock == "cpu" else p.t_ref) if p.t_ref else None,
+                "restore_error": p.restore_error(clock),
+                "warmup_intervals": p.warmup,
+                "status": "ok" if p.t_ref else "failed",
+                "failure": p.failure,
+            }
+            for p in manifest.phases
+        ],
+        "errors": {
+            "selection": manifest.selection_error,
+            "selection_held_out": manifest.held_out_error,
+            "restore": manifest.restore_error,
+        },
+        "cpu_features": list(manifest.cpu_features),
+        "files": files,
+        "warnings": list(manifest.warnings),
+    }
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+
+
+def _bytes(value: int) -> str:
+    return f"{value / 1e6:.1f} MB" if value >= 1e5 else f"{value} bytes"
+
+
+def print_probe(description: dict[str, Any], console: Console) -> None:
+    """The description for people."""
+    d = description
+    saved = 1 - d["size_bytes"] / d["raw_bytes"] if d["raw_bytes"] else 0.0
+    lines = [
+        f"program         {' '.join(d['program'])}",
+        f"ET_ref          {_seconds(d['et_ref_seconds'])} ({d['clock']} time, median of {len(d['et_ref_runs'])}; "
+        f"{_seconds(d['et_plain_environment_seconds'])} in its plain environment)",
+        f"size            {_bytes(d['size_bytes'])}, {_percent(saved)} less than its raw checkpoints "
+        f"({_bytes(d['raw_bytes'])})",
+        f"intervals       {d['intervals']} of {_seconds(d['interval_seconds'])}, {len(d['phases'])} phases, "
+        f"{_percent(d['coverage'])} of the time covered",
+        f"noise           {d['noise']:.3f} (timing run / plain run); tracing {d['tracing_overhead']:.3f}",
+        f"errors          selection {_percent(d['errors']['selection'], 2)} "
+        f"(held out {_percent(d['errors']['selection_held_out'], 2)}), "
+        f"restore {_percent(d['errors']['restore'], 2)} in the median",
+        f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for name in ("phase", "at", "intervals", "weight", "time share", "T_run", "T_ref", "restore error", "status"):
+        table.add_column(name, justify="right")
+    for p in d["phases"]:
+        table.add_row(
+            str(p["id"]), _seconds(p["started_seconds"]), str(p["intervals"]), _percent(p["weight"]),
+            _percent(p["time_share"]), _seconds(p["t_run"]), _seconds(p["t_ref"]), _percent(p["restore_error"], 2),
+            p["status"],
+        )  # fmt: skip
+    console.print(table)
+    for file in d["files"]:
+        console.print(f"{file['purpose']:<8} {file['path']} ({_bytes(file['size'])})", highlight=False, markup=False)
+    for warning in d["warnings"]:
+        console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_result(result: RunResult, console: Console) -> None:
+    """The prediction for people; never a number without its interval."""
+    p = result.prediction
+    table = Table(box=None, pad_edge=False)
+    for name in ("phase", "time share", "T_ref", "T_here", "ratio", "status"):
+        table.add_column(name, justify="right")
+    for phase in result.to_json()["phases"]:
+        here, ref = phase["t_cand"], phase["t_ref"]
+        table.add_row(
+            str(phase["id"]), _percent(phase["time_share"]), _seconds(ref), _seconds(here),
+            f"{here / ref:.3f}" if here and ref else "-", phase["status"],
+        )  # fmt: skip
+    console.print(table)
+    for phase in result.phases:
+        if phase.failure:
+            console.print(f"failed: {phase.failure}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"predicted: {p.seconds:.3f} s, 95 % interval {p.low:.3f} to {p.high:.3f} s "
+        f"({_percent(p.coverage)} of the run covered)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        "estimators: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in p.estimators.items()),
+        highlight=False,
+        soft_wrap=True,
+    )
+    for warning in (*p.warnings, *result.manifest.warnings):
+        console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)

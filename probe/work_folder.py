@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder a build works in: one file per stage, so that a build can be resumed and looked at."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
+
+STAGES = ("trace", "reference", "validate", "select", "capture", "self-check")
+
+_STATE = "state.json"
+_LOCK = "lock"
+_VERSION = 1
+
+
+class WorkFolder:
+    """An open, locked work folder. `finished` stages need not run again."""
+
+    def __init__(self, path: Path, parameters: Mapping[str, Any], finished: list[str]) -> None:
+        self.path = path
+        self._parameters = dict(parameters)
+        self._finished = finished
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def is_finished(self, stage: str) -> bool:
+        return stage in self._finished
+
+    def finish(self, stage: str) -> None:
+        """Record that `stage` is complete, after its files are on disk."""
+        self._finished.append(stage)
+        self._save()
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write one stage's result, whole or not at all."""
+        target = self.path / name
+        partial = target.with_suffix(".partial")
+        with full_disk_named(target):
+            partial.write_text(json.dumps(value))
+            partial.replace(target)
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text())
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{self.path / name}: cannot be read: {error}; build without --resume") from error
+
+    def _save(self) -> None:
+        state = {"version": _VERSION, "parameters": self._parameters, "finished": self._finished}
+        self.write_json(_STATE, state)
+
+
+@contextmanager
+def work_folder(wanted: Path | None, parameters: Mapping[str, Any], *, resume: bool) -> Iterator[WorkFolder]:
+    """Open (and make) the folder, alone. Without `wanted` it is temporary and removed at the end.
+
+    Raises WorkFolderBusy if another build holds it, StorageError if it holds something else, ProbeError if it is
+    to be resumed with other parameters.
+    """
+    if wanted is None:
+        if resume:
+            raise ProbeError("--resume needs --work DIR: the folder of the build to go on with")
+        with full_disk_named(Path(tempfile.gettempdir())):
+            path = Path(tempfile.mkdtemp(prefix="probe-build-"))
+        try:
+            yield WorkFolder(path, parameters, [])
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+        return
+    with full_disk_named(wanted):
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_foreign(wanted)
+    with full_disk_named(wanted), (wanted / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise WorkFolderBusy(
+                f"{wanted}: another build is working in this folder; wait for it or use another --work"
+            ) from error
+        yield _opened(wanted, parameters, resume)
+
+
+def _refuse_foreign(path: Path) -> None:
+    if any(path.iterdir()) and not (path / _STATE).exists() and not (path / _LOCK).exists():
+        raise StorageError(f"{path}: not empty and not a work folder of a build; give an empty or new folder")
+
+
+def _opened(path: Path, parameters: Mapping[str, Any], resume: bool) -> WorkFolder:
+    state_file = path / _STATE
+    if resume and state_file.exists():
+        try:
+            state = json.loads(state_file.read_text())
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{state_file}: cannot be read: {error}; build without --resume") from error
+        # Through JSON, as the stored parameters went: tuples become lists.
+        now = json.loads(json.dumps(dict(parameters)))
+        if state.get("version") != _VERSION or state.get("parameters") != now:
+            changed = sorted(k for k in now if now[k] != state.get("parameters", {}).get(k))
+            raise ProbeError(
+                f"{path}: was begun with other parameters ({', '.join(changed) or 'another version'}); "
+                "repeat the same command line, or build without --resume"
+            )
+        return WorkFolder(path, parameters, list(state["finished"]))
+    for entry in path.iterdir():
+        if entry.name == _LOCK:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    folder = WorkFolder(path, parameters, [])
+    folder._save()
+    return folder
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Turn the errors of a full or forbidden disk below `path` into StorageError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            free = ""
+            try:
+                room = os.statvfs(path if path.exists() else path.parent)
+                free = f" ({room.f_bavail * room.f_frsize >> 20} MB free)"
+            except OSError:
+                pass
+            raise StorageError(f"{error.filename or path}: the disk is full{free}; free some, or use --work") from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise StorageError(f"{error.filename or path}: cannot be written: {error.strerror}") from error
+        raise
