@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import selectors
@@ -18,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.criu import Criu, failure, read_tail, real_errors
-from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed, PrivilegeMissing, ProbeError, ToolMissing
+from checkpoint.errors import (
+    CriuError,
+    NodeUnfit,
+    PhaseFailed,
+    PrivilegeMissing,
+    ProbeError,
+    StorageError,
+    ToolMissing,
+)
 
 RESTORE_SECONDS = 120.0
 _LEAST_REGION_SECONDS = 30.0
@@ -45,14 +54,16 @@ _LIKELY_CAUSES = {
 class RestoreJob:
     """One phase to restore. Paths are on this machine; `binds` are (source, path to show it at).
 
-    `outputs`: paths of files open for appending at capture, replaced by scratch files. The three events are
-    addresses in the restored process. `expected_seconds`: warm-up and region on the reference node.
+    `written`: the same for files the phase writes; every repeat is shown a fresh copy of the source. `outputs`: paths
+    of files open for appending at capture, replaced by scratch files. The three events are addresses in the restored
+    process. `expected_seconds`: warm-up and region on the reference node.
     """
 
     phase: int
     images: Path
     outputs: Sequence[str]
     binds: Sequence[tuple[str, str]]
+    written: Sequence[tuple[str, str]]
     warm_event: int
     start_event: int
     end_event: int
@@ -69,14 +80,19 @@ class RegionTime:
     restore: float
 
 
+def check_privilege() -> None:
+    """Raise PrivilegeMissing where nothing can be restored because of who we are."""
+    if os.geteuid() != 0:
+        raise PrivilegeMissing("restoring with CRIU needs root; run the command as root or with `sudo -n`")
+
+
 def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu: int | None = None) -> list[RegionTime]:
     """Restore and run one phase `repeats` times, one after the other. Nothing is left running or mounted.
 
     `scratch` is an existing folder for logs and private output files. Raises PhaseFailed (signal, time-out, order),
     CriuError, PrivilegeMissing, NodeUnfit.
     """
-    if os.geteuid() != 0:
-        raise PrivilegeMissing("restoring with CRIU needs root; run the command as root or with `sudo -n`")
+    check_privilege()
     limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
     with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
         spec = {
@@ -85,6 +101,7 @@ def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu:
             "scratch": folder,
             "outputs": list(job.outputs),
             "binds": [list(b) for b in job.binds],
+            "written": [list(w) for w in job.written],
             "warm": job.warm_event,
             "start": job.start_event,
             "end": job.end_event,
@@ -94,6 +111,8 @@ def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu:
             "region_seconds": limit,
         }
         lines = _run_agent(spec, limit + RESTORE_SECONDS)
+        if len(lines) < repeats and lines[-1].get("status") == "ok":
+            raise PhaseFailed(f"phase {job.phase}: the restore agent ended after {len(lines)} of {repeats} repeats")
         return [_region_time(job, line, Path(folder)) for line in lines]
 
 
@@ -182,6 +201,8 @@ def _failure(job: RestoreJob, line: dict[str, Any], scratch: Path) -> ProbeError
         error = failure(f"criu restore of {name}", 1, detail, log)
         return type(error)(str(error).replace(f" (log: {log})", ""))
     if status == "node":
+        if line.get("errno") in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return StorageError(f"{name}: the disk is full below {scratch.parent}: {detail}; free some, or set TMPDIR")
         return NodeUnfit(f"{name}: {detail}")
     if status == "killed":
         number = int(line["signal"])

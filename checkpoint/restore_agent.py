@@ -12,6 +12,7 @@ input ends, whoever asked has gone: the agent leaves at once, and its namespace 
 import ctypes
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -38,6 +39,17 @@ def bind(source, target):
     if libc.mount(source.encode(), target.encode(), None, _MS_BIND, None):
         number = ctypes.get_errno()
         raise OSError(number, "bind mount on %s: %s" % (target, os.strerror(number)))
+
+
+def private_copy(spec, number):
+    """Where the private copy of the `number`-th written file is kept."""
+    return os.path.join(spec["scratch"], "written-%d" % number)
+
+
+def refresh(spec):
+    """Give the written files the contents they had at capture: CRIU refuses a file that has grown since."""
+    for number, (source, _) in enumerate(spec["written"]):
+        shutil.copy(source, private_copy(spec, number))
 
 
 def wait_for_stop(pid, deadline):
@@ -127,6 +139,7 @@ def time_region(spec, pid):
 
 
 def one_repeat(spec, number):
+    refresh(spec)
     begun = time.monotonic()
     pid, error = restore(spec, number)
     if error is not None:
@@ -141,6 +154,11 @@ def one_repeat(spec, number):
     return result
 
 
+def refused(error):
+    """The answer where this node does not let us."""
+    return {"status": "node", "errno": error.errno, "detail": str(error)}
+
+
 def leave_with_parent():
     """End everything here when standard input ends."""
     while sys.stdin.buffer.read(4096):
@@ -149,7 +167,7 @@ def leave_with_parent():
 
 
 def main():
-    """One line in: {criu, images, scratch, outputs, binds, warm, start, end, repeats, cpu, ..._seconds}."""
+    """One line in: {criu, images, scratch, outputs, binds, written, warm, start, end, repeats, cpu, ..._seconds}."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
     spec = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=leave_with_parent, daemon=True).start()
@@ -158,11 +176,17 @@ def main():
             os.sched_setaffinity(0, {spec["cpu"]})
         for source, target in spec["binds"]:
             bind(source, target)
+        refresh(spec)
+        for number, (_, target) in enumerate(spec["written"]):
+            bind(private_copy(spec, number), target)
     except OSError as error:
-        print(json.dumps({"status": "node", "detail": str(error)}), flush=True)
+        print(json.dumps(refused(error)), flush=True)
         os._exit(0)
     for number in range(spec["repeats"]):
-        result = one_repeat(spec, number)
+        try:
+            result = one_repeat(spec, number)
+        except OSError as error:
+            result = refused(error)
         print(json.dumps(result), flush=True)
         if result["status"] != "ok":
             break

@@ -273,12 +273,12 @@ class _Build:
         jobs = []
         for phase in captured:
             seconds = float(timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum())
-            binds = self._fresh_copies(phase)
             job = RestoreJob(
                 phase=phase.phase,
                 images=self.folder.file(phase.folder),
                 outputs=self._outputs(),
-                binds=binds,
+                binds=(),
+                written=[(str(copy), path) for path, copy in self._written(phase).items()],
                 warm_event=phase.warm_event,
                 start_event=phase.start_event,
                 end_event=phase.end_event,
@@ -294,15 +294,6 @@ class _Build:
                 cpu=self.cpu,
                 progress=report,
             )
-
-    def _fresh_copies(self, phase: CapturedPhase) -> list[tuple[str, str]]:
-        """Copies of written files for the self-check to change: the probe ships them as they were captured."""
-        binds = []
-        for path, copy in self._written(phase).items():
-            fresh = copy.with_name(f"{copy.name}.check")
-            fresh.write_bytes(copy.read_bytes())
-            binds.append((str(fresh), path))
-        return binds
 
     def _pack(
         self,

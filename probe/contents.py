@@ -23,11 +23,12 @@ _PRIVATE_ROOT = "/private"
 
 @dataclass(frozen=True)
 class PrivateFile:
-    """A file that was open for writing when `phase` was captured: its contents then, and its own path."""
+    """A file that was open for writing when `phase` was captured: its contents and permission bits then."""
 
     phase: int
     path: str
     sha256: str
+    mode: int
 
 
 def needed_files(images: Sequence[CheckpointImages], executable: str, outputs: Iterable[str]) -> list[ContainedFile]:
@@ -64,7 +65,8 @@ def copy_written_files(image: CheckpointImages, folder: Path, outputs: Iterable[
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             target = folder / str(len(copies))
             try:
-                shutil.copyfile(file.path, target)
+                # With its permission bits: CRIU refuses to reopen a file that has others.
+                shutil.copy(file.path, target)
             except OSError as error:
                 raise ProgramUnsupported(f"{file.path}: open for writing but cannot be copied: {error}") from error
             copies[file.path] = target
@@ -75,8 +77,9 @@ def private_files(phase: int, copies: dict[str, Path]) -> tuple[list[ContainedFi
     """The same as entries of the probe."""
     contained, listed = [], []
     for path, copy in copies.items():
-        contained.append(ContainedFile(f"{_PRIVATE_ROOT}/{phase}{path}", copy, 0o600, OUTPUT))
-        listed.append(PrivateFile(phase, path, file_sha256(copy)))
+        mode = stat.S_IMODE(copy.stat().st_mode)
+        contained.append(ContainedFile(f"{_PRIVATE_ROOT}/{phase}{path}", copy, mode, OUTPUT))
+        listed.append(PrivateFile(phase, path, file_sha256(copy), mode))
     return contained, listed
 
 
@@ -114,16 +117,19 @@ class NodeFiles:
                         f"{file.path}: needed by the probe and not on this node; CRIU opens files by path. "
                         "Install it, or put any file there: the probe's own copy is shown in its place"
                     )
-                if here.stat().st_size != file.size or file_sha256(here) != file.sha256:
-                    copy = self._folder / file.sha256
+                status = here.stat()
+                differs = status.st_size != file.size or file_sha256(here) != file.sha256
+                # CRIU compares the permission bits too.
+                if differs or stat.S_IMODE(status.st_mode) != file.mode:
+                    copy = self._folder / f"{file.sha256}-{file.mode:o}"
                     if not copy.exists():
-                        self._archive.extract_file(file.sha256, copy)
+                        self._archive.extract_file(file.sha256, copy, file.mode)
                     self._binds.append((str(copy), file.path))
         return self._binds
 
-    def private_binds(self, files: Iterable[PrivateFile], phase: int, folder: Path) -> list[tuple[str, str]]:
-        """Fresh copies of the files that `phase` writes, so that nothing of this node is changed."""
-        binds = []
+    def private_copies(self, files: Iterable[PrivateFile], phase: int, folder: Path) -> list[tuple[str, str]]:
+        """(copy, path) of the files that `phase` writes, as they were at capture: nothing of this node is changed."""
+        copies = []
         for number, file in enumerate(f for f in files if f.phase == phase):
             if not Path(file.path).exists():
                 raise NodeUnfit(
@@ -131,6 +137,6 @@ class NodeFiles:
                     "(it is not changed: a private copy is shown in its place)"
                 )
             copy = folder / f"written-{number}"
-            self._archive.extract_file(file.sha256, copy, 0o600)
-            binds.append((str(copy), file.path))
-        return binds
+            self._archive.extract_file(file.sha256, copy, file.mode)
+            copies.append((str(copy), file.path))
+        return copies

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.criu import find_criu
-from checkpoint.errors import NodeUnfit, ProbeError
-from checkpoint.restore import RestoreJob
+from checkpoint.errors import NodeUnfit, NoPrediction, PhaseFailed, ProbeError
+from checkpoint.restore import RestoreJob, check_privilege
 from probe.contents import NodeFiles
 from probe.features import cpu_flags
 from probe.manifest import Manifest, PhaseRecord, this_node
@@ -84,7 +84,8 @@ def run(
     """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
 
     Everything in the file is checked before anything is restored. Needs root and CRIU. Raises ProbeFileDamaged,
-    NodeUnfit, PrivilegeMissing, CriuError, StorageError, NoPrediction where too few phases succeeded.
+    NodeUnfit, PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be
+    predicted, NoPrediction where `min_coverage` is more than the probe has.
     """
     probe_path = Path(path)
     if repeats < 1:
@@ -93,6 +94,7 @@ def run(
     with full_disk_named(Path(tempfile.gettempdir())), open_probe(probe_path) as archive:
         manifest = Manifest.from_json(archive.manifest)
         check_features(manifest)
+        check_privilege()
         criu = find_criu()
         with shown.stage("check") as report:
             archive.verify()
@@ -101,7 +103,13 @@ def run(
         with tempfile.TemporaryDirectory(prefix="probe-run-") as folder, shown.stage("run") as report, away_from(cpu):
             jobs = _jobs(archive, manifest, Path(folder))
             measured = measure_phases(jobs, criu, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report)
-    prediction = predict_from(manifest, measured, min_coverage=min_coverage)
+    try:
+        prediction = predict_from(manifest, measured, min_coverage=min_coverage)
+    except NoPrediction as error:
+        failed = [m.failure for m in measured if m.failure]
+        if not failed:
+            raise
+        raise PhaseFailed(f"{failed[0]} ({len(failed)} of {len(measured)} phases failed: {error})") from error
     return RunResult(str(probe_path), manifest, this_node(), tuple(measured), prediction)
 
 
@@ -127,12 +135,12 @@ def _jobs(
             continue
         written = folder / f"written-{phase.id}"
         written.mkdir(mode=0o700)
-        binds = [*files.binds(), *files.private_binds(manifest.private_files, phase.id, written)]
         job = RestoreJob(
             phase=phase.id,
             images=folder / f"phase-{phase.id}",
             outputs=manifest.outputs,
-            binds=binds,
+            binds=files.binds(),
+            written=files.private_copies(manifest.private_files, phase.id, written),
             warm_event=phase.warm_event,
             start_event=phase.start_event,
             end_event=phase.end_event,
