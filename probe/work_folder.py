@@ -20,7 +20,10 @@ STAGES = ("trace", "reference", "validate", "select", "capture", "self-check")
 
 _STATE = "state.json"
 _LOCK = "lock"
+_MAGIC = "work folder of probe build"
 _VERSION = 1
+_BEGUN = {_LOCK, "state.partial"}
+"""All there is where a build was killed while it opened a new folder."""
 
 
 class WorkFolder:
@@ -57,7 +60,7 @@ class WorkFolder:
             raise StorageError(f"{self.path / name}: cannot be read: {error}; build without --resume") from error
 
     def _save(self) -> None:
-        state = {"version": _VERSION, "parameters": self._parameters, "finished": self._finished}
+        state = {"magic": _MAGIC, "version": _VERSION, "parameters": self._parameters, "finished": self._finished}
         self.write_json(_STATE, state)
 
 
@@ -79,8 +82,11 @@ def work_folder(wanted: Path | None, parameters: Mapping[str, Any], *, resume: b
             shutil.rmtree(path, ignore_errors=True)
         return
     with full_disk_named(wanted):
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _refuse_foreign(wanted)
+        try:
+            wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StorageError(f"{wanted}: not a folder; give an empty or new folder as --work") from error
+        _refuse_foreign(wanted)
     with full_disk_named(wanted), (wanted / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,26 +98,36 @@ def work_folder(wanted: Path | None, parameters: Mapping[str, Any], *, resume: b
 
 
 def _refuse_foreign(path: Path) -> None:
-    if any(path.iterdir()) and not (path / _STATE).exists() and not (path / _LOCK).exists():
+    """A build empties its folder: only one that says it is a work folder may be emptied, whatever its files' names."""
+    if {entry.name for entry in path.iterdir()} <= _BEGUN:
+        return
+    try:
+        state = json.loads((path / _STATE).read_bytes())
+    except FileNotFoundError:
+        state = None
+    except ValueError as error:
+        raise StorageError(
+            f"{path / _STATE}: damaged ({error}): remove {path} if it is a build's work folder, or give another folder"
+        ) from error
+    if not isinstance(state, dict) or state.get("magic") != _MAGIC:
         raise StorageError(f"{path}: not empty and not a work folder of a build; give an empty or new folder")
 
 
 def _opened(path: Path, parameters: Mapping[str, Any], resume: bool) -> WorkFolder:
     state_file = path / _STATE
     if resume and state_file.exists():
-        try:
-            state = json.loads(state_file.read_text())
-        except (OSError, ValueError) as error:
-            raise StorageError(f"{state_file}: cannot be read: {error}; build without --resume") from error
+        state = json.loads(state_file.read_bytes())
         # Through JSON, as the stored parameters went: tuples become lists.
         now = json.loads(json.dumps(dict(parameters)))
-        if state.get("version") != _VERSION or state.get("parameters") != now:
-            changed = sorted(k for k in now if now[k] != state.get("parameters", {}).get(k))
+        before, finished = state.get("parameters"), state.get("finished")
+        if not isinstance(before, dict) or not isinstance(finished, list):
+            raise StorageError(f"{state_file}: damaged; build without --resume")
+        if state.get("version") != _VERSION or before != now:
             raise ProbeError(
-                f"{path}: was begun with other parameters ({', '.join(changed) or 'another version'}); "
+                f"{path}: was begun with other parameters ({_changed(before, now) or 'another version'}); "
                 "repeat the same command line, or build without --resume"
             )
-        return WorkFolder(path, parameters, list(state["finished"]))
+        return WorkFolder(path, parameters, [str(stage) for stage in finished])
     for entry in path.iterdir():
         if entry.name == _LOCK:
             continue
@@ -122,6 +138,18 @@ def _opened(path: Path, parameters: Mapping[str, Any], resume: bool) -> WorkFold
     folder = WorkFolder(path, parameters, [])
     folder._save()
     return folder
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Names of the parameters that differ, such as "options.interval"."""
+    names = []
+    for name, value in now.items():
+        other = before.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            names += [f"{name}.{k}" for k in sorted(value.keys() | other.keys()) if value.get(k) != other.get(k)]
+        elif value != other:
+            names.append(name)
+    return ", ".join(names)
 
 
 @contextmanager
