@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
@@ -30,7 +29,7 @@ def refuse_outside_descriptors(pid: int, name: str) -> None:
     folder = Path(f"/proc/{pid}/fd")
     for entry in sorted(folder.iterdir(), key=lambda p: int(p.name)):
         try:
-            target = os.readlink(entry)
+            target = str(entry.readlink())
         except OSError:
             continue
         kind = next((what for start, what in _KINDS.items() if target.startswith(start)), None)

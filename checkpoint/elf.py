@@ -186,7 +186,8 @@ def _eh_frame_ranges(elf: ELFFile, data: bytes) -> Addresses:
     words = raw[in_file[:, None] + np.arange(16)].view("<u4")
     begin = words[:, 2].view("<i4").astype(np.int64) + entries + 8
     sound = (words[:, 0] != 0xFFFFFFFF) & (begin == starts)
-    return np.column_stack([starts, starts + words[:, 3].astype(np.int64)])[sound]
+    ranges: Addresses = np.column_stack([starts, starts + words[:, 3].astype(np.int64)])[sound]
+    return ranges
 
 
 def _symbol_ranges(elf: ELFFile) -> Addresses:

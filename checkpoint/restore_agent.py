@@ -9,6 +9,8 @@ and reads one line of JSON from standard input (see `main`); it writes one line 
 input ends, whoever asked has gone: the agent leaves at once, and its namespace takes all its processes along.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os
@@ -19,6 +21,9 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any, Dict, List, Optional, Tuple
+
+Spec = Dict[str, Any]
 
 _EVENT_BYTES = 64
 _MS_BIND = 0x1000
@@ -26,14 +31,14 @@ _CHILD = {signal.SIGCHLD}
 _CONTINUE_AGAIN_SECONDS = 0.05
 
 
-def read_event(memory, address):
+def read_event(memory: int, address: int) -> Tuple[bool, float, float]:
     """(fired, wall seconds, CPU seconds) of the event record at `address` (checkpoint/stubs.S)."""
     raw = os.pread(memory, _EVENT_BYTES, address)
     fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", raw, 12)
     return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9
 
 
-def bind(source, target):
+def bind(source: str, target: str) -> None:
     """Show the file `source` at the path `target`, in this mount namespace only."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(source.encode(), target.encode(), None, _MS_BIND, None):
@@ -41,18 +46,18 @@ def bind(source, target):
         raise OSError(number, "bind mount on %s: %s" % (target, os.strerror(number)))
 
 
-def private_copy(spec, number):
+def private_copy(spec: Spec, number: int) -> str:
     """Where the private copy of the `number`-th written file is kept."""
     return os.path.join(spec["scratch"], "written-%d" % number)
 
 
-def refresh(spec):
+def refresh(spec: Spec) -> None:
     """Give the written files the contents they had at capture: CRIU refuses a file that has grown since."""
     for number, (source, _) in enumerate(spec["written"]):
         shutil.copy(source, private_copy(spec, number))
 
 
-def wait_for_stop(pid, deadline):
+def wait_for_stop(pid: int, deadline: float) -> Optional[int]:
     """Status of the next stop or end of `pid` as waitpid gives it; None at the deadline (time.monotonic)."""
     while True:
         found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
@@ -64,12 +69,12 @@ def wait_for_stop(pid, deadline):
         signal.sigtimedwait(_CHILD, min(left, _CONTINUE_AGAIN_SECONDS))
 
 
-def restore(spec, number):
+def restore(spec: Spec, number: int) -> Tuple[int, Optional[str]]:
     """Run CRIU once; the restored process is our child and stopped. Returns (pid, error text or None)."""
     pidfile = os.path.join(spec["scratch"], "pid-%d" % number)
     command = [*spec["criu"], "restore", "--no-default-config", "-d", "-S", "-D", spec["images"]]
     command += ["-W", spec["scratch"], "-o", "restore.log", "-v1", "--pidfile", pidfile, "--cpu-cap=none"]
-    passed = []
+    passed: List[int] = []
     for path in spec["outputs"]:
         sink = os.path.join(spec["scratch"], "output-%d-%d" % (number, len(passed)))
         fd = os.open(sink, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -85,17 +90,17 @@ def restore(spec, number):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            return None, "criu restore did not end within %g s" % spec["restore_seconds"]
+            return 0, "criu restore did not end within %g s" % spec["restore_seconds"]
     finally:
         for fd in passed:
             os.close(fd)
     if process.returncode:
-        return None, "criu restore ended with status %d" % process.returncode
+        return 0, "criu restore ended with status %d" % process.returncode
     with open(pidfile) as file:
         return int(file.read()), None
 
 
-def kill(pid):
+def kill(pid: int) -> None:
     """End the restored process and reap it."""
     try:
         os.kill(pid, signal.SIGKILL)
@@ -107,7 +112,7 @@ def kill(pid):
         pass
 
 
-def time_region(spec, pid):
+def time_region(spec: Spec, pid: int) -> Dict[str, Any]:
     """Let the restored process run to the end of its region; its stamps, or what went wrong."""
     memory = os.open("/proc/%d/mem" % pid, os.O_RDONLY)
     try:
@@ -138,7 +143,7 @@ def time_region(spec, pid):
         os.close(memory)
 
 
-def one_repeat(spec, number):
+def one_repeat(spec: Spec, number: int) -> Dict[str, Any]:
     refresh(spec)
     begun = time.monotonic()
     pid, error = restore(spec, number)
@@ -154,19 +159,19 @@ def one_repeat(spec, number):
     return result
 
 
-def refused(error):
+def refused(error: OSError) -> Dict[str, Any]:
     """The answer where this node does not let us."""
     return {"status": "node", "errno": error.errno, "detail": str(error)}
 
 
-def leave_with_parent():
+def leave_with_parent() -> None:
     """End everything here when standard input ends."""
     while sys.stdin.buffer.read(4096):
         pass
     os._exit(3)
 
 
-def main():
+def main() -> None:
     """One line in: {criu, images, scratch, outputs, binds, written, warm, start, end, repeats, cpu, ..._seconds}."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
     spec = json.loads(sys.stdin.buffer.readline())

@@ -55,7 +55,10 @@ class Registers(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_ulonglong)
-        for name in ["r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"]
+        for name in (
+            *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
+            *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
+        )
     ]
 
     def copy(self) -> Registers:
@@ -115,6 +118,19 @@ def process_state(pid: int) -> str:
             return file.read().rsplit(")", 1)[1].split()[0]
     except OSError:
         return ""
+
+
+def _reap(pid: int) -> int:
+    """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone."""
+    while True:
+        try:
+            _, status = os.waitpid(pid, _WALL)
+        except ChildProcessError:
+            return -1
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            return status
+        with contextlib.suppress(OSError, ProbeError):
+            _ptrace(_CONT, pid)
 
 
 class Tracee:
@@ -267,9 +283,10 @@ class Tracee:
 
     def _refuse_child(self, event: int) -> ProgramUnsupported:
         child = self._event_message()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        # A thread goes first: its process cannot be reaped before it. Both may stop once more on their way out.
+        with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-            os.waitpid(child, _WALL)
+        _reap(child)
         what, advice = (
             ("started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)")
             if event == _EVENT_CLONE
@@ -321,17 +338,7 @@ class Tracee:
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            while True:
-                try:
-                    _, status = os.waitpid(self.pid, _WALL)
-                except ChildProcessError:
-                    self.status = -1
-                    break
-                if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-                    self.status = status
-                    break
-                with contextlib.suppress(OSError, ProbeError):
-                    self.resume()
+            self.status = _reap(self.pid)
         self.attached = False
         if self._memory is not None:
             os.close(self._memory)
@@ -364,7 +371,7 @@ class Tracee:
     def read_counters(self, address: int, into: npt.NDArray[np.int64]) -> None:
         """Fill `into` with the 64-bit counters at `address`, while the program may be running."""
         assert self._memory is not None
-        if len(into) and os.preadv(self._memory, [memoryview(into).cast("B")], address) != into.nbytes:
+        if len(into) and os.preadv(self._memory, [into.view(np.uint8).data], address) != into.nbytes:
             raise OSError(errno.EFAULT, f"counters at {address:#x} are gone")
 
     def write(self, address: int, data: bytes) -> None:
@@ -411,4 +418,5 @@ class Tracee:
         """The value of an auxiliary vector entry (AT_*), 0 where it is absent."""
         with open(f"/proc/{self.pid}/auxv", "rb") as file:
             raw = file.read()
-        return dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16])).get(key, 0)
+        found: dict[int, int] = dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]))
+        return found.get(key, 0)

@@ -121,7 +121,7 @@ def capture(
         stops[plan.warm].append(plan)
         events[plan.warm.marker][plan.warm.count] = Event(plan.warm.count, STOP_BEFORE | STAMP)
         for place in (plan.start, plan.end):
-            events[place.marker].update()
+            events.setdefault(place.marker, {})
     wanted = {marker: list(found.values()) for marker, found in events.items()}
     captured: list[CapturedPhase] = []
     deadline = time.monotonic() + _SLOWEST * expected_seconds + DUMP_SECONDS
@@ -134,8 +134,8 @@ def capture(
             occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
             if occurrence.what in (What.TIMEOUT, What.ENDED, What.EXITING):
                 raise _never_reached(profile, waiting, occurrence.what)
-            if occurrence.what is What.STOPPED and (place := run.stopped_at(waiting)) is not None:
-                for plan in waiting.pop(place):
+            if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
+                for plan in waiting.pop(reached):
                     captured.append(run.dump(plan, criu, folder, on_dump))
                     if progress:
                         progress(len(captured))

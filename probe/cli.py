@@ -27,7 +27,7 @@ _TERMINATED_EXIT_CODE = 143
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A length of time such as 50ms or 0.1s; a bare number is seconds."""
 
     name = "duration"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, ProgramTooShort
 from probe.clustering import Clustering, FloatArray, IntArray, bic_choice, project, sweep

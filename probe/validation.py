@@ -31,6 +31,7 @@ MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""
 
 _PROGRESS_SECONDS = 0.5
+_COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared")
 
 Floats = npt.NDArray[np.float64]
 
@@ -252,7 +253,7 @@ def _sum_rows(counts: sp.csr_array, first: npt.NDArray[np.int64]) -> sp.csr_arra
 
 def save_timing(timed: TimedProfile, path: Path) -> None:
     """Write as .npz, next to the profile."""
-    scalars = ("wall_seconds", "unmarked", "missing", "out_of_order", "agreeing", "compared")
+    scalars = ("wall_seconds", *_COUNTS)
     np.savez_compressed(
         path,
         counts_data=timed.counts.data,
@@ -270,11 +271,16 @@ def load_timing(path: Path) -> TimedProfile:
             counts = sp.csr_array(
                 (z["counts_data"], z["counts_indices"], z["counts_indptr"]), shape=tuple(z["counts_shape"])
             )
+            whole: dict[str, Any] = {n: int(z[n]) for n in _COUNTS}
             return TimedProfile(
                 counts=counts,
-                **{n: z[n] for n in ("seconds", "cpu", "columns", "executions", "first_row")},
+                seconds=z["seconds"],
+                cpu=z["cpu"],
+                columns=z["columns"],
+                executions=z["executions"],
+                first_row=z["first_row"],
                 wall_seconds=float(z["wall_seconds"]),
-                **{n: int(z[n]) for n in ("unmarked", "missing", "out_of_order", "agreeing", "compared")},
+                **whole,
             )
     except (OSError, ValueError, KeyError) as error:
         raise ProbeError(f"{path}: not a readable timing: {error}; build without --resume") from error

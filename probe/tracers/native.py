@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -202,7 +203,8 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float) -> Pro
     rows, seconds = recording.rows, recording.seconds
     if len(rows) < FEWEST_INTERVALS:
         raise ProgramTooShort(
-            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {len(rows)} intervals of {recording.interval * 1e3:g} ms, "
+            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {len(rows)} intervals of "
+            f"{recording.interval * 1e3:g} ms, "
             f"at least {FEWEST_INTERVALS} are needed. Give it more work, or a shorter --interval."
         )
     matrix = _matrix(rows, recording.counters.columns)
@@ -227,15 +229,18 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float) -> Pro
 
 
 def _blocks(counters: SiteCounters, columns: npt.NDArray[np.int64]) -> BlockTable:
-    parts: list[list[npt.NDArray[np.int64]]] = [[], [], [], [], []]
+    parts: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
     for number, image in enumerate(counters.images):
         mine = columns[(columns >= image.first) & (columns < image.first + len(image.sites))] - image.first
         sites = image.sites.take(mine)
-        for part, values in zip(
-            parts,
-            (np.full(len(mine), number), sites.offset, sites.block_start, sites.block_bytes, sites.block_instructions),
-            strict=True,
-        ):
+        columns_of_image: list[npt.NDArray[Any]] = [
+            np.full(len(mine), number),
+            sites.offset,
+            sites.block_start,
+            sites.block_bytes,
+            sites.block_instructions,
+        ]
+        for part, values in zip(parts, columns_of_image, strict=True):
             part.append(values)
     joined = [np.concatenate(p) if p else np.zeros(0, dtype=np.int64) for p in parts]
     return BlockTable(
