@@ -34,11 +34,13 @@ _libc.ptrace.restype = ctypes.c_long
 
 _CONT, _GETREGS, _SETREGS, _DETACH = 7, 12, 13, 17
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
+_GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _O_FORK, _O_VFORK, _O_CLONE, _O_EXEC, _O_EXIT, _O_EXITKILL = 0x2, 0x4, 0x8, 0x10, 0x40, 0x100000
 _OPTIONS = _O_FORK | _O_VFORK | _O_CLONE | _O_EXEC | _O_EXIT | _O_EXITKILL
 _EVENT_FORK, _EVENT_VFORK, _EVENT_CLONE, _EVENT_EXEC, _EVENT_EXIT, _EVENT_STOP = 1, 2, 3, 4, 6, 128
 _WALL = 0x40000000
 _SI_KERNEL = 0x80
+_ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (2**64 - 1)
 
 _AT_ENTRY = 9
 _SYSCALL_TRAP = b"\x0f\x05\xcc"
@@ -121,16 +123,19 @@ def process_state(pid: int) -> str:
 
 
 def _reap(pid: int) -> int:
-    """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone."""
+    """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone.
+
+    SIGKILL does not end a stop at the exit event: the kernel drops signals to a process that is dying already.
+    """
     while True:
+        with contextlib.suppress(OSError, ProbeError):
+            _ptrace(_CONT, pid)
         try:
             _, status = os.waitpid(pid, _WALL)
         except ChildProcessError:
             return -1
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             return status
-        with contextlib.suppress(OSError, ProbeError):
-            _ptrace(_CONT, pid)
 
 
 class Tracee:
@@ -215,13 +220,16 @@ class Tracee:
 
         Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends
         itself is returned as STOPPED and is not delivered while attached. Starting a child or a thread raises
-        ProgramUnsupported. `timeout` in seconds; None waits for ever.
+        ProgramUnsupported. `timeout` in seconds; None waits for ever. Whatever stop comes first answers a pause
+        that was requested: only where no other comes before it is it returned as PAUSED.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             occurrence = self._next(left)
             if occurrence is not _PASSED_ON:
+                if occurrence.what is not What.TIMEOUT:
+                    self._pause_requested = False
                 return occurrence
 
     def _next(self, timeout: float | None) -> Occurrence:
@@ -245,7 +253,6 @@ class Tracee:
             if stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
                 _ptrace(_LISTEN, self.pid)
             elif self._pause_requested:
-                self._pause_requested = False
                 return Occurrence(What.PAUSED)
             else:
                 self.resume()
@@ -391,6 +398,8 @@ class Tracee:
         padded = [a & (2**64 - 1) for a in arguments] + [0] * (6 - len(arguments))
         call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9 = padded
         self.set_registers(call)
+        # A handler of the program's own may not run now: it might leave by longjmp, and never reach the trap.
+        mask = self._swap_signal_mask(_ALL_BUT_TRAP)
         try:
             self.resume()
             occurrence = self.wait(_START_SECONDS)
@@ -401,10 +410,18 @@ class Tracee:
             if self.status is None:
                 self.write(saved.rip, code)
                 self.set_registers(saved)
+                self._swap_signal_mask(mask)
         signed: int = result - 2**64 if result >= 2**63 else result
         if -4096 < signed < 0:
             raise OSError(-signed, f"system call {number} inside process {self.pid}: {os.strerror(-signed)}")
         return signed
+
+    def _swap_signal_mask(self, mask: int) -> int:
+        """Block the signals of `mask` (bit number - 1) instead of those blocked so far, which are returned."""
+        before, after = ctypes.c_uint64(), ctypes.c_uint64(mask)
+        _ptrace(_GETSIGMASK, self.pid, ctypes.sizeof(before), ctypes.addressof(before))
+        _ptrace(_SETSIGMASK, self.pid, ctypes.sizeof(after), ctypes.addressof(after))
+        return before.value
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:
         """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""
