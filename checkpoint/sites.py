@@ -12,6 +12,7 @@ data for code. Functions that show any sign of it are left alone: see `_trusted_
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -36,7 +37,7 @@ JUMP_BYTES = 5
 LONGEST_INSTRUCTION = 15
 DISPLACED, REDIRECTED = 0, 1
 
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
 _ARITHMETIC_FLAGS = RflagsBits.OF | RflagsBits.SF | RflagsBits.ZF | RflagsBits.AF | RflagsBits.CF | RflagsBits.PF
 # Only instructions that set all six flags whatever their operands: a shift by zero, or a repeat of zero, sets none.
 _FLAG_KILLERS = frozenset(
@@ -89,7 +90,7 @@ def find_sites(image: ElfImage) -> SiteTable:
     try:
         with np.load(cached, allow_pickle=False) as stored:
             return SiteTable(**{f.name: stored[f.name] for f in fields(SiteTable)})
-    except (OSError, KeyError, ValueError, EOFError):
+    except (OSError, KeyError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile):
         pass
     table = _analyse(image)
     _store(cached, table)
@@ -206,12 +207,18 @@ def _trusted_functions(functions: list[_Function], targets: set[int], data: set[
 
 
 def _blocks(function: _Function, targets: set[int]) -> Iterator[list[Instruction]]:
-    """Basic blocks: split after control transfers and before direct branch targets."""
+    """Basic blocks: split after control transfers and before direct branch targets.
+
+    Padding at a block's head is left out: behind an unconditional transfer it never runs, yet an indirect jump
+    reaches the instruction after it, and a site in the padding would count none of those.
+    """
     block: list[Instruction] = []
     for i in function.instructions:
         if block and i.ip in targets:
             yield block
             block = []
+        if not block and i.mnemonic in _PADDING:
+            continue
         block.append(i)
         if i.flow_control != FlowControl.NEXT:
             yield block
@@ -247,8 +254,6 @@ def _site_of(
     image: ElfImage, block: list[Instruction]
 ) -> tuple[int, int, int, bool, int, int, bytes, int, int, int] | None:
     """The cheapest site of a block: flags dead before flags alive, displaced before redirected."""
-    if all(i.mnemonic in _PADDING for i in block):
-        return None
     best: Instruction | None = None
     best_dead = False
     for position, i in enumerate(block):
