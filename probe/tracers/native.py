@@ -7,6 +7,7 @@ the difference of two copies as the interval's vector. Stubs that turn out hot a
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,10 +67,16 @@ class _Recording:
         self.counters.forget_unmapped(self.watch.known())
         self.install_seconds += time.monotonic() - before
 
-    def look(self, *, end_row: bool) -> None:
+    def look(self, *, end_row: bool, end_of_run: bool = False) -> None:
         """Copy the counters; ask for the removal of hot sites; at a row's end keep the difference."""
         at = time.monotonic()
-        now = self.counters.read()
+        try:
+            now = self.counters.read()
+        except OSError:
+            # Killed or replaced by execve since the last wait: the next one says so.
+            if end_of_run:
+                raise
+            return
         self.looked = _padded(self.looked, len(now))
         elapsed = at - self.looked_at
         fresh = now - self.looked
@@ -79,8 +86,9 @@ class _Recording:
             rate = np.where(self.counters.removed, 0, fresh) / elapsed
             chosen = sites_to_remove(rate, self.cost(), [*self.rows, current], self.counters.removed)
             if len(chosen):
-                self.to_remove = chosen
-                self.tracee.request_pause()
+                with contextlib.suppress(OSError):  # killed since the counters were read: the next wait says so
+                    self.tracee.request_pause()
+                    self.to_remove = chosen
         if end_row:
             self.rows.append(current)
             self.seconds.append(at - self.row_started)
@@ -171,16 +179,17 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
 
 
 def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
-    if occurrence.what is What.PAUSED and recording.to_remove is not None:
+    # Any stop answers the request for a pause, and none need follow it.
+    if recording.to_remove is not None and occurrence.what is not What.EXECUTED:
         recording.counters.remove(recording.to_remove)
         recording.to_remove = None
-    elif occurrence.what is What.BREAKPOINT:
+    if occurrence.what is What.BREAKPOINT:
         recording.watch.step_over()
         recording.install_new()
     elif occurrence.what is What.EXECUTED:
         recording.start_over()
     elif occurrence.what is What.EXITING:
-        recording.look(end_row=True)
+        recording.look(end_row=True, end_of_run=True)
 
 
 def _padded(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
