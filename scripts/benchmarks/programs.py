@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured: our own small programs with known phases, and packaged ones of different kinds.
+
+Relative file names are those of data/make_bench_data.py and data/make_hmmer_data.py; every program runs in the folder
+that holds them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OWN = Path(__file__).parents[2] / "data" / "programs" / "bin"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One command line. `package` is the distribution's (empty: built here); `expected_refusal`: no probe can be made
+    of it, and a clear message is what is measured. `environment` comes on top of an empty one."""
+
+    name: str
+    argv: tuple[str, ...]
+    kind: str
+    package: str = ""
+    stdin: str = "/dev/null"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    expected_refusal: bool = False
+
+
+def _own(name: str, kind: str, *arguments: str) -> Benchmark:
+    return Benchmark(name, (str(OWN / name), *arguments), kind)
+
+
+OWN_PROGRAMS = (
+    _own("matmul", "matrix multiplication: one phase"),
+    _own("nbody", "floating point in the caches"),
+    _own("sweep", "wavefront over a grid"),
+    _own("chase", "pointer chase through memory"),
+    _own("sorter", "four ways to sort"),
+    _own("stencil", "relaxation on a grid"),
+    _own("phases", "eight kernels, cycles per instruction from 0.2 to 40"),
+)
+
+LONG = Benchmark("phases-60s", (str(OWN / "phases"), "54"), "the same for a minute")
+
+QUICKSTART = Benchmark(
+    "hmmsearch",
+    ("hmmsearch", "--cpu", "0", "-o", "/dev/null", "families.hmm", "database.fa"),
+    "profile search, reads its input as it goes",
+    "hmmer",
+)
+
+PACKAGED = (
+    Benchmark("clustalw", ("clustalw", "-INFILE=proteins.fa", "-OUTFILE=/dev/null", "-NEWTREE=/dev/null"),
+              "multiple alignment", "clustalw"),
+    Benchmark("phyml", ("/usr/lib/phyml/bin/phyml", "-i", "alignment.phy", "-b", "0", "--r_seed", "1",
+                        "--no_memory_check", "--quiet"), "tree search, writes files", "phyml"),
+    Benchmark("perl", ("perl", "words.pl", "small.txt"), "script interpreter, memory that grows", "perl-base",
+              environment={"PERL_HASH_SEED": "0"}),
+    Benchmark("python3", ("python3", "mixture.py", "small.txt"), "script interpreter", "python3",
+              environment={"PYTHONHASHSEED": "0"}),
+    Benchmark("sqlite3", ("sqlite3", ":memory:"), "database, in a shared library", "sqlite3", stdin="queries.sql"),
+    Benchmark("gzip", ("gzip", "-9", "-c", "large.txt"), "compressor, own code", "gzip"),
+    Benchmark("bzip2", ("bzip2", "-9", "-c", "large.txt"), "compressor, in a shared library", "bzip2"),
+    Benchmark("xz", ("xz", "-T1", "-9", "-c", "small.txt"), "compressor, in a shared library", "xz-utils"),
+    Benchmark("glpsol", ("glpsol", "--lp", "facilities.lp", "-o", "/dev/null"), "integer programming, in a library",
+              "glpk-utils"),
+    Benchmark("minisat", ("minisat", "random.cnf"), "satisfiability: unpredictable branches", "minisat"),
+    Benchmark("cc1", ("cc1", "-fpreprocessed", "-O2", "-quiet", "source.i", "-o", "/dev/null"),
+              "compiler: 30 MB of code, much allocation", "gcc"),
+    Benchmark("bc", ("bc", "-l", "digits.bc"), "long numbers: one flat loop", "bc"),
+    Benchmark("xz-threads", ("xz", "-T2", "-9", "-c", "small.txt"), "starts threads", "xz-utils",
+              expected_refusal=True),
+)  # fmt: skip
+
+EVERYTHING = (*OWN_PROGRAMS, QUICKSTART, *PACKAGED)
+QUICK = ("matmul", "phases", "perl", "gzip")
+
+
+def resolved(benchmark: Benchmark) -> tuple[str, ...]:
+    """The command line with the compiler proper, which is on no PATH, in its place."""
+    if benchmark.argv[0] != "cc1":
+        return benchmark.argv
+    found = subprocess.run(["gcc", "-print-prog-name=cc1"], check=True, capture_output=True, text=True)
+    return (found.stdout.strip(), *benchmark.argv[1:])
