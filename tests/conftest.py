@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared fixtures, and a watch over every test: what it leaves behind is an error of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SESSION_VARIABLE = "PROBE_TEST_SESSION"
+"""In the environment of everything a test starts, so that strays are found wherever they were re-parented to."""
+
+_GRACE_SECONDS = 2.0
+
+
+@pytest.fixture(scope="session")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder where the test programs are built, once per session."""
+    return tmp_path_factory.mktemp("builds")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Caches and temporary folders of the tests alone. Yields the folder for temporary ones."""
+    temporary = tmp_path_factory.mktemp("t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TMPDIR", str(temporary))
+        patch.setattr("tempfile.tempdir", None)
+        patch.setenv(SESSION_VARIABLE, f"{os.getpid()}-{time.monotonic_ns()}")
+        yield temporary
+
+
+def _processes() -> dict[int, str]:
+    """Living and unreaped processes that this session started, with their command lines."""
+    mark = f"{SESSION_VARIABLE}={os.environ[SESSION_VARIABLE]}".encode()
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == os.getpid() or mark in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(folder.name)] = command or (folder / "comm").read_text().strip()
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+def _mounts() -> set[str]:
+    """Mount points below the tests' folders."""
+    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return {point for point in points if "pytest-of-" in point}
+
+
+def _locks() -> set[str]:
+    """File locks this process holds."""
+    lines = (line.split(None, 1)[1] for line in Path("/proc/locks").read_text().splitlines())
+    return {line for line in lines if line.split()[3] == str(os.getpid())}
+
+
+def _descriptors() -> dict[str, str]:
+    """Open files of this process by number; the interpreter's own and shared ones may come and go."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            found[link.name] = str(link.readlink())
+        except OSError:
+            continue
+    return {number: goal for number, goal in found.items() if goal.startswith("/proc/") and "/fd" not in goal}
+
+
+def _left(temporary: Path) -> dict[str, object]:
+    return {
+        "processes": _processes(),
+        "mounts": _mounts(),
+        "locks": _locks(),
+        "temporary files": {entry.name for entry in temporary.iterdir()},
+        "shared memory": {entry.name for entry in Path("/dev/shm").iterdir()},
+        "descriptors of processes": _descriptors(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(own_places: Path) -> Iterator[None]:
+    """No process, mount, lock, descriptor, shared memory or temporary file outlives a test."""
+    before = _left(own_places)
+    yield
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while (after := _more(before, _left(own_places))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not after, f"left behind: {after}"
+
+
+def _more(before: dict[str, object], after: dict[str, object]) -> dict[str, list[object]]:
+    """What `after` has that `before` had not, by kind; kinds without any are left out."""
+    added: dict[str, list[object]] = {}
+    for kind, things in after.items():
+        earlier, later = before[kind], things
+        assert isinstance(earlier, (set, dict)) and isinstance(later, (set, dict))
+        fresh = [things[x] if isinstance(things, dict) else x for x in later if x not in earlier]
+        if fresh:
+            added[kind] = fresh
+    return added

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the test programs under the counting stubs, for comparison with plain runs and with the truth."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from checkpoint.counting import CountedImage, SiteCounters
+from checkpoint.loading import LoadWatch
+from checkpoint.program import Program, Streams, resolve_program
+from checkpoint.sites import SiteTable
+from checkpoint.tracee import Tracee, What
+
+SECONDS = 30.0
+"""No test program runs longer than a part of this; a test that waits for more has failed."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A finished run: what it wrote and its status as subprocess reports it."""
+
+    stdout: str
+    stderr: str
+    status: int
+
+
+@contextmanager
+def streams_of(folder: Path | None = None) -> Iterator[Streams]:
+    """Empty files for the output of one run."""
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        yield Streams(Path(made) / "stdout", Path(made) / "stderr")
+
+
+def program_of(path: Path, *arguments: str, stdin: str = "/dev/null") -> Program:
+    """As the tests' plain runs: a fixed small environment."""
+    env = {"PATH": os.defpath, "LC_ALL": "C"}
+    env |= {k: v for k, v in os.environ.items() if k == "PROBE_TEST_SESSION"}
+    return resolve_program([str(path), *arguments], stdin=stdin, env=env)
+
+
+def ended(streams: Streams, status: int) -> Ended:
+    return Ended(streams.stdout.read_text(), streams.stderr.read_text(), os.waitstatus_to_exitcode(status))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One traced run: the counters as they were when the program was about to exit."""
+
+    end: Ended
+    images: list[CountedImage]
+    counts: npt.NDArray[np.int64]
+    installed: list[int]
+
+    def image(self, path: Path) -> tuple[SiteTable, npt.NDArray[np.int64]]:
+        """Sites of the image at `path` and the executions of each."""
+        found = next(i for i in self.images if Path(i.path) == path.resolve())
+        return found.sites, self.counts[found.first : found.first + len(found.sites)]
+
+    def executions(self, path: Path, address: int) -> int | None:
+        """Executions of the block that holds the instruction at `address`; None where it is not counted."""
+        sites, counts = self.image(path)
+        held = (sites.block_start <= address) & (address < sites.block_start + sites.block_bytes)
+        found = counts[held]
+        assert len(found) <= 1, "blocks overlap"
+        return int(found[0]) if len(found) else None
+
+
+def count_run(
+    program: Program,
+    *,
+    while_running: Callable[[Tracee, SiteCounters], None] | None = None,
+    every: float = 0.01,
+) -> Counted:
+    """Run `program` with a counter at every site, to its end.
+
+    `while_running` is called every `every` seconds with the process running and may pause it itself.
+    """
+    with streams_of() as streams, Tracee.start(program, streams) as tracee:
+        watch, counters = LoadWatch(tracee), SiteCounters(tracee)
+        watch.arm()
+        installed = [counters.install(i) for i in watch.new_images()]
+        tracee.resume()
+        while True:
+            occurrence = tracee.wait(every if while_running else SECONDS)
+            if occurrence.what is What.TIMEOUT:
+                assert while_running, "the program hangs"
+                while_running(tracee, counters)
+                continue
+            if occurrence.what is What.EXITING:
+                counts = counters.read()
+                tracee.resume()
+                last = tracee.wait(SECONDS)
+                assert last.what is What.ENDED
+                return Counted(ended(streams, last.status), counters.images, counts, installed)
+            if occurrence.what is What.BREAKPOINT:
+                watch.step_over()
+                installed += [counters.install(i) for i in watch.new_images()]
+                counters.forget_unmapped(watch.known())
+            elif occurrence.what is What.EXECUTED:
+                tracee.run_to_entry()
+                watch, counters = LoadWatch(tracee), SiteCounters(tracee)
+                watch.arm()
+                installed += [counters.install(i) for i in watch.new_images()]
+            tracee.resume()
