@@ -130,7 +130,9 @@ class LoadWatch:
                 bias = headers - vaddr
             elif kind == _PT_DYNAMIC:
                 dynamic = vaddr
-        if dynamic is None or bias is None:  # static PIE programs have a dynamic section, but neither PT_PHDR nor loader
+        if (
+            dynamic is None or bias is None
+        ):  # static PIE programs have a dynamic section, but neither PT_PHDR nor loader
             return 0
         address = dynamic + bias
         for _ in range(_MOST_DYNAMIC_ENTRIES):
