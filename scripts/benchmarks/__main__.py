@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import extras
-import report
-from measure import measure
-from programs import EVERYTHING, OWN, PACKAGED, QUICK, QUICKSTART, Benchmark
-
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+import extras  # noqa: E402
+import report  # noqa: E402
+from measure import measure  # noqa: E402
+from programs import EVERYTHING, OWN, PACKAGED, QUICK, QUICKSTART, Benchmark  # noqa: E402
+
 HERE = ROOT / "build" / "bench"
 
 

@@ -28,6 +28,7 @@ from probe.profile import load_profile
 from probe.validation import load_timing
 
 COMMAND_SECONDS = 3600
+_PROBE = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from probe.cli import main; main()"
 _REFUSED = 1000
 
 
@@ -39,7 +40,7 @@ def environment(benchmark: Benchmark) -> dict[str, str]:
 
 def probe_command(benchmark: Benchmark, data: Path, *arguments: str) -> tuple[int, str, str]:
     """Run `probe ARGUMENTS`; its exit status, output and messages."""
-    command = [sys.executable, "-m", "probe", *arguments]
+    command = [sys.executable, "-c", _PROBE, *arguments]
     done = subprocess.run(
         command, cwd=data, env=environment(benchmark), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=COMMAND_SECONDS,

@@ -72,7 +72,7 @@ def table(records: Sequence[Record]) -> str:
         else:
             said = record.get("refused") or record.get("failure") or "no figures"
             word = "refused, as it should be" if "refused" in record else "FAILED"
-            remarks.append(f"{record['name']}: {word}: {said}")
+            remarks.append(f"{record['name']}: {word}: {said.splitlines()[-1]}")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
