@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +18,17 @@ import numpy.typing as npt
 
 from checkpoint.counting import CountedImage, SiteCounters
 from checkpoint.loading import LoadWatch
+from checkpoint.markers import Marker, MarkerSet
 from checkpoint.program import Program, Streams, resolve_program
 from checkpoint.sites import SiteTable
+from checkpoint.stubs import Event
 from checkpoint.tracee import Tracee, What
 
 SECONDS = 30.0
 """No test program runs longer than a part of this; a test that waits for more has failed."""
+
+
+_SINGLESTEP, _WALL = 9, 0x40000000
 
 
 @dataclass(frozen=True)
@@ -110,3 +118,52 @@ def count_run(
                 watch.arm()
                 installed += [counters.install(i) for i in watch.new_images()]
             tracee.resume()
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A process with markers, as `marked` makes it."""
+
+    tracee: Tracee
+    watch: LoadWatch
+    markers: MarkerSet
+    streams: Streams
+
+
+def compile_small(folder: Path, name: str, source: str, *flags: str) -> Path:
+    """A program of one test's own, from C source."""
+    (folder / f"{name}.c").write_text(source)
+    command = ["cc", "-O2", "-Wall", "-Werror", "-fPIE", "-pie", *flags, "-o", name, f"{name}.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / name
+
+
+def single_step(tracee: Tracee) -> None:
+    """Execute one instruction of the stopped process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    assert libc.ptrace(_SINGLESTEP, tracee.pid, None, None) == 0
+    _, status = os.waitpid(tracee.pid, _WALL)
+    assert os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTRAP, status
+
+
+def to_exit(tracee: Tracee, watch: LoadWatch, markers: MarkerSet) -> None:
+    """Let the stopped process run to its exit event; markers of libraries are installed on the way."""
+    while True:
+        tracee.resume()
+        occurrence = tracee.wait(SECONDS)
+        if occurrence.what is What.EXITING:
+            return
+        assert occurrence.what is What.BREAKPOINT, occurrence
+        watch.step_over()
+        markers.install_new(watch)
+
+
+@contextmanager
+def marked(program: Program, wanted: Mapping[Marker, Sequence[Event]]) -> Iterator[Marked]:
+    """A process at its entry point with its markers installed, and killed at the end."""
+    with streams_of() as streams, Tracee.start(program, streams) as tracee:
+        watch, markers = LoadWatch(tracee), MarkerSet(tracee, wanted)
+        watch.arm()
+        markers.install_new(watch)
+        yield Marked(tracee, watch, markers, streams)
