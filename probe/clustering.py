@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 FloatArray = npt.NDArray[np.float64]
@@ -87,6 +86,10 @@ def sweep(
     Every k is tried because BIC is not monotone in k: a bisection misses good ones. One thread, so that sums
     are formed in one order and the result depends on the seeds alone.
     """
+    # Importing it takes most of a second, which every command would pay for; and it must be there before its threads
+    # are limited.
+    from sklearn.cluster import KMeans
+
     if len(points) == 0:
         return []
     distinct = len(np.unique(np.round(points, 12), axis=0))
