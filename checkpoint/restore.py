@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
 import json
@@ -36,6 +37,8 @@ _REGION_SLACK = 100.0
 
 _LONGEST_LINE = 1 << 16
 _AGENT = Path(__file__).with_name("restore_agent.py")
+_LAZY_AGENT = Path(__file__).with_name("lazy_agent.py")
+_TOUCHED = "touched"
 _NAMESPACES = ("--pid", "--mount", "--fork", "--mount-proc", "--kill-child", "--propagation", "private")
 
 _LIKELY_CAUSES = {
@@ -80,6 +83,14 @@ class RegionTime:
     restore: float
 
 
+class PageDropped(PhaseFailed):
+    """A page that was dropped from a checkpoint was asked for after all."""
+
+    def __init__(self, message: str, address: int) -> None:
+        super().__init__(message)
+        self.address = address
+
+
 def check_privilege() -> None:
     """Raise PrivilegeMissing where nothing can be restored because of who we are."""
     if os.geteuid() != 0:
@@ -95,30 +106,72 @@ def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu:
     check_privilege()
     limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
     with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
-        spec = {
-            "criu": list(criu.command),
-            "images": str(job.images),
-            "scratch": folder,
-            "outputs": list(job.outputs),
-            "binds": [list(b) for b in job.binds],
-            "written": [list(w) for w in job.written],
-            "warm": job.warm_event,
-            "start": job.start_event,
-            "end": job.end_event,
-            "repeats": repeats,
-            "cpu": cpu,
-            "restore_seconds": RESTORE_SECONDS,
-            "region_seconds": limit,
-        }
-        lines = _run_agent(spec, limit + RESTORE_SECONDS)
+        spec = _spec(job, criu, folder, limit, cpu) | {"repeats": repeats}
+        lines = _run_agent(_AGENT, spec, limit + RESTORE_SECONDS)
         if len(lines) < repeats and lines[-1].get("status") == "ok":
             raise PhaseFailed(f"phase {job.phase}: the restore agent ended after {len(lines)} of {repeats} repeats")
         return [_region_time(job, line, Path(folder)) for line in lines]
 
 
-def _run_agent(spec: dict[str, Any], line_seconds: float) -> list[dict[str, Any]]:
+def observe_touches(
+    job: RestoreJob,
+    criu: Criu,
+    runs: Sequence[tuple[int, int, int]],
+    pages: Path,
+    *,
+    scratch: Path,
+    margin: float,
+    dropped: Sequence[tuple[int, int]] = (),
+) -> list[int]:
+    """Restore one phase lazily: addresses of the pages it touches, in order, lowest bit set for a write.
+
+    `runs` (address, pages, flags) and `pages` are its page map and pages image. It runs to its region's end and
+    `margin` seconds further. Pages of the runs `dropped` (address, pages) must not be asked for: raises PageDropped.
+    Raises PhaseFailed and the others as `time_phase`.
+    """
+    check_privilege()
+    limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
+    with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
+        spec = _spec(job, criu, folder, limit, None) | {
+            "options": ["--lazy-pages"],
+            "runs": [list(r) for r in runs],
+            "pages": str(pages),
+            "margin_seconds": margin,
+            "guard": [list(d) for d in dropped],
+        }
+        line = _run_agent(_LAZY_AGENT, spec, limit + RESTORE_SECONDS + margin)[0]
+        if line.get("status") == "dropped":
+            raise PageDropped(
+                f"phase {job.phase}: the page at {int(line['address']):#x} was dropped and is asked for",
+                line["address"],
+            )
+        _region_time(job, line, Path(folder))
+        touched = array.array("Q")
+        touched.frombytes((Path(folder) / _TOUCHED).read_bytes())
+        return touched.tolist()
+
+
+def _spec(job: RestoreJob, criu: Criu, folder: str, limit: float, cpu: int | None) -> dict[str, Any]:
+    return {
+        "criu": list(criu.command),
+        "options": [],
+        "images": str(job.images),
+        "scratch": folder,
+        "outputs": list(job.outputs),
+        "binds": [list(b) for b in job.binds],
+        "written": [list(w) for w in job.written],
+        "warm": job.warm_event,
+        "start": job.start_event,
+        "end": job.end_event,
+        "cpu": cpu,
+        "restore_seconds": RESTORE_SECONDS,
+        "region_seconds": limit,
+    }
+
+
+def _run_agent(script: Path, spec: dict[str, Any], line_seconds: float) -> list[dict[str, Any]]:
     """Start the agent and collect its lines; each has `line_seconds`. The agent is gone on return."""
-    command = ["unshare", *_NAMESPACES, sys.executable, "-I", str(_AGENT)]
+    command = ["unshare", *_NAMESPACES, sys.executable, "-I", str(script)]
     try:
         agent = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True

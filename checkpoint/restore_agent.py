@@ -74,6 +74,7 @@ def restore(spec: Spec, number: int) -> Tuple[int, Optional[str]]:
     pidfile = os.path.join(spec["scratch"], "pid-%d" % number)
     command = [*spec["criu"], "restore", "--no-default-config", "-d", "-S", "-D", spec["images"]]
     command += ["-W", spec["scratch"], "-o", "restore.log", "-v1", "--pidfile", pidfile, "--cpu-cap=none"]
+    command += spec["options"]
     passed: List[int] = []
     for path in spec["outputs"]:
         sink = os.path.join(spec["scratch"], "output-%d-%d" % (number, len(passed)))
@@ -171,19 +172,24 @@ def leave_with_parent() -> None:
     os._exit(3)
 
 
+def prepare(spec: Spec) -> None:
+    """Take on the processor and the files of the phase. Raises OSError."""
+    if spec["cpu"] is not None:
+        os.sched_setaffinity(0, {spec["cpu"]})
+    for source, target in spec["binds"]:
+        bind(source, target)
+    refresh(spec)
+    for number, (_, target) in enumerate(spec["written"]):
+        bind(private_copy(spec, number), target)
+
+
 def main() -> None:
-    """One line in: {criu, images, scratch, outputs, binds, written, warm, start, end, repeats, cpu, ..._seconds}."""
+    """One line in: {criu, options, images, scratch, outputs, binds, written, warm, start, end, repeats, cpu, ...}."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
     spec = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=leave_with_parent, daemon=True).start()
     try:
-        if spec["cpu"] is not None:
-            os.sched_setaffinity(0, {spec["cpu"]})
-        for source, target in spec["binds"]:
-            bind(source, target)
-        refresh(spec)
-        for number, (_, target) in enumerate(spec["written"]):
-            bind(private_copy(spec, number), target)
+        prepare(spec)
     except OSError as error:
         print(json.dumps(refused(error)), flush=True)
         os._exit(0)

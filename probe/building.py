@@ -10,32 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
 
 from checkpoint.criu import Criu, find_criu
-from checkpoint.errors import NoPrediction, PrivilegeMissing, ProbeError, ProgramTooShort, StorageError
-from checkpoint.images import read_checkpoint
+from checkpoint.errors import PrivilegeMissing, ProgramTooShort, StorageError
 from checkpoint.program import DEFAULT_ISA, Program, Streams, check_randomisation_control, resolve_program
 from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, capture, plan_regions
-from probe.contents import copy_written_files, needed_files, private_files
-from probe.features import needed_features
-from probe.manifest import Manifest, PhaseRecord, this_node
+from probe.contents import copy_written_files
+from probe.manifest import Manifest
+from probe.measures import interval_times, vectors, work
 from probe.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
 from probe.outputs import compare_outputs
+from probe.packing import Findings, pack, written_copies
 from probe.profile import Profile, load_profile, save_profile
 from probe.progress import Display, Silent
+from probe.reducing import ReducedPhase, reduce_phases
 from probe.reference import DEFAULT_RUNS, Reference, measure_reference, output_streams, plain_run_names
 from probe.selection import Selection, SelectionOptions, select_phases
 from probe.tracers import trace_program
 from probe.validation import TimedProfile, load_timing, save_timing, validate
 from probe.work_folder import WorkFolder, full_disk_named, work_folder
-from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
+from reducer.archive import ArchiveSizes
+from reducer.reduction import Reduction
 
 DEFAULT_WARMUP = 1
 DEFAULT_REPEATS = 5
-LEAST_COVERAGE = 0.9
 _STREAMS = "capture"
 
 
@@ -49,6 +48,7 @@ class BuildOptions:
     isa: str = DEFAULT_ISA
     runs: int = DEFAULT_RUNS
     repeats: int = DEFAULT_REPEATS
+    reduce: Reduction = "drop"
     selection: SelectionOptions = field(default_factory=SelectionOptions)
 
     def to_json(self) -> dict[str, Any]:
@@ -156,11 +156,16 @@ class _Build:
         timed = self._validate(profile, reference)
         selection = self._select(profile, timed, reference)
         captured = self._capture(profile, timed, selection)
-        measured = self._self_check(captured, timed)
+        reduced = self._reduce(captured, timed)
+        measured = self._self_check(captured, reduced, timed)
+        found = Findings(
+            self.program, profile, reference, timed, selection, captured, reduced, measured, self._outputs(),
+            self.options.selection.seed, [*self.warnings, *_kept_whole(reduced, self.options.reduce)],
+        )  # fmt: skip
         with self.display.stage("pack") as report:
-            built = self._pack(target, profile, reference, timed, selection, captured, measured)
+            manifest, sizes = pack(target, self.folder.path, found)
             report(1.0)
-        return built
+        return BuiltProbe(target, manifest, sizes)
 
     def _trace(self) -> Profile:
         path = self.folder.file("profile.npz")
@@ -266,25 +271,34 @@ class _Build:
     def _outputs(self) -> tuple[str, str]:
         return (str(self.folder.file(f"{_STREAMS}.stdout")), str(self.folder.file(f"{_STREAMS}.stderr")))
 
-    def _written(self, phase: CapturedPhase) -> dict[str, Path]:
-        return {path: self.folder.path / copy for path, copy in phase.written.items()}
+    def _job(self, phase: CapturedPhase, images: str, timed: TimedProfile) -> RestoreJob:
+        seconds = timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum()
+        return RestoreJob(
+            phase=phase.phase,
+            images=self.folder.file(images),
+            outputs=self._outputs(),
+            binds=(),
+            written=[(str(copy), path) for path, copy in written_copies(self.folder.path, phase).items()],
+            warm_event=phase.warm_event,
+            start_event=phase.start_event,
+            end_event=phase.end_event,
+            expected_seconds=float(seconds),
+        )
 
-    def _self_check(self, captured: list[CapturedPhase], timed: TimedProfile) -> list[MeasuredPhase]:
-        jobs = []
-        for phase in captured:
-            seconds = float(timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum())
-            job = RestoreJob(
-                phase=phase.phase,
-                images=self.folder.file(phase.folder),
-                outputs=self._outputs(),
-                binds=(),
-                written=[(str(copy), path) for path, copy in self._written(phase).items()],
-                warm_event=phase.warm_event,
-                start_event=phase.start_event,
-                end_event=phase.end_event,
-                expected_seconds=seconds,
-            )
-            jobs.append((job, None))
+    def _reduce(self, captured: list[CapturedPhase], timed: TimedProfile) -> list[ReducedPhase]:
+        if self.folder.is_finished("reduce"):
+            return [ReducedPhase.from_json(r) for r in self.folder.read_json("reduced.json")]
+        jobs = [(self._job(p, p.folder, timed), float(timed.seconds[p.interval])) for p in captured]
+        with self.display.stage("reduce") as report:
+            reduced = reduce_phases(jobs, self.criu, how=self.options.reduce, folder=self.folder.path, progress=report)
+        self.folder.write_json("reduced.json", [r.to_json() for r in reduced])
+        self.folder.finish("reduce")
+        return reduced
+
+    def _self_check(
+        self, captured: list[CapturedPhase], reduced: list[ReducedPhase], timed: TimedProfile
+    ) -> list[MeasuredPhase]:
+        jobs = [(self._job(p, r.folder, timed), None) for p, r in zip(captured, reduced, strict=True)]
         with self.display.stage("self-check") as report:
             return measure_phases(
                 jobs,
@@ -295,139 +309,8 @@ class _Build:
                 progress=report,
             )
 
-    def _pack(
-        self,
-        target: Path,
-        profile: Profile,
-        reference: Reference,
-        timed: TimedProfile,
-        selection: Selection,
-        captured: list[CapturedPhase],
-        measured: list[MeasuredPhase],
-    ) -> BuiltProbe:
-        images = [read_checkpoint(self.folder.file(c.folder)) for c in captured]
-        files = needed_files(images, os.path.realpath(self.program.executable), self._outputs())
-        private = []
-        for phase in captured:
-            contained, listed = private_files(phase.phase, self._written(phase))
-            files += contained
-            private += listed
-        records = _records(profile, timed, selection, captured, measured)
-        _require_coverage(records, measured)
-        manifest = Manifest(
-            argv=self.program.argv,
-            executable=self.program.executable,
-            cwd=self.program.cwd,
-            stdin=self.program.stdin,
-            isa=self.program.isa,
-            tracer=profile.tracer,
-            unit=profile.unit,
-            interval=profile.interval,
-            intervals=timed.intervals,
-            reference_node=this_node(),
-            reference=reference,
-            timing_seconds=timed.wall_seconds,
-            timing_cpu_seconds=float(timed.cpu.sum()),
-            trace_seconds=profile.cpu_seconds if reference.clock == "cpu" else float(profile.seconds.sum()),
-            sites=profile.installed_sites,
-            removed_sites=profile.removed_sites,
-            install_seconds=profile.install_seconds,
-            boundaries={
-                "all": profile.intervals - 1,
-                "unmarked": timed.unmarked,
-                "missing": timed.missing,
-                "out_of_order": timed.out_of_order,
-                "markers_agreeing": timed.agreeing,
-                "markers_compared": timed.compared,
-            },
-            work_unit="counted instructions",
-            total_work=float(work(profile, timed).sum()),
-            phases=tuple(records),
-            dropped_time_share=selection.dropped_time_share,
-            selection_error=selection.selection_error,
-            held_out_error=selection.held_out_error,
-            seed=self.options.selection.seed,
-            cpu_features=tuple(needed_features(profile)),
-            outputs=self._outputs(),
-            private_files=tuple(private),
-            warnings=tuple(self.warnings),
-        )
-        sizes = write_probe(
-            target,
-            manifest.to_json(),
-            [PhaseCheckpoint(c.phase, self.folder.file(c.folder)) for c in captured],
-            _distinct(files),
-        )
-        return BuiltProbe(target, manifest, sizes)
 
-
-def _distinct(files: list[ContainedFile]) -> list[ContainedFile]:
-    return list({f.original_path: f for f in files}.values())
-
-
-def vectors(profile: Profile, timed: TimedProfile) -> sp.csr_array:
-    """Basic-block vectors of the timed intervals, M x B."""
-    return sp.csr_array(timed.counts.multiply(profile.blocks.instructions[None, :].astype(np.float64)))
-
-
-def work(profile: Profile, timed: TimedProfile) -> npt.NDArray[np.float64]:
-    """Counted instructions of the timed intervals, shape (M,)."""
-    return np.asarray(timed.counts @ profile.blocks.instructions.astype(np.float64), dtype=np.float64)
-
-
-def interval_times(timed: TimedProfile, reference: Reference) -> npt.NDArray[np.float64]:
-    """Seconds of the timed intervals by the program's clock, shape (M,); above zero."""
-    times = timed.cpu if reference.clock == "cpu" else timed.seconds
-    return np.maximum(times, 1e-9)
-
-
-def _records(
-    profile: Profile,
-    timed: TimedProfile,
-    selection: Selection,
-    captured: list[CapturedPhase],
-    measured: list[MeasuredPhase],
-) -> list[PhaseRecord]:
-    by_id = {p.id: p for p in selection.phases}
-    amounts = work(profile, timed)
-    begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
-    records = []
-    for phase, result in zip(captured, measured, strict=True):
-        chosen = by_id[phase.phase]
-        at = chosen.representative
-        records.append(
-            PhaseRecord(
-                id=chosen.id,
-                representative=at,
-                intervals=len(chosen.members),
-                weight=chosen.weight,
-                time_share=chosen.time_share,
-                spread=chosen.seconds_spread,
-                work=float(amounts[at]),
-                started=float(begins[at]),
-                t_run=float(timed.seconds[at]),
-                cpu_run=float(timed.cpu[at]),
-                t_ref=tuple(t.wall for t in result.times),
-                cpu_ref=tuple(t.cpu for t in result.times),
-                warm_ref=float(np.median([t.warm for t in result.times])) if result.times else 0.0,
-                warmup=phase.warmup,
-                warm_event=phase.warm_event,
-                start_event=phase.start_event,
-                end_event=phase.end_event,
-                failure=result.failure,
-            )
-        )
-    return records
-
-
-def _require_coverage(records: list[PhaseRecord], measured: list[MeasuredPhase]) -> None:
-    """Raise the first phase's error where too little of the run could be restored."""
-    coverage = sum(r.time_share for r in records if r.t_ref)
-    if coverage >= LEAST_COVERAGE:
-        return
-    first: ProbeError | None = next((m.error for m in measured if m.error is not None), None)
-    if first is not None:
-        raise first
-    raise NoPrediction(
-        f"the phases chosen cover {coverage:.0%} of the run, {LEAST_COVERAGE:.0%} are needed; allow more --max-phases"
-    )
+def _kept_whole(reduced: list[ReducedPhase], how: Reduction) -> list[str]:
+    if how == "none":
+        return []
+    return [f"phase {r.phase} was kept whole: {r.whole}" for r in reduced if r.whole]

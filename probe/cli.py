@@ -22,6 +22,7 @@ from probe.doctor import run_doctor
 from probe.progress import display_for
 from probe.selection import SelectionOptions
 from probe.tracers import TRACERS
+from reducer.reduction import REDUCTIONS, Reduction
 
 _TERMINATED_EXIT_CODE = 143
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
@@ -83,6 +84,14 @@ def doctor(fix: bool, as_json: bool) -> None:
 @_TRACER
 @_ISA
 @_STDIN
+@click.option(
+    "--reduce",
+    "how",
+    type=click.Choice(REDUCTIONS),
+    default="drop",
+    show_default=True,
+    help="What becomes of pages that a phase does not touch.",
+)
 @click.option("--work", type=click.Path(path_type=Path), help="Keep every stage's result in this folder.")
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
 @_JSON
@@ -98,6 +107,7 @@ def build(
     tracer: str,
     isa: str,
     stdin: str,
+    how: Reduction,
     work: Path | None,
     resume: bool,
     as_json: bool,
@@ -110,6 +120,7 @@ def build(
         interval=interval,
         warmup=warmup,
         isa=isa,
+        reduce=how,
         selection=SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed),
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))

@@ -30,6 +30,8 @@ class PhaseRecord:
     warm_ref                    the warm-up, restored on the reference node
     warmup                      intervals of warm-up
     *_event                     addresses of event records (checkpoint/stubs.S)
+    raw_pages, kept_pages       pages of the checkpoint as CRIU wrote it, and in the probe
+    touched_pages               pages the phase touches; `whole` says why a phase was not reduced
     """
 
     id: int
@@ -49,6 +51,10 @@ class PhaseRecord:
     warm_event: int
     start_event: int
     end_event: int
+    raw_pages: int
+    kept_pages: int
+    touched_pages: int
+    whole: str = ""
     failure: str = ""
 
     def restore_error(self, clock: str) -> float | None:
@@ -93,6 +99,7 @@ class Manifest:
     cpu_features: tuple[str, ...]
     outputs: tuple[str, ...]
     private_files: tuple[PrivateFile, ...]
+    raw_bytes: int
     warnings: tuple[str, ...] = field(default=())
 
     @property

@@ -22,7 +22,7 @@ def show(path: Path | str) -> dict[str, Any]:
         archive.verify()
         manifest = Manifest.from_json(archive.manifest)
         files = [{"path": f.path, "purpose": f.purpose, "size": f.size, "sha256": f.sha256} for f in archive.files]
-        size, raw = archive.size_bytes, archive.raw_bytes
+        size = archive.size_bytes
     clock = manifest.reference.clock
     return {
         "format_version": FORMAT_VERSION,
@@ -43,7 +43,7 @@ def show(path: Path | str) -> dict[str, Any]:
         "sites": {"installed": manifest.sites, "removed": manifest.removed_sites, "seconds": manifest.install_seconds},
         "boundaries": manifest.boundaries,
         "size_bytes": size,
-        "raw_bytes": raw,
+        "raw_bytes": manifest.raw_bytes,
         "coverage": sum(p.time_share for p in manifest.phases if p.t_ref),
         "phases": [
             {
@@ -57,6 +57,7 @@ def show(path: Path | str) -> dict[str, Any]:
                 "t_ref": statistics.median(p.cpu_ref if clock == "cpu" else p.t_ref) if p.t_ref else None,
                 "restore_error": p.restore_error(clock),
                 "warmup_intervals": p.warmup,
+                "pages": {"raw": p.raw_pages, "kept": p.kept_pages, "touched": p.touched_pages},
                 "status": "ok" if p.t_ref else "failed",
                 "failure": p.failure,
             }
@@ -81,6 +82,10 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value * 1e3:.2f}"
 
 
 def _bytes(value: int) -> str:
@@ -108,13 +113,13 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
-    for name in ("phase", "at", "intervals", "weight", "time share", "T_run", "T_ref", "restore error", "status"):
-        table.add_column(name, justify="right")
+    for name in ("phase", "at s", "intervals", "weight", "time", "T_run ms", "T_ref ms", "restore", "kept", "status"):
+        table.add_column(name, justify="right", no_wrap=True)
     for p in d["phases"]:
         table.add_row(
-            str(p["id"]), _seconds(p["started_seconds"]), str(p["intervals"]), _percent(p["weight"]),
-            _percent(p["time_share"]), _seconds(p["t_run"]), _seconds(p["t_ref"]), _percent(p["restore_error"], 2),
-            p["status"],
+            str(p["id"]), f"{p['started_seconds']:.2f}", str(p["intervals"]), _percent(p["weight"]),
+            _percent(p["time_share"]), _milliseconds(p["t_run"]), _milliseconds(p["t_ref"]),
+            _percent(p["restore_error"]), _percent(p["pages"]["kept"] / max(1, p["pages"]["raw"])), p["status"],
         )  # fmt: skip
     console.print(table)
     for file in d["files"]:

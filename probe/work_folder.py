@@ -16,7 +16,7 @@ from typing import Any
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
 
-STAGES = ("trace", "reference", "validate", "select", "capture", "self-check")
+STAGES = ("trace", "reference", "validate", "select", "capture", "reduce")
 
 _STATE = "state.json"
 _LOCK = "lock"

@@ -19,44 +19,67 @@ MOST_OVERHEAD = 0.06
 
 MARKERS_KEPT = 3
 MARKER_FIRINGS = 20
-"""Every interval keeps this many sites that executed at least this often, or its boundaries have no marker."""
+"""Every interval keeps so many sites that executed at least so often, or its boundaries have no marker."""
+
+CHEAP_LOAD = 0.003
+"""Of those kept, all but the first must cost less than this share of the interval."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One interval as counted: the columns that executed, and how often."""
+    """One interval as counted: the columns that executed, how often, and in how many seconds."""
 
     columns: Ints
     executions: Ints
+    seconds: float
 
 
-def sites_to_remove(
-    recent: npt.NDArray[np.float64], cost: npt.NDArray[np.float64], rows: Sequence[Row], removed: npt.NDArray[np.bool_]
-) -> Ints:
-    """Columns to remove now, hottest first; empty where the cost is bearable.
+def hottest_sites(rate: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]) -> Ints:
+    """Columns whose removal makes the cost bearable, hottest first; empty where it is.
 
-    `recent`: executions per second of every column just now; `cost`: seconds per execution of every column;
-    `rows`: all intervals so far, the newest included; `removed`: what is gone already.
-    A flat hot loop keeps its least hot sites, whatever they cost: without one the stretch could not be marked.
+    `rate`: executions per second of every column just now; `cost`: seconds per execution of every column.
     """
-    load = recent * cost
+    load = rate * cost
     total = float(load.sum())
     if total <= MOST_OVERHEAD:
         return np.zeros(0, dtype=np.int64)
     order = np.argsort(-load)
     after = total - np.cumsum(load[order])
     wanted = order[: int(np.searchsorted(-after, -MOST_OVERHEAD / 2)) + 1]
-    wanted = wanted[load[wanted] > 0]
+    return wanted[load[wanted] > 0].astype(np.int64)
+
+
+def sites_to_remove(
+    wanted: Ints, cost: npt.NDArray[np.float64], rows: Sequence[Row], removed: npt.NDArray[np.bool_]
+) -> Ints:
+    """Those of `wanted` that every interval in `rows` can do without; `removed`: what is gone already.
+
+    A flat hot loop keeps its least hot site, whatever it costs: without one the stretch could not be marked. The
+    last of `rows` must be a stretch that began after `wanted` was chosen. A stretch in which a new loop has just
+    begun still shows the sites of the code before it, and the loop would lose all of its own.
+    """
     gone = removed.copy()
     gone[wanted] = True
     kept: set[int] = set()
     for row in rows:
-        firm = row.columns[row.executions >= MARKER_FIRINGS]
-        alive = firm[~removed[firm]]
-        missing = min(MARKERS_KEPT, len(alive)) - int((~gone[alive]).sum())
-        if missing > 0:
-            doomed = alive[gone[alive]]
-            cheapest = doomed[np.argsort(load[doomed], kind="stable")][:missing]
-            kept.update(int(c) for c in cheapest)
-            gone[cheapest] = False
+        kept.update(_needed(row, cost, gone, removed).tolist())
     return np.array([c for c in wanted.tolist() if c not in kept], dtype=np.int64)
+
+
+def _needed(
+    row: Row, cost: npt.NDArray[np.float64], gone: npt.NDArray[np.bool_], removed: npt.NDArray[np.bool_]
+) -> Ints:
+    """Columns that must stay for the sake of one interval; takes them back from `gone`."""
+    firm = (row.executions >= MARKER_FIRINGS) & ~removed[row.columns]
+    columns, executions = row.columns[firm], row.executions[firm]
+    doomed = gone[columns]
+    left = int((~doomed).sum())
+    if left >= MARKERS_KEPT or not doomed.any():
+        return np.zeros(0, dtype=np.int64)
+    load = executions[doomed] * cost[columns[doomed]] / row.seconds
+    order = np.argsort(load, kind="stable")
+    spared = order[: MARKERS_KEPT - left]
+    spared = spared[(load[spared] < CHEAP_LOAD) | ((np.arange(len(spared)) == 0) & (left == 0))]
+    back: Ints = columns[doomed][spared]
+    gone[back] = False
+    return back

@@ -24,7 +24,7 @@ from checkpoint.program import Program, Streams
 from checkpoint.tracee import Occurrence, Tracee, What
 from probe.exit_status import check_exit
 from probe.profile import BlockTable, Profile
-from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, sites_to_remove
+from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 
 NAME, UNIT = "native", "seconds"
 DEFAULT_INTERVAL = 0.05
@@ -32,6 +32,8 @@ SHORTEST_INTERVAL = 0.005
 MOST_INTERVALS = 20_000
 FEWEST_INTERVALS = 5
 
+_SHORTEST_LOOK = 1e-4
+_NONE = np.zeros(0, dtype=np.int64)
 _LOOKS_PER_INTERVAL = 4
 """Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long."""
 
@@ -51,6 +53,7 @@ class _Recording:
     started: float = 0.0
     looked_at: float = 0.0
     row_started: float = 0.0
+    too_hot: npt.NDArray[np.int64] = field(default_factory=lambda: _NONE)
     to_remove: npt.NDArray[np.int64] | None = None
     prologue: float = 0.0
     install_seconds: float = 0.0
@@ -81,20 +84,28 @@ class _Recording:
         elapsed = at - self.looked_at
         fresh = now - self.looked
         self.looked, self.looked_at = now, at
-        current = _row(now - _padded(self.before, len(now)))
-        if elapsed > 1e-4 and self.to_remove is None and not end_row:
-            rate = np.where(self.counters.removed, 0, fresh) / elapsed
-            chosen = sites_to_remove(rate, self.cost(), [*self.rows, current], self.counters.removed)
-            if len(chosen):
-                with contextlib.suppress(OSError):  # killed since the counters were read: the next wait says so
-                    self.tracee.request_pause()
-                    self.to_remove = chosen
+        current = _row(now - _padded(self.before, len(now)), max(at - self.row_started, 1e-6))
+        if elapsed > _SHORTEST_LOOK and self.to_remove is None:
+            self._cool_down(fresh, elapsed, current)
         if end_row:
             self.rows.append(current)
             self.seconds.append(at - self.row_started)
             self.before, self.row_started = now, at
             if len(self.rows) > MOST_INTERVALS:
                 self._halve()
+
+    def _cool_down(self, fresh: npt.NDArray[np.int64], elapsed: float, current: Row) -> None:
+        """Remove the sites that were too hot at the last look, as far as this look shows that they can go."""
+        cost, removed = self.cost(), self.counters.removed
+        if len(self.too_hot):
+            chosen = sites_to_remove(self.too_hot, cost, [*self.rows, current, _row(fresh, elapsed)], removed)
+            self.too_hot = _NONE
+            if len(chosen):
+                with contextlib.suppress(OSError):  # killed since the counters were read: the next wait says so
+                    self.tracee.request_pause()
+                    self.to_remove = chosen
+            return
+        self.too_hot = hottest_sites(np.where(removed, 0, fresh) / elapsed, cost)
 
     def _halve(self) -> None:
         """Merge neighbours: a long run keeps its memory bounded, its intervals grow."""
@@ -107,6 +118,7 @@ class _Recording:
             Row(
                 even.indices[even.indptr[i] : even.indptr[i + 1]].astype(np.int64),
                 even.data[even.indptr[i] : even.indptr[i + 1]],
+                self.rows[2 * i].seconds + self.rows[2 * i + 1].seconds,
             )
             for i in range(pairs)
         ] + tail
@@ -123,7 +135,7 @@ class _Recording:
         self.watch.arm()
         self.rows.clear()
         self.seconds.clear()
-        self.to_remove = None
+        self.too_hot, self.to_remove = _NONE, None
         self.install_new()
         self.begin()
         self.prologue = self.started - self.tracee.started_at
@@ -196,9 +208,9 @@ def _padded(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
     return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
 
 
-def _row(difference: npt.NDArray[np.int64]) -> Row:
+def _row(difference: npt.NDArray[np.int64], seconds: float) -> Row:
     columns = np.flatnonzero(difference > 0)
-    return Row(columns.astype(np.int64), difference[columns])
+    return Row(columns.astype(np.int64), difference[columns], seconds)
 
 
 def _matrix(rows: list[Row], columns: int) -> sp.csr_array:

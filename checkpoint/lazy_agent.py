@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restores one phase lazily and reports which pages it touches, in what order. Build time only.
+
+`criu restore --lazy-pages` leaves the private anonymous pages out and hands us a userfaultfd (userfaultfd(2)): the
+kernel then asks us for every page at its first touch, whether the program or the kernel on its behalf touches it.
+We answer each request and copy nothing in advance, so the requests are the touched set.
+
+Started like restore_agent.py, in the same namespaces, with the same line of JSON and three entries more: `runs`
+(address, pages, flags of every page run, in the order of the pages image), `pages` (its path), and `margin_seconds`,
+for which the process runs on behind the region's end. Answers with one line as restore_agent does, and writes the
+touched pages to `touched` in the scratch folder: 64-bit addresses in order, lowest bit set where it was a write. With
+`guard` (address, pages), pages of these runs were dropped: the first one asked for ends the run with status "dropped".
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import ctypes
+import errno
+import fcntl
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from checkpoint.restore_agent import kill, leave_with_parent, prepare, read_event, refused, restore
+
+_PAGE = 4096
+_UFFDIO_COPY, _UFFDIO_ZEROPAGE = 0xC028AA03, 0xC020AA04
+_EVENT_PAGEFAULT, _EVENT_FORK, _EVENT_REMAP, _EVENT_REMOVE, _EVENT_UNMAP = 0x12, 0x13, 0x14, 0x15, 0x16
+_WRITE_FAULT = 1
+_MESSAGE_BYTES = 32
+_LAZY = 2
+TOUCHED = "touched"
+_POLL_MILLISECONDS = 20
+
+
+class PageServer(threading.Thread):
+    """Answers page faults until the process is gone; `touched` grows in the order of the first touches."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(Path(spec["scratch"]) / "lazy-pages.socket"))
+        self._listener.listen(1)
+        self._listener.settimeout(spec["restore_seconds"])
+        with open(spec["pages"], "rb") as file:
+            self._image = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._image))
+        self._starts: list[int] = []
+        self._offsets: list[tuple[int, int]] = []
+        offset = 0
+        for address, pages, flags in spec["runs"]:
+            if flags & _LAZY:
+                self._starts.append(address)
+                self._offsets.append((address + pages * _PAGE, offset))
+            offset += pages * _PAGE
+        self._guard = sorted((a, a + pages * _PAGE) for a, pages in spec.get("guard", ()))
+        self._moved: list[tuple[int, int, int]] = []
+        self.touched = array.array("Q")
+        self.dropped: int | None = None
+        self.failure = ""
+        self._finished = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._serve()
+        except (OSError, TimeoutError, ValueError, struct.error) as error:
+            self.failure = f"page server: {error}"
+
+    def finish(self) -> None:
+        """Stop serving; the process must be gone, or its next fault waits for ever."""
+        self._finished.set()
+        self.join(5.0)
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.settimeout(10.0)
+            _pid = connection.recv(4)
+            _, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(4))
+            descriptor = array.array("i", ancillary[0][2])[0]
+            try:
+                self._answer(connection, descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _answer(self, connection: socket.socket, descriptor: int) -> None:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.register(connection, select.POLLIN)
+        while not self._finished.is_set():
+            for ready, event in poll.poll(_POLL_MILLISECONDS):
+                if ready == connection.fileno():
+                    if not connection.recv(4):
+                        poll.unregister(connection)
+                    continue
+                if event & (select.POLLHUP | select.POLLERR) and not event & select.POLLIN:
+                    return
+                try:
+                    message = os.read(descriptor, _MESSAGE_BYTES)
+                except BlockingIOError:
+                    continue
+                if not message:
+                    return
+                self._handle(descriptor, message)
+
+    def _handle(self, descriptor: int, message: bytes) -> None:
+        kind = message[0]
+        if kind == _EVENT_PAGEFAULT:
+            flags, address = struct.unpack_from("<QQ", message, 8)
+            self._page(descriptor, address & ~(_PAGE - 1), flags & _WRITE_FAULT)
+        elif kind == _EVENT_REMAP:
+            source, target, length = struct.unpack_from("<QQQ", message, 8)
+            self._moved.append((target, target + length, source))
+        elif kind in (_EVENT_REMOVE, _EVENT_UNMAP):
+            start, end = struct.unpack_from("<QQ", message, 8)
+            # What is mapped there from now on is fresh: its pages are zero, whatever the image holds.
+            self._moved.append((start, end, -1))
+
+    def _original(self, address: int) -> int:
+        """The address that a page had in the checkpoint; -1 where it did not exist then."""
+        for start, end, source in reversed(self._moved):
+            if start <= address < end:
+                if source < 0:
+                    return -1
+                address = source + (address - start)
+        return address
+
+    def _page(self, descriptor: int, address: int, write: int) -> None:
+        original = self._original(address)
+        offset = self._offset(original) if original >= 0 else None
+        if offset is not None:
+            request = bytearray(struct.pack("<QQQQq", address, self._base + offset, _PAGE, 0, 0))
+            self._ioctl(descriptor, _UFFDIO_COPY, request)
+            self.touched.append(original | write)
+            return
+        if original >= 0 and self.dropped is None and self._is_dropped(original):
+            self.dropped = original
+        self._ioctl(descriptor, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<QQQq", address, _PAGE, 0, 0)))
+
+    def _ioctl(self, descriptor: int, request: int, argument: bytearray) -> None:
+        while True:
+            try:
+                fcntl.ioctl(descriptor, request, argument)
+                return
+            except OSError as error:
+                # EEXIST: two faults on one page; EAGAIN: the mappings are just changing; ENOENT, ESRCH: gone.
+                if error.errno == errno.EAGAIN:
+                    continue
+                if error.errno in (errno.EEXIST, errno.ENOENT, errno.ESRCH):
+                    return
+                raise
+
+    def _offset(self, address: int) -> int | None:
+        position = bisect.bisect_right(self._starts, address) - 1
+        if position < 0 or address >= self._offsets[position][0]:
+            return None
+        return self._offsets[position][1] + address - self._starts[position]
+
+    def _is_dropped(self, address: int) -> bool:
+        position = bisect.bisect_right(self._guard, (address, 1 << 63)) - 1
+        return position >= 0 and address < self._guard[position][1]
+
+
+def wait_for_stop(server: PageServer, pid: int, deadline: float) -> int | None:
+    """As restore_agent.wait_for_stop, but also returns None once a dropped page was asked for."""
+    while server.dropped is None and not server.failure:
+        found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() > deadline:
+            return None
+        signal.sigtimedwait({signal.SIGCHLD}, 0.01)
+    return None
+
+
+def observe(spec: dict[str, Any], server: PageServer, pid: int) -> dict[str, Any]:
+    """Run the restored process through its region and the margin behind it."""
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + spec["region_seconds"]
+        os.kill(pid, signal.SIGCONT)
+        while True:
+            status = wait_for_stop(server, pid, deadline)
+            if server.dropped is not None:
+                return {"status": "dropped", "address": server.dropped}
+            if server.failure:
+                return {"status": "node", "detail": server.failure}
+            if status is None:
+                return {"status": "timeout", "detail": f"no region end within {spec['region_seconds']:g} s"}
+            if os.WIFSIGNALED(status):
+                return {"status": "killed", "signal": os.WTERMSIG(status)}
+            if os.WIFEXITED(status):
+                return {"status": "exited", "code": os.WEXITSTATUS(status)}
+            warm, start, end = (read_event(memory, spec[name]) for name in ("warm", "start", "end"))
+            if end[0]:
+                break
+            os.kill(pid, signal.SIGCONT)
+        if spec["margin_seconds"] > 0:
+            os.kill(pid, signal.SIGCONT)
+            wait_for_stop(server, pid, time.monotonic() + spec["margin_seconds"])
+        return {"status": "ok", "wall": end[1] - start[1], "cpu": end[2] - start[2], "warm": start[1] - warm[1]}
+    finally:
+        os.close(memory)
+
+
+def main() -> None:
+    """One line in, one line out."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    spec = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+    try:
+        prepare(spec)
+        server = PageServer(spec)
+    except OSError as error:
+        print(json.dumps(refused(error)), flush=True)
+        os._exit(0)
+    server.start()
+    pid, error_text = restore(spec, 0)
+    if error_text is not None:
+        result: dict[str, Any] = {"status": "restore", "detail": error_text}
+    else:
+        try:
+            result = observe(spec, server, pid)
+        except OSError as error:
+            result = refused(error)
+        kill(pid)
+        server.finish()
+        (Path(spec["scratch"]) / TOUCHED).write_bytes(server.touched.tobytes())
+        result["restore_seconds"] = 0.0
+    print(json.dumps(result), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a profile and its timing run say of each interval together: vector, work, time."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from probe.profile import Profile
+from probe.reference import Reference
+from probe.validation import TimedProfile
+
+WORK_UNIT = "counted instructions"
+
+
+def vectors(profile: Profile, timed: TimedProfile) -> sp.csr_array:
+    """Basic-block vectors of the timed intervals, M x B."""
+    return sp.csr_array(timed.counts.multiply(profile.blocks.instructions[None, :].astype(np.float64)))
+
+
+def work(profile: Profile, timed: TimedProfile) -> npt.NDArray[np.float64]:
+    """Counted instructions of the timed intervals, shape (M,)."""
+    return np.asarray(timed.counts @ profile.blocks.instructions.astype(np.float64), dtype=np.float64)
+
+
+def interval_times(timed: TimedProfile, reference: Reference) -> npt.NDArray[np.float64]:
+    """Seconds of the timed intervals by the program's clock, shape (M,); above zero."""
+    times = timed.cpu if reference.clock == "cpu" else timed.seconds
+    return np.maximum(times, 1e-9)

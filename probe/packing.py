@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last stage: everything that was found out becomes one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from checkpoint.errors import NoPrediction, ProbeError
+from checkpoint.images import read_checkpoint
+from checkpoint.program import Program
+from probe.capture import CapturedPhase
+from probe.contents import needed_files, private_files
+from probe.features import needed_features
+from probe.manifest import Manifest, PhaseRecord, this_node
+from probe.measures import WORK_UNIT, work
+from probe.measuring import MeasuredPhase
+from probe.profile import Profile
+from probe.reducing import ReducedPhase, touched_file
+from probe.reference import Reference
+from probe.selection import Selection
+from probe.validation import TimedProfile
+from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
+
+LEAST_COVERAGE = 0.9
+"""Share of the time that the restored phases must hold, or there is no probe."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the stages before left. The sequences of phases have one order."""
+
+    program: Program
+    profile: Profile
+    reference: Reference
+    timed: TimedProfile
+    selection: Selection
+    captured: Sequence[CapturedPhase]
+    reduced: Sequence[ReducedPhase]
+    measured: Sequence[MeasuredPhase]
+    outputs: tuple[str, ...]
+    seed: int
+    warnings: Sequence[str]
+
+
+def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
+    """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
+    NoPrediction, where too little of the run was restored."""
+    images = [read_checkpoint(folder / c.folder) for c in found.captured]
+    files = needed_files(images, os.path.realpath(found.program.executable), found.outputs)
+    private = []
+    for phase in found.captured:
+        contained, listed = private_files(phase.phase, written_copies(folder, phase))
+        files += contained
+        private += listed
+    records = _records(found)
+    _require_coverage(records, found.measured)
+    profile, timed, program = found.profile, found.timed, found.program
+    by_cpu = found.reference.clock == "cpu"
+    manifest = Manifest(
+        argv=program.argv,
+        executable=program.executable,
+        cwd=program.cwd,
+        stdin=program.stdin,
+        isa=program.isa,
+        tracer=profile.tracer,
+        unit=profile.unit,
+        interval=profile.interval,
+        intervals=timed.intervals,
+        reference_node=this_node(),
+        reference=found.reference,
+        timing_seconds=timed.wall_seconds,
+        timing_cpu_seconds=float(timed.cpu.sum()),
+        trace_seconds=profile.cpu_seconds if by_cpu else float(profile.seconds.sum()),
+        sites=profile.installed_sites,
+        removed_sites=profile.removed_sites,
+        install_seconds=profile.install_seconds,
+        boundaries={
+            "all": profile.intervals - 1,
+            "unmarked": timed.unmarked,
+            "missing": timed.missing,
+            "out_of_order": timed.out_of_order,
+            "markers_agreeing": timed.agreeing,
+            "markers_compared": timed.compared,
+        },
+        work_unit=WORK_UNIT,
+        total_work=float(work(profile, timed).sum()),
+        phases=tuple(records),
+        dropped_time_share=found.selection.dropped_time_share,
+        selection_error=found.selection.selection_error,
+        held_out_error=found.selection.held_out_error,
+        seed=found.seed,
+        cpu_features=tuple(needed_features(profile)),
+        outputs=found.outputs,
+        private_files=tuple(private),
+        raw_bytes=sum(r.raw_bytes for r in found.reduced),
+        warnings=tuple(found.warnings),
+    )
+    touched = {
+        f"touched-{r.phase}": touched_file(folder, r.phase).read_bytes()
+        for r in found.reduced
+        if touched_file(folder, r.phase).exists()
+    }
+    checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
+    sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), touched)
+    return manifest, sizes
+
+
+def written_copies(folder: Path, phase: CapturedPhase) -> dict[str, Path]:
+    """Copies of the files that `phase` had open for writing, by their paths."""
+    return {path: folder / copy for path, copy in phase.written.items()}
+
+
+def _distinct(files: list[ContainedFile]) -> list[ContainedFile]:
+    return list({f.original_path: f for f in files}.values())
+
+
+def _records(found: Findings) -> list[PhaseRecord]:
+    by_id = {p.id: p for p in found.selection.phases}
+    timed = found.timed
+    amounts = work(found.profile, timed)
+    begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
+    records = []
+    for phase, reduced, result in zip(found.captured, found.reduced, found.measured, strict=True):
+        chosen = by_id[phase.phase]
+        at = chosen.representative
+        records.append(
+            PhaseRecord(
+                id=chosen.id,
+                representative=at,
+                intervals=len(chosen.members),
+                weight=chosen.weight,
+                time_share=chosen.time_share,
+                spread=chosen.seconds_spread,
+                work=float(amounts[at]),
+                started=float(begins[at]),
+                t_run=float(timed.seconds[at]),
+                cpu_run=float(timed.cpu[at]),
+                t_ref=tuple(t.wall for t in result.times),
+                cpu_ref=tuple(t.cpu for t in result.times),
+                warm_ref=float(np.median([t.warm for t in result.times])) if result.times else 0.0,
+                warmup=phase.warmup,
+                warm_event=phase.warm_event,
+                start_event=phase.start_event,
+                end_event=phase.end_event,
+                raw_pages=reduced.raw_pages,
+                kept_pages=reduced.kept_pages,
+                touched_pages=reduced.touched,
+                whole=reduced.whole,
+                failure=result.failure,
+            )
+        )
+    return records
+
+
+def _require_coverage(records: list[PhaseRecord], measured: Sequence[MeasuredPhase]) -> None:
+    """Raise the first phase's error where too little of the run could be restored."""
+    coverage = sum(r.time_share for r in records if r.t_ref)
+    if coverage >= LEAST_COVERAGE:
+        return
+    first: ProbeError | None = next((m.error for m in measured if m.error is not None), None)
+    if first is not None:
+        raise first
+    raise NoPrediction(
+        f"the phases chosen cover {coverage:.0%} of the run, {LEAST_COVERAGE:.0%} are needed; allow more --max-phases"
+    )

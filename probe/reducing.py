@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reduce stage: every phase loses the pages it does not touch, and is tried once without them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from checkpoint.criu import Criu
+from checkpoint.errors import PhaseFailed
+from checkpoint.images import read_checkpoint
+from checkpoint.restore import RestoreJob
+from reducer.reduction import Reduction, reduce_checkpoint
+from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set
+
+
+@dataclass(frozen=True)
+class ReducedPhase:
+    """A phase's checkpoint as it will be shipped.
+
+    `folder` below the work folder; `raw_bytes` and `raw_pages` of the checkpoint as CRIU wrote it; `kept_pages` of it
+    in `folder`; `touched` counts pages touched; `whole` says why nothing was taken out ("" if something was).
+    """
+
+    phase: int
+    folder: str
+    raw_bytes: int
+    raw_pages: int
+    kept_pages: int
+    touched: int
+    whole: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> ReducedPhase:
+        return ReducedPhase(**value)
+
+
+def touched_file(folder: Path, phase: int) -> Path:
+    """Where the stage leaves a phase's touched pages: little-endian 64-bit addresses in order of first touch."""
+    return folder / f"touched-{phase}.bin"
+
+
+def reduce_phases(
+    jobs: Sequence[tuple[RestoreJob, float]],
+    criu: Criu,
+    *,
+    how: Reduction,
+    folder: Path,
+    progress: Callable[[float], None],
+) -> list[ReducedPhase]:
+    """Reduce every phase; the second part of a job is its region's seconds.
+
+    A phase that fails while it is observed, or asks for a page that was taken out, is kept whole and says why.
+    """
+    done = []
+    for number, (job, seconds) in enumerate(jobs):
+        done.append(_reduce(job, seconds, criu, how, folder))
+        progress((number + 1) / len(jobs))
+    return done
+
+
+def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder: Path) -> ReducedPhase:
+    images = read_checkpoint(job.images)
+    raw = sum(path.stat().st_size for path in job.images.glob("*.img"))
+    whole = ReducedPhase(job.phase, job.images.name, raw, images.pages, images.pages, 0, "as asked (--reduce none)")
+    if how == "none":
+        return whole
+    target = folder / f"{job.images.name}-reduced"
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        touched = record_touched_set(job, images, criu, scratch=folder, region_seconds=seconds)
+    except PhaseFailed as error:
+        return replace(whole, whole=f"its touched set could not be recorded: {error}")
+    touched_file(folder, job.phase).write_bytes(touched.address.astype("<u8").tobytes())
+    keep = pages_to_keep(images, touched)
+    reduced = reduce_checkpoint(images, keep, target, how)
+    if how == "drop":
+        try:
+            job = replace(job, images=target)
+            check_reduced(job, read_checkpoint(target), reduced.dropped, criu, scratch=folder)
+        except PhaseFailed as error:
+            shutil.rmtree(target, ignore_errors=True)
+            return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")
+    return ReducedPhase(job.phase, target.name, raw, images.pages, int(np.count_nonzero(keep)), len(touched), "")

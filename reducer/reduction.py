@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Taking the untouched pages out of a checkpoint.
+
+`drop` removes them from page map and pages image: at restore they are zero pages on demand. `zero` is the thesis's
+way: they stay and become zeros, so that the layout of the images is what CRIU wrote.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from checkpoint.images import CheckpointImages
+from checkpoint.pagemap import PAGE_SIZE, PageRun, write_pagemap
+from reducer.touched_set import with_positions
+from reducer.unpack import storage_errors
+
+Reduction = Literal["drop", "zero", "none"]
+REDUCTIONS: tuple[Reduction, ...] = ("drop", "zero", "none")
+
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A reduced checkpoint: its folder, pages kept and pages taken out (as runs)."""
+
+    folder: Path
+    kept: int
+    dropped: tuple[PageRun, ...]
+
+    @property
+    def dropped_pages(self) -> int:
+        return sum(run.pages for run in self.dropped)
+
+
+def reduce_checkpoint(images: CheckpointImages, keep: npt.NDArray[np.bool_], folder: Path, how: Reduction) -> Reduced:
+    """Write the checkpoint to `folder` (new) with only the pages that `keep` flags. StorageError on a full disk.
+
+    `keep` has one flag per page in the order of the pages image. On any error `folder` is removed.
+    """
+    kept_runs, dropped = _split(images, keep)
+    with storage_errors("write", folder, int(keep.sum()) * PAGE_SIZE):
+        folder.mkdir(mode=0o700, parents=True)
+        try:
+            for path in images.folder.glob("*.img"):
+                if path.name != images.pages_image.name:
+                    shutil.copyfile(path, folder / path.name)
+            target = folder / images.pages_image.name
+            if how == "drop":
+                _copy_pages(images.pages_image, target, keep)
+                pagemap = next(images.folder.glob("pagemap-[0-9]*.img"))
+                write_pagemap(folder / pagemap.name, images.pages_id, kept_runs)
+            else:
+                _zero_pages(images.pages_image, target, keep)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return Reduced(folder, int(keep.sum()), tuple(dropped))
+
+
+def _split(images: CheckpointImages, keep: npt.NDArray[np.bool_]) -> tuple[list[PageRun], list[PageRun]]:
+    """The page map's runs cut into those kept and those dropped."""
+    kept: list[PageRun] = []
+    dropped: list[PageRun] = []
+    for run, first in with_positions(images.page_runs):
+        for low, high, flag in _stretches(keep[first : first + run.pages]):
+            part = PageRun(run.vaddr + low * PAGE_SIZE, high - low, run.flags)
+            (kept if flag else dropped).append(part)
+    return kept, dropped
+
+
+def _stretches(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, bool]]:
+    """(first, end, value) of each stretch of equal flags."""
+    if not len(flags):
+        return
+    edges = np.flatnonzero(flags[1:] != flags[:-1]) + 1
+    bounds = [0, *edges.tolist(), len(flags)]
+    for low, high in itertools.pairwise(bounds):
+        yield low, high, bool(flags[low])
+
+
+def _copy_pages(source: Path, target: Path, keep: npt.NDArray[np.bool_]) -> None:
+    with source.open("rb") as pages, target.open("xb", buffering=0) as out:
+        for low, high, flag in _stretches(keep):
+            if flag:
+                _copy(pages, out, low * PAGE_SIZE, (high - low) * PAGE_SIZE)
+
+
+def _zero_pages(source: Path, target: Path, keep: npt.NDArray[np.bool_]) -> None:
+    """As `_copy_pages`, but with holes for what is dropped: holes read as zeros."""
+    with source.open("rb") as pages, target.open("xb", buffering=0) as out:
+        out.truncate(len(keep) * PAGE_SIZE)
+        for low, high, flag in _stretches(keep):
+            if flag:
+                out.seek(low * PAGE_SIZE)
+                _copy(pages, out, low * PAGE_SIZE, (high - low) * PAGE_SIZE)
+
+
+def _copy(source: IO[bytes], out: IO[bytes], offset: int, size: int) -> None:
+    while size:
+        done = os.sendfile(out.fileno(), source.fileno(), offset, min(size, _CHUNK))
+        if not done:
+            raise OSError(f"{source.name}: ends before its page map does")
+        offset += done
+        size -= done

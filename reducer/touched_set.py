@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The touched set of a phase: the pages it needs, found by restoring it lazily once.
+
+The thesis took it from a Pin trace and lost six phases of one program to accesses across a page border. The kernel's
+own page faults miss nothing: both pages of such an access fault, and so does a page that only a system call writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from checkpoint.criu import Criu
+from checkpoint.images import CheckpointImages
+from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE, PageRun
+from checkpoint.restore import RestoreJob, observe_touches
+
+MARGIN_SHARE = 0.1
+"""The phase runs on for this share of its region behind the end, so that a slightly longer region finds its pages."""
+
+_RED_ZONE = 128
+
+
+@dataclass(frozen=True)
+class TouchedSet:
+    """Pages touched from the warm-up's start to the margin behind the region, in order of the first touch.
+
+    `address` (page aligned) and `written` (the first touch was a write) have one length.
+    """
+
+    address: npt.NDArray[np.uint64]
+    written: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+def record_touched_set(
+    job: RestoreJob, images: CheckpointImages, criu: Criu, *, scratch: Path, region_seconds: float
+) -> TouchedSet:
+    """Restore the phase lazily and note every first touch. Errors as checkpoint.restore.time_phase."""
+    found = observe_touches(
+        job, criu, images.page_runs, images.pages_image, scratch=scratch, margin=MARGIN_SHARE * region_seconds
+    )
+    raw = np.array(found, dtype=np.uint64)
+    page = raw & ~np.uint64(PAGE_SIZE - 1)
+    _, first = np.unique(page, return_index=True)
+    first.sort()
+    return TouchedSet(page[first], (raw[first] & np.uint64(1)).astype(bool))
+
+
+def check_reduced(
+    job: RestoreJob, reduced: CheckpointImages, dropped: Sequence[PageRun], criu: Criu, *, scratch: Path
+) -> None:
+    """Restore the reduced phase once with a guard on every dropped page. Raises PageDropped, or as time_phase."""
+    guard = [(run.vaddr, run.pages) for run in dropped]
+    observe_touches(job, criu, reduced.page_runs, reduced.pages_image, scratch=scratch, margin=0.0, dropped=guard)
+
+
+def pages_to_keep(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[np.bool_]:
+    """One flag per page of the pages image, in its order.
+
+    Kept besides the touched ones: everything CRIU does not restore lazily (copied file pages, the vDSO: without its
+    own page a private file mapping would silently show the file's bytes), the top of the stack and the thread's area.
+    """
+    keep = np.zeros(images.pages, dtype=bool)
+    registers = images.registers
+    always = {
+        address & ~(PAGE_SIZE - 1)
+        for name, reach in (("sp", _RED_ZONE), ("fs_base", 0))
+        if (value := registers.get(name))
+        for address in (value - reach, value)
+    }
+    wanted = np.union1d(touched.address, np.array(sorted(always), dtype=np.uint64))
+    for run, first in with_positions(images.page_runs):
+        if not run.flags & PAGE_LAZY:
+            keep[first : first + run.pages] = True
+            continue
+        low, high = np.searchsorted(wanted, np.array([run.vaddr, run.end], dtype=np.uint64))
+        inside = (wanted[low:high] - np.uint64(run.vaddr)) // np.uint64(PAGE_SIZE)
+        keep[first + inside.astype(np.int64)] = True
+    return keep
+
+
+def with_positions(runs: Sequence[PageRun]) -> Iterator[tuple[PageRun, int]]:
+    """Each run with the position of its first page in the pages image."""
+    position = 0
+    for run in runs:
+        yield run, position
+        position += run.pages
