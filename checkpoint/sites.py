@@ -11,7 +11,9 @@ data for code. Functions that show any sign of it are left alone: see `_trusted_
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -90,7 +92,7 @@ def find_sites(image: ElfImage) -> SiteTable:
     try:
         with np.load(cached, allow_pickle=False) as stored:
             return SiteTable(**{f.name: stored[f.name] for f in fields(SiteTable)})
-    except (OSError, KeyError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile):
+    except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile):
         pass
     table = _analyse(image)
     _store(cached, table)
@@ -99,13 +101,12 @@ def find_sites(image: ElfImage) -> SiteTable:
 
 def _store(path: Path, table: SiteTable) -> None:
     """Keep `table` for the next run; a cache that cannot be written costs time, nothing else."""
-    partial = path.with_name(f"{path.name}.{hash(id(table)) & 0xFFFF:x}.npz")
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        np.savez(partial, **{f.name: getattr(table, f.name) for f in fields(table)})
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            partial = Path(folder) / path.name
+            np.savez(partial, **{f.name: getattr(table, f.name) for f in fields(table)})
+            partial.replace(path)
 
 
 def decode_functions(image: ElfImage) -> Iterator[_Function]:
