@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation says what the program does: compared with the code and with real output, both ways."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import click
+import numpy as np
+import pytest
+from programs import build
+
+import probe
+from checkpoint import errors
+from probe.cli import cli
+from probe.doctor import Repair, examine, report_json
+from probe.prediction import PredictionOptions
+from probe.tracers.native import DEFAULT_INTERVAL
+from probe.work_folder import STAGES
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 120.0
+
+SHELL_CODES = {"0", "2", "129", "130", "143"}
+"""Exit codes that are not an error class of ours: success, wrong usage, and the signals that end a command."""
+
+UNSHOWN_DEFAULTS = {
+    "interval": f"{DEFAULT_INTERVAL * 1e3:g}ms",
+    "min_coverage": f"{PredictionOptions().min_coverage:g}",
+}
+"""Options whose default is decided behind the command line."""
+
+TYPES: dict[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "text": (str,),
+    "list": (list,),
+    "object": (dict,),
+    "true/false": (bool,),
+    "null": (type(None),),
+}
+
+
+def pages() -> list[Path]:
+    found = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "pintools").glob("*.md")]
+    assert len(found) > 10
+    return sorted(found)
+
+
+@cache
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def section(name: str, heading: str) -> str:
+    """The part of a page below a heading, up to the next one of the same or a higher level."""
+    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", text_of(name), re.S | re.M)
+    assert found, f"{name} has no section {heading!r}"
+    return found[2]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Cells of all tables in `text`, without heads and lines of dashes."""
+    tables = re.findall(r"^\|.*\n\|[-| :]+\|\n((?:\|.*\n?)*)", text, re.M)
+    lines = [line for table in tables for line in table.splitlines()]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+# -- a real probe, and what the commands say of it
+
+
+def command(*arguments: str | Path, cwd: Path | None = None, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "probe", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def documented(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small probe and a profile, by the names that the pages use."""
+    folder = tmp_path_factory.mktemp("documented")
+    program = [str(build("nbody", builds)), "150"]
+    command("build", "-q", "-o", folder / "hmmsearch.probe", "--interval", "20ms", "--max-phases", "3", "--", *program)
+    command("trace", "-q", "-o", folder / "sorter.profile", "--interval", "20ms", "--", *program)
+    (folder / "input.dat").touch()
+    return folder
+
+
+def keys(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key path of a JSON value with its value; `[]` for list items, `<phase>` for keys that are numbers."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            inside = f"{path}.{'<phase>' if name.isdigit() else name}".lstrip(".")
+            yield inside, inner
+            yield from keys(inner, inside)
+    elif isinstance(value, list):
+        for inner in value:
+            if not isinstance(inner, dict):
+                yield f"{path}[]", inner
+            yield from keys(inner, f"{path}[]")
+
+
+def check_keys(value: dict[str, Any], heading: str) -> None:
+    """`value` has exactly the keys that the section lists, with their types; what may be empty may lack its items."""
+    listed = {code(cells[0])[0]: cells[1] for cells in rows(section("docs/json.md", heading))}
+    found = list(keys(value))
+    names = {name for name, _ in found}
+    assert names - listed.keys() == set(), "not documented"
+    absent = listed.keys() - names
+    empty = {name for name, inner in found if inner in ([], {})}
+    unexplained = {name for name in absent if not any(name.startswith((f"{e}.", f"{e}[]")) for e in empty)}
+    assert unexplained == set(), "documented, but not there"
+    for name, inner in found:
+        kinds = [kind for word in listed[name].split(" or ") for kind in TYPES[word]]
+        assert isinstance(inner, tuple(kinds)), (name, inner)
+        assert isinstance(inner, bool) <= (bool in kinds), (name, inner)
+
+
+@pytest.mark.slow
+def test_json_of_show(documented: Path) -> None:
+    check_keys(json.loads(command("show", "--json", documented / "hmmsearch.probe")), "probe show --json")
+
+
+@pytest.mark.slow
+def test_json_of_run(documented: Path) -> None:
+    printed = command("run", "-q", "--repeat", "3", "--json", documented / "hmmsearch.probe")
+    check_keys(json.loads(printed), "probe run --json")
+
+
+@pytest.mark.slow
+def test_json_of_doctor() -> None:
+    check_keys(json.loads(command("doctor", "--json")), "probe doctor --json")
+    check_keys(report_json(examine(), [Repair("criu", True, "done")]), "probe doctor --json")
+
+
+@pytest.mark.slow
+def test_arrays_of_a_profile(documented: Path) -> None:
+    listed = {code(cells[0])[0]: cells[1] for cells in rows(section("docs/profile-format.md", "Arrays"))}
+    with np.load(documented / "sorter.profile", allow_pickle=False) as stored:
+        assert {name: str(stored[name].dtype) for name in stored} == listed
+        header = json.loads(bytes(stored["header"]))
+    described = {code(cells[0])[0]: cells[1] for cells in rows(section("docs/profile-format.md", "Header"))}
+    assert header.keys() == described.keys()
+    assert header["program"].keys() == set(code(described["program"]))
+
+
+@pytest.mark.slow
+def test_the_python_examples_read_a_profile(documented: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(documented)
+    example = re.search(r"```python\n(.*?)```", text_of("docs/profile-format.md"), re.S)
+    assert example
+    names: dict[str, Any] = {}
+    exec(example[1], names)
+    assert names["vectors"].shape == (names["header"]["intervals"], names["header"]["blocks"])
+    assert names["vectors"].sum() > 0
+
+
+# -- the command line
+
+
+def options(of: click.Command) -> Iterator[click.Option]:
+    group = click.Context(cli, **cli.context_settings)
+    with click.Context(of, parent=None if of is cli else group, **of.context_settings) as context:
+        yield from (p for p in of.get_params(context) if isinstance(p, click.Option))
+
+
+def default_of(option: click.Option) -> str:
+    if option.name in UNSHOWN_DEFAULTS:
+        return UNSHOWN_DEFAULTS[option.name]
+    # Newer versions of click mark what was not given by an object of their own.
+    given = option.default is not None and "UNSET" not in repr(option.default)
+    return str(option.default) if given and not option.is_flag and not option.required else ""
+
+
+@pytest.mark.parametrize("name", ["", *sorted(cli.commands)])
+def test_options(name: str) -> None:
+    of = cli.commands[name] if name else cli
+    listed = {tuple(code(cells[0])): cells for cells in rows(section("docs/cli.md", f"probe {name}".strip()))}
+    present = {tuple(option.opts): option for option in options(of)}
+    assert {frozenset(o) for o in listed} == {frozenset(o) for o in present}
+    for names, option in present.items():
+        cells = next(c for o, c in listed.items() if set(o) == set(names))
+        assert cells[2] == default_of(option), names
+        assert cells[3], f"{names} is not explained"
+        if isinstance(option.type, click.Choice):
+            assert code(cells[1]) == list(option.type.choices), names
+        if isinstance(option.type, (click.IntRange, click.FloatRange)):
+            assert cells[1] == f"{option.type.min} to {option.type.max}", names
+
+
+def test_every_option_explains_itself() -> None:
+    silent = [(n, o.name) for n, c in cli.commands.items() for o in options(c) if not o.help]
+    assert silent == []
+
+
+def test_exit_codes() -> None:
+    kinds = [k for k in vars(errors).values() if inspect.isclass(k) and issubclass(k, errors.ProbeError)]
+    assert len({k.exit_code for k in kinds}) == len(kinds), "one code, two meanings"
+    listed = {cells[0]: "".join(code(cells[1])) for cells in rows(section("docs/cli.md", "Exit codes"))}
+    assert listed == {str(k.exit_code): k.__name__ for k in kinds} | dict.fromkeys(SHELL_CODES, "")
+
+
+def command_lines() -> list[tuple[str, list[str]]]:
+    """(page, words behind `probe`) of every command line in a block of shell code."""
+    found = []
+    for page in pages():
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S):
+            for line in block.splitlines():
+                words = shlex.split(line, comments=True)
+                if "probe" in words[:4]:
+                    found.append((page.name, words[words.index("probe") + 1 :]))
+    assert len(found) > 10
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), command_lines(), ids=lambda value: " ".join(value) if value else "")
+def test_command_lines_parse(page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "input.dat").touch()
+    if words[0].startswith("-"):
+        assert any(words[0] in option.opts for option in options(cli))
+        return
+    context = cli.commands[words[0]].make_context(words[0], words[1:])
+    assert "[" not in " ".join(words), page
+    assert context.params.get("program") != ()
+
+
+def harmless(words: list[str]) -> bool:
+    return words[0] in ("doctor", "show", "run", "--version") and "--fix" not in words
+
+
+@pytest.mark.slow
+def test_harmless_command_lines_run(documented: Path) -> None:
+    ran = {tuple(words) for _, words in command_lines() if harmless(words)}
+    assert {words[0] for words in ran} == {"doctor", "show", "run", "--version"}
+    for words in sorted(ran):
+        named = ["hmmsearch.probe" if word.endswith(".probe") else word for word in words]
+        assert command(*named, cwd=documented)
+
+
+# -- the Python API
+
+
+def test_api_names() -> None:
+    titles = re.findall(r"^### (\S+)$", text_of("docs/python-api.md"), re.M)
+    assert sorted(title.removeprefix("probe.") for title in titles) == sorted(probe.__all__)
+
+
+@pytest.mark.parametrize("name", [n for n in probe.__all__ if inspect.isfunction(getattr(probe, n))])
+def test_api_parameters(name: str) -> None:
+    listed = [code(cells[0])[0] for cells in rows(api_section(f"probe.{name}"))]
+    assert listed == list(inspect.signature(getattr(probe, name)).parameters)
+
+
+@pytest.mark.parametrize("name", [n for n in probe.__all__ if dataclasses.is_dataclass(getattr(probe, n))])
+def test_api_fields(name: str) -> None:
+    said = api_section(name)
+    for field in dataclasses.fields(getattr(probe, name)):
+        assert f"`{field.name}`" in said, field.name
+
+
+def test_api_defaults() -> None:
+    listed = {code(cells[0])[0]: cells[1] for cells in rows(api_section("BuildOptions"))}
+    defaults = {f.name: getattr(probe.BuildOptions(), f.name) for f in dataclasses.fields(probe.BuildOptions)}
+    assert defaults.pop("selection") == probe.SelectionOptions()
+    assert listed.pop("selection") == "SelectionOptions()"
+    assert {name: ast.literal_eval(value) for name, value in listed.items()} == defaults
+
+
+def api_section(title: str) -> str:
+    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##|\Z)", text_of("docs/python-api.md"), re.S | re.M)
+    assert found, title
+    return found[1]
+
+
+# -- pages as such
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, made as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        assert goal.is_relative_to(ROOT) and goal.exists(), target
+        assert not anchor or anchor in anchors(goal), target
+
+
+def test_every_page_can_be_found() -> None:
+    reached, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        reached.add(page)
+        for target in re.findall(r"\]\(([^)\s#]+\.md)[^)]*\)", page.read_text()):
+            goal = (page.parent / target).resolve()
+            if goal not in reached and goal.exists():
+                todo.append(goal)
+    assert set(pages()) <= reached
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_named_exist(page: Path) -> None:
+    known = r"(?:probe|checkpoint|reducer|tests|scripts|data|docs|pintools)/"
+    for name in re.findall(rf"`({known}[\w./-]*)`", page.read_text()):
+        assert (ROOT / name).exists() or name == "data/NAME", name
+
+
+@cache
+def literals() -> list[str]:
+    """Every string in the code, implicit joins done, with … for what is filled in."""
+    found = []
+    for folder in ("probe", "checkpoint", "reducer"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    found.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+    return found
+
+
+def test_quoted_messages_are_the_programs() -> None:
+    quoted = re.findall(r"^### `(.+)`(?: \(\d+\))?$", text_of("docs/troubleshooting.md"), re.M)
+    assert len(quoted) > 30
+    for message in quoted:
+        pieces = [p for p in message.removeprefix("warning: ").split("…") if len(p.strip(" :;.,()")) > 3]
+        assert pieces, message
+        for piece in pieces:
+            assert any(piece in literal for literal in literals()), f"nobody says {piece!r} ({message})"
+
+
+def test_codes_beside_messages_exist() -> None:
+    codes = {int(n) for n in re.findall(r"^### .* \((\d+)\)$", text_of("docs/troubleshooting.md"), re.M)}
+    kinds = [k for k in vars(errors).values() if inspect.isclass(k) and issubclass(k, errors.ProbeError)]
+    assert codes <= {k.exit_code for k in kinds} and len(codes) > 10
+
+
+def test_picture_shows_every_stage() -> None:
+    drawing = ElementTree.fromstring(text_of("docs/pipeline.svg"))
+    words = {element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")}
+    head = text_of("docs/how-it-works.md").split("## ")[0]
+    listed = [re.sub(r"\[(.+?)\].*", r"\1", cells[0]) for cells in rows(head)]
+    assert listed == [*STAGES, "self-check", "pack"]
+    assert {*listed, "restore", "predict", "FILE.probe"} <= words
