@@ -24,7 +24,6 @@ from probe.selection import SelectionOptions
 from probe.tracers import TRACERS
 from reducer.reduction import REDUCTIONS, Reduction
 
-_TERMINATED_EXIT_CODE = 143
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 
 
@@ -42,8 +41,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return float(found[1]) * _UNITS[found[2]]
 
 
-_PROGRAM = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-_TRACER = click.option("--tracer", type=click.Choice(TRACERS), default="auto", show_default=True)
+_PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
+_TRACER = click.option(
+    "--tracer", type=click.Choice(TRACERS), default="auto", show_default=True, help="What counts blocks; auto: native."
+)
 _INTERVAL = click.option("--interval", type=Duration(), help="Length of an interval, such as 50ms (the default).")
 _ISA = click.option(
     "--isa",
@@ -70,17 +71,17 @@ def cli() -> None:
 @click.option("--fix", is_flag=True, help="Mend what can be mended.")
 @_JSON
 def doctor(fix: bool, as_json: bool) -> None:
-    """Check what building and running probes needs, and say how to mend it."""
+    """Check what building and running probes needs."""
     sys.exit(run_doctor(fix=fix, as_json=as_json))
 
 
 @cli.command()
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The probe to write.")
 @_INTERVAL
-@click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="In intervals.")
-@click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True)
-@click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of the projection.")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Intervals before a region.")
+@click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint.")
+@click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
 @_TRACER
 @_ISA
 @_STDIN
@@ -114,7 +115,7 @@ def build(
     quiet: bool,
     program: tuple[str, ...],
 ) -> None:
-    """Build a probe of PROGRAM: `probe build -o FILE.probe -- PROGRAM [ARG...]`."""
+    """Build a probe of PROGRAM."""
     options = building.BuildOptions(
         tracer=tracer,
         interval=interval,
@@ -138,7 +139,7 @@ def build(
 def trace(
     output: Path, interval: float | None, tracer: str, isa: str, stdin: str, quiet: bool, program: tuple[str, ...]
 ) -> None:
-    """Trace PROGRAM into a profile of basic-block vectors: stage 1 alone."""
+    """Trace PROGRAM into a profile (stage 1 alone)."""
     profile = building.trace(
         program, output, tracer=tracer, interval=interval, isa=isa, stdin=stdin, display=display_for(quiet)
     )
@@ -158,7 +159,13 @@ def show(probe_file: Path, as_json: bool) -> None:
 
 @cli.command()
 @_PROBE
-@click.option("--repeat", type=click.IntRange(1, 1000), default=running.DEFAULT_REPEATS, show_default=True)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    default=running.DEFAULT_REPEATS,
+    show_default=True,
+    help="How often each phase is timed.",
+)
 @click.option("--min-coverage", type=click.FloatRange(0, 1), help="Share of the time that must succeed. [default: 0.9]")
 @_JSON
 @_QUIET
