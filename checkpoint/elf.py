@@ -7,13 +7,13 @@ Addresses are link-time virtual addresses (`vaddr`); a loaded image adds one bia
 from __future__ import annotations
 
 import hashlib
+import io
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from checkpoint.errors import ProgramNotRunnable
@@ -89,17 +89,16 @@ def read_image(path: str) -> ElfImage:
     except OSError as error:
         raise ProgramNotRunnable(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        with open(path, "rb") as file:
-            elf = ELFFile(file)
-            segments = tuple(
-                Segment(s["p_vaddr"], s["p_offset"], s["p_filesz"], s["p_memsz"], bool(s["p_flags"] & _PF_X))
-                for s in elf.iter_segments("PT_LOAD")
-            )
-            interpreter = next((s.get_interp_name() for s in elf.iter_segments("PT_INTERP")), None)
-            entry, kind, machine = elf["e_entry"], elf["e_type"], elf["e_machine"]
-            functions = _function_ranges(elf, data)
-    except (ELFError, struct.error, KeyError, IndexError, ValueError, UnicodeDecodeError) as error:
-        raise ProgramNotRunnable(f"{path}: damaged ELF file: {error}") from error
+        elf = ELFFile(io.BytesIO(data))
+        segments = tuple(
+            Segment(s["p_vaddr"], s["p_offset"], s["p_filesz"], s["p_memsz"], bool(s["p_flags"] & _PF_X))
+            for s in elf.iter_segments("PT_LOAD")
+        )
+        interpreter = next((s.get_interp_name() for s in elf.iter_segments("PT_INTERP")), None)
+        entry, kind, machine = elf["e_entry"], elf["e_type"], elf["e_machine"]
+        functions = _function_ranges(elf, data)
+    except Exception as error:  # the parser lets nearly anything escape on a damaged file
+        raise ProgramNotRunnable(f"{path}: damaged ELF file: {error or type(error).__name__}") from error
     if machine != "EM_X86_64":
         raise ProgramNotRunnable(f"{path}: made for {machine}, not for x86-64")
     return ElfImage(
