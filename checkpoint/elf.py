@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,10 +67,15 @@ def check_runnable(path: Path) -> None:
     """Raise ProgramNotRunnable unless `path` starts like an x86-64 ELF executable or a script."""
     try:
         with path.open("rb") as file:
-            head = file.read(64)
+            head = file.read(256)
     except OSError as error:
         raise ProgramNotRunnable(f"{path}: cannot be read: {error.strerror}") from error
     if head[:2] == b"#!":
+        words = head[2:].split(b"\n")[0].split()
+        if not words or not os.access(words[0], os.X_OK):
+            raise ProgramNotRunnable(
+                f"{path}: its interpreter {b' '.join(words[:1]).decode(errors='replace')!r} is missing"
+            )
         return
     if head[:4] != b"\x7fELF" or len(head) < 20:
         raise ProgramNotRunnable(

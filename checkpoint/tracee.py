@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramFailed, ProgramUnsupported
+from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.program import Program, Streams, fork_stopped
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -186,7 +186,9 @@ class Tracee:
             if occurrence.what is What.EXECUTED:
                 break
             if occurrence.what in (What.ENDED, What.TIMEOUT):
-                raise ProgramFailed(f"{self.program.executable}: execve failed (wrong format, or no interpreter?)")
+                raise ProgramNotRunnable(
+                    f"{self.program.executable}: the kernel refuses to execute it (a damaged file?)"
+                )
             self.resume()
         self.started_at = time.monotonic()
         self.run_to_entry()

@@ -30,6 +30,9 @@ from probe.profile import Profile
 MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""
 
+LEAST_AGREEING = 0.5
+"""Share of markers that must be executed equally often in both runs: other control flow can still fire in order."""
+
 _PROGRESS_SECONDS = 0.5
 _COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared")
 
@@ -203,6 +206,13 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     first = np.concatenate([[0], rising + 1, [profile.intervals]]).astype(np.int64)
     compared = [c for c in run.totals]
     totals = np.asarray(profile.counts.sum(axis=0)).ravel()
+    agreeing = sum(run.totals[c] == totals[c] for c in compared)
+    if agreeing < LEAST_AGREEING * len(compared):
+        raise Diverged(
+            f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {len(compared)} markers only "
+            f"{agreeing} were executed equally often. Its control flow depends on something that changes between runs "
+            "(time, random numbers, process number, addresses): fix the seed or the input."
+        )
     if len(keep) < 2:
         raise Diverged(f"{profile.program.argv[0]}: no interval boundary could be marked")
     return TimedProfile(
@@ -216,7 +226,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         unmarked=unmarked,
         missing=missing,
         out_of_order=out_of_order,
-        agreeing=sum(run.totals[c] == totals[c] for c in compared),
+        agreeing=agreeing,
         compared=len(compared),
     )
 
