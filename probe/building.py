@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from checkpoint.criu import Criu, find_criu
-from checkpoint.errors import PrivilegeMissing, ProgramTooShort, StorageError
+from checkpoint.errors import Diverged, PrivilegeMissing, ProgramFailed, ProgramTooShort, StorageError
+from checkpoint.plain import run_plain
 from checkpoint.program import DEFAULT_ISA, Program, Streams, check_randomisation_control, resolve_program
 from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, capture, plan_regions
@@ -172,13 +173,25 @@ class _Build:
         if self.folder.is_finished("trace"):
             return replace(load_profile(path), program=self.program)
         with self.display.stage("trace"):
-            streams = output_streams(self.folder.path, "trace")
-            profile = trace_program(
-                self.program, tracer=self.options.tracer, interval=self.options.interval, streams=streams, cpu=self.cpu
-            )
+            profile = self._traced()
         save_profile(profile, path)
         self.folder.finish("trace")
         return profile
+
+    def _traced(self) -> Profile:
+        streams = output_streams(self.folder.path, "trace")
+        try:
+            return trace_program(
+                self.program, tracer=self.options.tracer, interval=self.options.interval, streams=streams, cpu=self.cpu
+            )
+        except ProgramFailed as error:
+            alone = run_plain(self.program, output_streams(self.folder.path, "alone"), cpu=self.cpu)
+            if alone.status:
+                raise
+            raise Diverged(
+                f"{error} Without the tracer it succeeds: it notices that it is traced (it checks its own code?), or it "
+                "does not repeat itself."
+            ) from error
 
     def _reference(self) -> Reference:
         if self.folder.is_finished("reference"):
