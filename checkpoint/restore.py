@@ -55,7 +55,8 @@ _LIKELY_CAUSES = {
 
 @dataclass(frozen=True)
 class RestoreJob:
-    """One phase to restore. Paths are on this machine; `binds` are (source, path to show it at).
+    """One phase to restore. Paths are on this machine; `binds` are (source, path to show it at),
+    `folders` must exist; paths that this node does not have are added in the phase's own mount namespace.
 
     `written`: the same for files the phase writes; every repeat is shown a fresh copy of the source. `outputs`: paths
     of files open for appending at capture, replaced by scratch files. The three events are addresses in the restored
@@ -65,6 +66,7 @@ class RestoreJob:
     phase: int
     images: Path
     outputs: Sequence[str]
+    folders: Sequence[str]
     binds: Sequence[tuple[str, str]]
     written: Sequence[tuple[str, str]]
     warm_event: int
@@ -158,6 +160,7 @@ def _spec(job: RestoreJob, criu: Criu, folder: str, limit: float, cpu: int | Non
         "images": str(job.images),
         "scratch": folder,
         "outputs": list(job.outputs),
+        "folders": list(job.folders),
         "binds": [list(b) for b in job.binds],
         "written": [list(w) for w in job.written],
         "warm": job.warm_event,

@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Optional, Tuple
 Spec = Dict[str, Any]
 
 _EVENT_BYTES = 64
-_MS_BIND = 0x1000
+_MS_BIND, _MS_REC, _MNT_DETACH, _PIVOT_ROOT = 0x1000, 0x4000, 2, 155
 _CHILD = {signal.SIGCHLD}
 _CONTINUE_AGAIN_SECONDS = 0.05
 
@@ -38,12 +38,64 @@ def read_event(memory: int, address: int) -> Tuple[bool, float, float]:
     return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9
 
 
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """mount(2), in this mount namespace only. Raises OSError naming the target."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    arguments = [x.encode() or None for x in (source, target, kind)]
+    if libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None):
+        number = ctypes.get_errno()
+        raise OSError(number, "mounting %s on %s: %s" % (source, target, os.strerror(number)))
+
+
 def bind(source: str, target: str) -> None:
     """Show the file `source` at the path `target`, in this mount namespace only."""
+    mount(source, target, "", _MS_BIND)
+
+
+def other_mounts() -> List[str]:
+    """Mount points directly below the root mount, in order."""
+    with open("/proc/self/mountinfo") as file:
+        rows = [line.split() for line in file]
+    points = [(row[0], row[1], row[4].encode().decode("unicode_escape")) for row in rows]
+    root = [number for number, _, point in points if point == "/"][-1]
+    return [point for _, parent, point in points if parent == root and point != "/"]
+
+
+def enter_extendable_root(scratch: str) -> None:
+    """Make a root in which paths can be added that this node does not have, and change nothing of the node.
+
+    An overlay over the whole root, its upper layer in memory, with all other mounts as they were.
+    """
+    layers, root = os.path.join(scratch, "layers"), os.path.join(scratch, "root")
+    os.mkdir(layers)
+    os.mkdir(root)
+    mount("tmpfs", layers, "tmpfs", 0, "mode=0700,size=256m")
+    upper, work = os.path.join(layers, "upper"), os.path.join(layers, "work")
+    os.mkdir(upper)
+    os.mkdir(work)
+    mount("overlay", root, "overlay", 0, "lowerdir=/,upperdir=%s,workdir=%s" % (upper, work))
+    for point in [*other_mounts(), scratch]:
+        target = root + point
+        if not point.startswith(scratch + "/") and os.path.exists(target):
+            mount(point, target, "", _MS_BIND | _MS_REC)
+    # The files handed to us and CRIU's images lie beside the scratch folder and are read through the overlay.
+    os.chdir(root)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(source.encode(), target.encode(), None, _MS_BIND, None):
+    if libc.syscall(_PIVOT_ROOT, b".", b".") or libc.umount2(b".", _MNT_DETACH):
         number = ctypes.get_errno()
-        raise OSError(number, "bind mount on %s: %s" % (target, os.strerror(number)))
+        raise OSError(number, "pivot_root: %s" % os.strerror(number))
+    os.chdir("/")
+
+
+def make_room(folders: List[str], files: List[str]) -> None:
+    """Create what is missing of these paths, inside the extendable root."""
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+    for path in files:
+        if not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w"):
+                pass
 
 
 def private_copy(spec: Spec, number: int) -> str:
@@ -176,6 +228,10 @@ def prepare(spec: Spec) -> None:
     """Take on the processor and the files of the phase. Raises OSError."""
     if spec["cpu"] is not None:
         os.sched_setaffinity(0, {spec["cpu"]})
+    files = [target for _, target in [*spec["binds"], *spec["written"]]]
+    if not all(os.path.exists(path) for path in files + spec["folders"]):
+        enter_extendable_root(spec["scratch"])
+        make_room(spec["folders"], files)
     for source, target in spec["binds"]:
         bind(source, target)
     refresh(spec)
@@ -184,7 +240,7 @@ def prepare(spec: Spec) -> None:
 
 
 def main() -> None:
-    """One line in: {criu, options, images, scratch, outputs, binds, written, warm, start, end, repeats, cpu, ...}."""
+    """One line in: {criu, options, images, scratch, outputs, folders, binds, written, warm, start, end, ...}."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
     spec = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=leave_with_parent, daemon=True).start()

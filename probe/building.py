@@ -290,6 +290,7 @@ class _Build:
             phase=phase.phase,
             images=self.folder.file(images),
             outputs=self._outputs(),
+            folders=(self.program.cwd,),
             binds=(),
             written=[(str(copy), path) for path, copy in written_copies(self.folder.path, phase).items()],
             warm_event=phase.warm_event,

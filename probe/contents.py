@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.errors import NodeUnfit, ProgramUnsupported, StorageError
+from checkpoint.errors import ProgramUnsupported, StorageError
 from checkpoint.images import CheckpointImages, file_mappings, open_files
 from reducer.archive import ContainedFile
 from reducer.unpack import ProbeArchive
@@ -97,7 +97,7 @@ def _digest(file: object) -> str:
 
 
 class NodeFiles:
-    """The probe's files as this node has them. Where one differs, the probe's own copy is shown in its place."""
+    """The probe's files as this node has them; the probe's own copy stands in for what differs or is missing."""
 
     def __init__(self, archive: ProbeArchive, folder: Path) -> None:
         self._archive = archive
@@ -105,22 +105,17 @@ class NodeFiles:
         self._binds: list[tuple[str, str]] | None = None
 
     def binds(self) -> list[tuple[str, str]]:
-        """(copy, path) of every file whose contents differ here. Raises NodeUnfit where a path does not exist."""
+        """(copy, path) of every file that this node does not have as it was at capture."""
         if self._binds is None:
             self._binds = []
             for file in self._archive.files:
                 if file.purpose == OUTPUT:
                     continue
                 here = Path(file.path)
-                if not here.is_file():
-                    raise NodeUnfit(
-                        f"{file.path}: needed by the probe and not on this node; CRIU opens files by path. "
-                        "Install it, or put any file there: the probe's own copy is shown in its place"
-                    )
-                status = here.stat()
-                differs = status.st_size != file.size or file_sha256(here) != file.sha256
+                status = here.stat() if here.is_file() else None
+                differs = status is None or status.st_size != file.size or file_sha256(here) != file.sha256
                 # CRIU compares the permission bits too.
-                if differs or stat.S_IMODE(status.st_mode) != file.mode:
+                if differs or (status and stat.S_IMODE(status.st_mode) != file.mode):
                     copy = self._folder / f"{file.sha256}-{file.mode:o}"
                     if not copy.exists():
                         self._archive.extract_file(file.sha256, copy, file.mode)
@@ -131,11 +126,6 @@ class NodeFiles:
         """(copy, path) of the files that `phase` writes, as they were at capture: nothing of this node is changed."""
         copies = []
         for number, file in enumerate(f for f in files if f.phase == phase):
-            if not Path(file.path).exists():
-                raise NodeUnfit(
-                    f"{file.path}: written by the program and not on this node; create an empty file there "
-                    "(it is not changed: a private copy is shown in its place)"
-                )
             copy = folder / f"written-{number}"
             self._archive.extract_file(file.sha256, copy, file.mode)
             copies.append((str(copy), file.path))

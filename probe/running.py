@@ -127,8 +127,6 @@ def _jobs(
     archive: ProbeArchive, manifest: Manifest, folder: Path
 ) -> list[tuple[RestoreJob, Callable[[Path], None] | None]]:
     files = NodeFiles(archive, folder)
-    if not Path(manifest.cwd).is_dir():
-        raise NodeUnfit(f"{manifest.cwd}: the program's working folder is not on this node; create it")
     jobs: list[tuple[RestoreJob, Callable[[Path], None] | None]] = []
     for phase in manifest.phases:
         if not phase.t_ref:
@@ -139,6 +137,7 @@ def _jobs(
             phase=phase.id,
             images=folder / f"phase-{phase.id}",
             outputs=manifest.outputs,
+            folders=(manifest.cwd,),
             binds=files.binds(),
             written=files.private_copies(manifest.private_files, phase.id, written),
             warm_event=phase.warm_event,
