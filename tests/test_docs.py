@@ -104,7 +104,7 @@ def command(*arguments: str | Path, cwd: Path | None = None, status: int = 0) ->
 def documented(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small probe and a profile, by the names that the pages use."""
     folder = tmp_path_factory.mktemp("documented")
-    program = [str(build("nbody", builds)), "150"]
+    program = [str(build("nbody", builds)), "250"]
     command("build", "-q", "-o", folder / "hmmsearch.probe", "--interval", "20ms", "--max-phases", "3", "--", *program)
     command("trace", "-q", "-o", folder / "sorter.profile", "--interval", "20ms", "--", *program)
     (folder / "input.dat").touch()
