@@ -134,10 +134,15 @@ def restore(spec: Spec, number: int) -> Tuple[int, Optional[str]]:
         os.set_inheritable(fd, True)
         passed.append(fd)
         command += ["--inherit-fd", "fd[%d]:%s" % (fd, path.lstrip("/"))]
+    ours = os.sched_getaffinity(0)
     try:
+        # Inherited by CRIU and by what it restores; we ourselves stay off the processor that is measured on.
+        if spec["cpu"] is not None:
+            os.sched_setaffinity(0, {spec["cpu"]})
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=passed
         )
+        os.sched_setaffinity(0, ours)
         try:
             process.wait(spec["restore_seconds"])
         except subprocess.TimeoutExpired:
@@ -225,9 +230,7 @@ def leave_with_parent() -> None:
 
 
 def prepare(spec: Spec) -> None:
-    """Take on the processor and the files of the phase. Raises OSError."""
-    if spec["cpu"] is not None:
-        os.sched_setaffinity(0, {spec["cpu"]})
+    """Show the files of the phase at their paths. Raises OSError."""
     files = [target for _, target in [*spec["binds"], *spec["written"]]]
     if not all(os.path.exists(path) for path in files + spec["folders"]):
         enter_extendable_root(spec["scratch"])
