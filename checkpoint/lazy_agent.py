@@ -52,7 +52,12 @@ class PageServer(threading.Thread):
     def __init__(self, spec: dict[str, Any]) -> None:
         super().__init__(daemon=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(Path(spec["scratch"]) / "lazy-pages.socket"))
+        # The name of a socket holds 107 bytes, which the path of a temporary folder may exceed.
+        folder = os.open(spec["scratch"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._listener.bind("/proc/self/fd/%d/lazy-pages.socket" % folder)
+        finally:
+            os.close(folder)
         self._listener.listen(1)
         self._listener.settimeout(spec["restore_seconds"])
         with open(spec["pages"], "rb") as file:
