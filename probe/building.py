@@ -189,8 +189,8 @@ class _Build:
             if alone.status:
                 raise
             raise Diverged(
-                f"{error} Without the tracer it succeeds: it notices that it is traced (it checks its own code?), or it "
-                "does not repeat itself."
+                f"{error} Without the tracer it succeeds: it notices that it is traced (it checks its own code?), or "
+                "it does not repeat itself."
             ) from error
 
     def _reference(self) -> Reference:
