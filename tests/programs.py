@@ -158,6 +158,9 @@ PROGRAMS: Mapping[str, Program] = {
     "filewrite": Program(
         "writes and appends to filewrite.out beside it, or to the 2nd argument", quick=("1",)
     ),
+    "records": Program("reads numbered records from standard input, dies at one that is not the next", quick=()),
+    "holder": Program("holds what its second argument names: to be refused", quick=("10", "eventfd")),
+    "elsewhere": Program("misbehaves as its second argument says once the host's name changes"),
     # Divergence.
     "random": Program(
         "control flow from time, pid and random bytes, output equal unless 'loud'", steady=False
