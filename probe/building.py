@@ -122,6 +122,9 @@ def trace(
 def _check_target(target: Path) -> None:
     if target.is_dir():
         raise StorageError(f"{target}: is a folder; give the name of a file")
+    if target.exists() and not target.is_file():
+        # The finished file takes the place of what is there: a device such as /dev/null would be gone.
+        raise StorageError(f"{target}: is not an ordinary file and would be replaced; give the name of a file")
     if not target.parent.is_dir():
         raise StorageError(f"{target.parent}: no such folder")
     if not os.access(target.parent, os.W_OK):

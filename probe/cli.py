@@ -76,7 +76,9 @@ def doctor(fix: bool, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The probe to write.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The probe to write."
+)
 @_INTERVAL
 @click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Intervals before a region.")
 @click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint.")
@@ -93,7 +95,9 @@ def doctor(fix: bool, as_json: bool) -> None:
     show_default=True,
     help="What becomes of pages that a phase does not touch.",
 )
-@click.option("--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder.")
+@click.option(
+    "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
+)
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
 @_JSON
 @_QUIET
@@ -129,7 +133,9 @@ def build(
 
 
 @cli.command()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The profile to write.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The profile to write."
+)
 @_INTERVAL
 @_TRACER
 @_ISA

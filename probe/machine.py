@@ -72,7 +72,6 @@ def checks(folder: Path) -> list[tuple[str, Callable[[], Finding]]]:
         ("pin", _pin),
         ("work folder", lambda: _space(folder)),
         ("data folder", lambda: _space(data_dir())),
-        ("shared memory", _shared_memory),
         ("load", _load),
         ("governor", _governor),
     ]
@@ -280,15 +279,4 @@ def _space(folder: Path) -> Finding:
         return _fail(StorageError, found, "free some space: checkpoints hold the program's whole memory")
     if free < _LOW_SPACE:
         return _warn(found, "free some space: checkpoints hold the program's whole memory")
-    return _ok(found)
-
-
-def _shared_memory() -> Finding:
-    folder = Path("/dev/shm")
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        return _fail(StorageError, "no writable /dev/shm", "mount a tmpfs with mode 1777 at /dev/shm")
-    free = shutil.disk_usage(folder).free
-    found = f"{free / 2**20:.0f} MB free in /dev/shm"
-    if free < _LOW_SHARED:
-        return _warn(found, "enlarge it (in a container: --shm-size 256m): shared counters may not fit")
     return _ok(found)

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from checkpoint.criu import Criu
-from checkpoint.errors import PhaseFailed
+from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.images import read_checkpoint
 from checkpoint.restore import RestoreJob
 from reducer.reduction import Reduction, reduce_checkpoint
 from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set
+
+_HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
+"""What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder:
     shutil.rmtree(target, ignore_errors=True)
     try:
         touched = record_touched_set(job, images, criu, scratch=folder, region_seconds=seconds)
-    except PhaseFailed as error:
+    except _HARMLESS as error:
         return replace(whole, whole=f"its touched set could not be recorded: {error}")
     touched_file(folder, job.phase).write_bytes(touched.address.astype("<u8").tobytes())
     keep = pages_to_keep(images, touched)
@@ -86,7 +89,7 @@ def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder:
         try:
             job = replace(job, images=target)
             check_reduced(job, read_checkpoint(target), reduced.dropped, criu, scratch=folder)
-        except PhaseFailed as error:
+        except _HARMLESS as error:
             shutil.rmtree(target, ignore_errors=True)
             return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")
     return ReducedPhase(job.phase, target.name, raw, images.pages, int(np.count_nonzero(keep)), len(touched), "")

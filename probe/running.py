@@ -11,6 +11,7 @@ from typing import Any
 
 from checkpoint.criu import find_criu
 from checkpoint.errors import NodeUnfit, NoPrediction, PhaseFailed, ProbeError
+from checkpoint.images import read_checkpoint
 from checkpoint.restore import RestoreJob, check_privilege
 from probe.contents import NodeFiles
 from probe.features import cpu_flags
@@ -150,7 +151,12 @@ def _jobs(
 
 
 def _unpacker(archive: ProbeArchive, phase: PhaseRecord) -> Callable[[Path], None]:
-    return lambda folder: archive.extract_phase(phase.id, folder)
+    def unpack(folder: Path) -> None:
+        archive.extract_phase(phase.id, folder)
+        # A pages image shorter than its page map says would make CRIU spin for ever.
+        read_checkpoint(folder)
+
+    return unpack
 
 
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:

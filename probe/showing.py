@@ -96,12 +96,12 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
     """The description for people."""
     d = description
     saved = 1 - d["size_bytes"] / d["raw_bytes"] if d["raw_bytes"] else 0.0
+    compared = f"{_percent(saved)} less than" if saved >= 0 else "more than"
     lines = [
         f"program         {' '.join(d['program'])}",
         f"ET_ref          {_seconds(d['et_ref_seconds'])} ({d['clock']} time, median of {len(d['et_ref_runs'])}; "
         f"{_seconds(d['et_plain_environment_seconds'])} in its plain environment)",
-        f"size            {_bytes(d['size_bytes'])}, {_percent(saved)} less than its raw checkpoints "
-        f"({_bytes(d['raw_bytes'])})",
+        f"size            {_bytes(d['size_bytes'])}, {compared} its raw checkpoints ({_bytes(d['raw_bytes'])})",
         f"intervals       {d['intervals']} of {_seconds(d['interval_seconds'])}, {len(d['phases'])} phases, "
         f"{_percent(d['coverage'])} of the time covered",
         f"noise           {d['noise']:.3f} (timing run / plain run); tracing {d['tracing_overhead']:.3f}",
@@ -113,13 +113,14 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
-    for name in ("phase", "at s", "intervals", "weight", "time", "T_run ms", "T_ref ms", "restore", "kept", "status"):
+    for name in ("phase", "at/s", "stands for", "weight", "time", "T_run/ms", "T_ref/ms", "restore", "kept", ""):
         table.add_column(name, justify="right", no_wrap=True)
     for p in d["phases"]:
         table.add_row(
             str(p["id"]), f"{p['started_seconds']:.2f}", str(p["intervals"]), _percent(p["weight"]),
             _percent(p["time_share"]), _milliseconds(p["t_run"]), _milliseconds(p["t_ref"]),
-            _percent(p["restore_error"]), _percent(p["pages"]["kept"] / max(1, p["pages"]["raw"])), p["status"],
+            _percent(p["restore_error"]), _percent(p["pages"]["kept"] / max(1, p["pages"]["raw"])),
+            "" if p["status"] == "ok" else p["status"],
         )  # fmt: skip
     console.print(table)
     for file in d["files"]:

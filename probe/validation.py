@@ -7,6 +7,8 @@ of order, the intervals on both sides become one; too many of those, and the pro
 
 from __future__ import annotations
 
+import time
+import zipfile
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -73,7 +75,10 @@ class TimedProfile:
 
 @dataclass(frozen=True)
 class StampedRun:
-    """Raw result of one timing run: a stamp (wall, cpu; NaN where missing) per candidate, in their order."""
+    """Raw result of one timing run: a stamp (wall, cpu; NaN where missing) per candidate, in their order.
+
+    It started at the entry point of the traced image, with the stubs in place, and ended at the exit event.
+    """
 
     wall: Floats
     cpu: Floats
@@ -81,6 +86,7 @@ class StampedRun:
     ended: float
     ended_cpu: float
     totals: dict[int, int]
+    started_cpu: float = 0.0
 
 
 def marker_of(profile: Profile, column: int) -> Marker:
@@ -101,7 +107,9 @@ def stamped_run(
     for c in wanted:
         events[marker_of(profile, c.column)][c.count] = Event(c.count, STAMP)
     with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
-        markers, status = _run_to_exit(tracee, {m: list(e.values()) for m, e in events.items()}, progress)
+        markers, status, (started, started_cpu) = _run_to_exit(
+            tracee, {m: list(e.values()) for m, e in events.items()}, progress
+        )
         stamps = _stamps(markers, events)
         columns = {c.column for c in wanted}
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
@@ -109,7 +117,6 @@ def stamped_run(
         tracee.resume()
         tracee.wait()
         cpu_seconds = tracee.usage.ru_utime + tracee.usage.ru_stime if tracee.usage else 0.0
-        started = tracee.started_at
     check_exit(profile.program, status, streams)
     found = [stamps.get((marker_of(profile, c.column), c.count)) for c in wanted]
     return StampedRun(
@@ -119,23 +126,31 @@ def stamped_run(
         ended=ended,
         ended_cpu=cpu_seconds,
         totals=totals,
+        started_cpu=started_cpu,
     )
 
 
 def _now() -> float:
-    import time
-
     return time.monotonic()
+
+
+def _process_cpu(pid: int) -> float:
+    """CPU seconds of another process so far (clock_getcpuclockid(3): its number, inverted, in the clock's)."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _run_to_exit(
     tracee: Tracee, events: dict[Marker, list[Event]], progress: Callable[[float], None] | None
-) -> tuple[MarkerSet, int]:
-    """Let the program run to its exit event, where its memory can still be read."""
+) -> tuple[MarkerSet, int, tuple[float, float]]:
+    """Let the program run to its exit event, where its memory can still be read.
+
+    Returns the markers, the exit status, and when the program began (monotonic clock and its own CPU seconds).
+    """
     while True:
         markers, watch = MarkerSet(tracee, events), LoadWatch(tracee)
         watch.arm()
         markers.install_new(watch)
+        began = _now(), _process_cpu(tracee.pid)
         tracee.resume()
         replaced = False
         while not replaced:
@@ -145,7 +160,7 @@ def _run_to_exit(
                     progress(_now() - tracee.started_at)
                 continue
             if occurrence.what is What.EXITING:
-                return markers, occurrence.status
+                return markers, occurrence.status, began
             if occurrence.what is What.ENDED:
                 raise Diverged(f"{tracee.program.argv[0]}: was killed in its timing run (status {occurrence.status})")
             if occurrence.what is What.EXECUTED:
@@ -202,7 +217,9 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         )
     keep = best[rising]
     wall = np.concatenate([[run.started], run.wall[keep], [run.ended]])
-    cpu = np.concatenate([[0.0], run.cpu[keep], [max(run.ended_cpu, run.cpu[keep][-1] if len(keep) else 0.0)]])
+    cpu = np.concatenate(
+        [[run.started_cpu], run.cpu[keep], [max(run.ended_cpu, run.cpu[keep][-1] if len(keep) else 0.0)]]
+    )
     first = np.concatenate([[0], rising + 1, [profile.intervals]]).astype(np.int64)
     compared = [c for c in run.totals]
     totals = np.asarray(profile.counts.sum(axis=0)).ravel()
@@ -292,5 +309,5 @@ def load_timing(path: Path) -> TimedProfile:
                 wall_seconds=float(z["wall_seconds"]),
                 **whole,
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise ProbeError(f"{path}: not a readable timing: {error}; build without --resume") from error

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.counting import SiteCounters
-from checkpoint.errors import ProgramTooShort
+from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.loading import LoadWatch
 from checkpoint.program import Program, Streams
 from checkpoint.tracee import Occurrence, Tracee, What
@@ -159,6 +159,8 @@ def trace(
     Raises ProgramUnsupported (threads, children), ProgramFailed (crash, exit status), ProgramTooShort.
     `progress` is called at every interval with the seconds traced so far.
     """
+    if interval < SHORTEST_INTERVAL:
+        raise ProbeError(f"--interval: {interval * 1e3:g} ms is less than the tracer's {SHORTEST_INTERVAL * 1e3:g} ms")
     with Tracee.start(program, streams, cpu=cpu) as tracee:
         recording = _Recording(tracee, LoadWatch(tracee), SiteCounters(tracee), interval)
         recording.watch.arm()
