@@ -21,7 +21,7 @@ from probe.machine import Finding, checks
 
 NAMES = [
     "kernel", "privileges", "ptrace", "aslr", "namespaces", "userfaultfd", "criu", "compiler", "native",
-    "valgrind", "pin", "work folder", "data folder", "shared memory", "load", "governor",
+    "valgrind", "pin", "work folder", "data folder", "load", "governor",
 ]  # fmt: skip
 
 
