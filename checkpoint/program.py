@@ -134,20 +134,22 @@ def become_program(
     """
     libc = ctypes.CDLL(None, use_errno=True)
     os.setsid()
-    # Python ignores these for itself; an ignored signal would stay ignored in the program.
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_DFL)
+    # What is ignored or blocked here, by Python or by whoever started it (nohup), would stay so in the program.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if libc.personality(ADDR_NO_RANDOMIZE) == -1:
         raise OSError(ctypes.get_errno(), "personality(ADDR_NO_RANDOMIZE) refused: a container's seccomp filter?")
     os.chdir(program.cwd)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    for number, fd in (
+    for standard, fd in (
         (0, os.open(program.stdin, os.O_RDONLY)),
         (1, os.open(streams.stdout, flags, 0o600)),
         (2, os.open(streams.stderr, flags, 0o600)),
     ):
-        os.dup2(fd, number)
+        os.dup2(fd, standard)
+        os.set_inheritable(standard, True)  # dup2 onto itself, where we had none of our own, leaves it to be closed
     os.closerange(_NOTHING_INHERITED_ABOVE, os.sysconf("SC_OPEN_MAX"))
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
