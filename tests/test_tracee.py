@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traced process: what it starts with, how it stops, and that it is gone afterwards whatever happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import SESSION_VARIABLE
+from programs import bad_file, build, run
+from tracing import SECONDS, compile_small, program_of, streams_of
+
+from checkpoint.errors import ProbeError, ProgramFailed, ProgramUnsupported
+from checkpoint.mapped import MapEntry, find_gap, read_maps
+from checkpoint.plain import run_plain
+from checkpoint.program import ADDR_NO_RANDOMIZE, Program, Streams
+from checkpoint.tracee import Tracee, What, process_state
+
+TELL = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+extern char **environ;
+int main(int argc, char **argv)
+{
+    char line[512], text[4096];
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(line, sizeof line, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(line, text, sizeof text - 1);
+        if (n >= 0)
+            text[n] = 0, printf("fd %d %s %d\n", fd, text, fcntl(fd, F_GETFL) & (O_ACCMODE | O_APPEND));
+    }
+    FILE *status = fopen("/proc/self/status", "r");
+    while (fgets(line, sizeof line, status))
+        if (!strncmp(line, "Sig", 3))
+            fputs(line, stdout);
+    fclose(status);
+    FILE *personality = fopen("/proc/self/personality", "r");
+    printf("personality %s", fgets(line, sizeof line, personality));
+    fclose(personality);
+    printf("cwd %s\nsession %d\n", getcwd(text, sizeof text), getsid(0) == getpid());
+    for (int i = 0; i < argc; i++)
+        printf("argument %s\n", argv[i]);
+    for (char **e = environ; *e; e++)
+        printf("environment %s\n", *e);
+    n: if (scanf("%511s", line) == 1) { printf("input %s\n", line); goto n; }
+    return 0;
+}
+"""
+
+# Stops at a breakpoint of its own in every round; a handler that leaves by longjmp comes at 4 kHz.
+BREAKER = r"""
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/time.h>
+static sigjmp_buf back;
+static void on_timer(int number) { (void)number; siglongjmp(back, 1); }
+int main(int argc, char **argv)
+{
+    struct itimerval often = {{0, 250}, {0, 250}};
+    (void)argv;
+    signal(SIGALRM, on_timer);
+    if (argc > 1)
+        setitimer(ITIMER_REAL, &often, 0);
+    for (;;) {
+        sigsetjmp(back, 1);
+        __asm__ volatile("int3");
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def tell(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_small(tmp_path_factory.mktemp("tell"), "tell", TELL, "-Wno-unused", "-Wno-format-truncation")
+
+
+@pytest.fixture(scope="module")
+def breaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_small(tmp_path_factory.mktemp("breaker"), "breaker", BREAKER)
+
+
+@contextmanager
+def started(path: Path, *arguments: str) -> Iterator[Tracee]:
+    with streams_of() as streams, Tracee.start(program_of(path, *arguments), streams) as tracee:
+        yield tracee
+
+
+def traced(program: Program, streams: Streams) -> None:
+    with Tracee.start(program, streams) as tracee:
+        tracee.resume()
+        while tracee.wait(SECONDS).what is not What.ENDED:
+            tracee.resume()
+
+
+def plain(program: Program, streams: Streams) -> None:
+    run_plain(program, streams)
+
+
+# -- what a program starts with
+
+
+@pytest.mark.parametrize("way", [traced, plain])
+def test_a_program_starts_from_one_state_whoever_starts_it(
+    way: Callable[[Program, Streams], None], tell: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "input").write_text("some words")
+    program = Program(
+        argv=("name of its own", "a b", ""),
+        executable=str(tell),
+        cwd=str(tmp_path),
+        stdin=str(tmp_path / "input"),
+        env={"ONE": "1", "GLIBC_TUNABLES": "glibc.malloc.arena_max=1"},
+    )
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN})
+    try:
+        with streams_of() as streams:
+            way(program, streams)
+            said = streams.stdout.read_text().splitlines()
+            named = streams
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGTERM, signal.SIGRTMIN})
+        signal.signal(signal.SIGHUP, before)
+        os.close(read)
+        os.close(write)
+    append = os.O_WRONLY | os.O_APPEND
+    assert [line for line in said if line.startswith("fd")] == [
+        f"fd 0 {tmp_path}/input 0",
+        f"fd 1 {named.stdout} {append}",
+        f"fd 2 {named.stderr} {append}",
+    ]
+    masks = {line.split()[0]: int(line.split()[1], 16) for line in said if line.startswith("Sig") and "/" not in line}
+    assert masks["SigBlk:"] == masks["SigIgn:"] == masks["SigPnd:"] == 0
+    assert int(next(line for line in said if line.startswith("personality")).split()[1], 16) == ADDR_NO_RANDOMIZE
+    assert f"cwd {tmp_path}" in said and "session 1" in said
+    assert [line[9:] for line in said if line.startswith("argument")] == ["name of its own", "a b", ""]
+    environment = dict(line[12:].split("=", 1) for line in said if line.startswith("environment"))
+    assert environment == program.environment()
+    assert environment["ONE"] == "1" and environment["LD_BIND_NOW"] == "1"
+    tunables = environment["GLIBC_TUNABLES"].split(":")
+    assert tunables[0] == "glibc.malloc.arena_max=1" and "glibc.pthread.rseq=0" in tunables
+    assert "input some" in said and "input words" in said
+
+
+def test_standard_streams_need_not_be_open_here(tell: Path, tmp_path: Path) -> None:
+    """A daemon without descriptors 0 to 2: each lands on itself, and must not be closed by the exec."""
+    code = (
+        "import os, sys; from pathlib import Path; from checkpoint.program import *; from checkpoint.plain import *\n"
+        "for n in (0, 1, 2): os.close(n)\n"
+        f"p = resolve_program([{str(tell)!r}], env={{}})\n"
+        f"run_plain(p, Streams(Path({str(tmp_path / 'o')!r}), Path({str(tmp_path / 'e')!r})))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=SECONDS)
+    said = (tmp_path / "o").read_text()
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("fd")] == ["0", "1", "2"]
+
+
+def test_addresses_repeat(builds: Path) -> None:
+    def spaces() -> list[str]:
+        with started(build("addrhash", builds)) as tracee:
+            return [f"{e.start:x} {e.path}" for e in read_maps(tracee.pid) if "[v" not in e.path]
+
+    assert spaces() == spaces()
+
+
+def test_the_affinity_asked_for(tell: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    with streams_of() as streams, Tracee.start(program_of(tell), streams, cpu=cpu) as tracee:
+        assert os.sched_getaffinity(tracee.pid) == {cpu}
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(("name", "what"), [("threads", "thread"), ("forker", "child"), ("vforker", "child")])
+def test_threads_and_children_are_refused_and_gone(name: str, what: str, builds: Path) -> None:
+    with started(build(name, builds), "5") as tracee, pytest.raises(ProgramUnsupported, match=f"started a {what}"):
+        tracee.resume()
+        tracee.wait(SECONDS)
+    assert tracee.status is not None and process_state(tracee.pid) == ""
+
+
+@pytest.mark.parametrize("kind", ["nointerpreter", "truncated"])
+def test_what_execve_refuses(kind: str, tmp_path: Path) -> None:
+    path = bad_file(kind, tmp_path)
+    program = Program(argv=(str(path),), executable=str(path), cwd="/", env={})
+    with streams_of() as streams, pytest.raises(ProbeError, match=str(path)):
+        Tracee.start(program, streams)
+
+
+def test_a_missing_library_is_told(builds: Path, tmp_path: Path) -> None:
+    whole = build("farlib", builds)
+    alone = tmp_path / "farlib"
+    alone.write_bytes(whole.read_bytes())
+    alone.chmod(0o755)
+    with streams_of() as streams, pytest.raises(ProgramFailed, match="before its entry point"):
+        Tracee.start(program_of(alone), streams)
+
+
+# -- stops
+
+
+def test_a_pause_and_time_outs(builds: Path) -> None:
+    with started(build("flat", builds), "5000") as tracee:
+        tracee.resume()
+        assert tracee.wait(0.01).what is What.TIMEOUT
+        for _ in range(20):
+            tracee.request_pause()
+            assert tracee.wait(SECONDS).what is What.PAUSED
+            assert process_state(tracee.pid) == "t"
+            tracee.resume()
+            assert process_state(tracee.pid) == "R"
+
+
+def test_another_stop_answers_a_pause(breaker: Path) -> None:
+    """The request may come when the process has stopped already; it must not break what is done at that stop."""
+    with started(breaker) as tracee:
+        for _ in range(20):
+            tracee.resume()
+            while process_state(tracee.pid) != "t":
+                time.sleep(0.0005)
+            tracee.request_pause()
+            assert tracee.wait(SECONDS).what is What.BREAKPOINT
+            assert tracee.system_call(39) == tracee.pid
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.BREAKPOINT, "the old request is forgotten"
+
+
+def test_system_calls_of_ours_are_not_left_by_a_handler(breaker: Path) -> None:
+    with started(breaker, "timer") as tracee:
+        for _ in range(100):
+            tracee.resume()
+            assert tracee.wait(SECONDS).what is What.BREAKPOINT
+            before = bytes(tracee.registers())
+            time.sleep(0.0005)
+            assert tracee.system_call(39) == tracee.pid
+            assert bytes(tracee.registers()) == before
+
+
+def test_system_calls_fail_with_their_own_error(breaker: Path) -> None:
+    with started(breaker) as tracee:
+        at = next(e for e in read_maps(tracee.pid) if e.path == str(breaker)).start
+        with pytest.raises(FileExistsError):
+            tracee.map_memory(at, 4096, executable=False)
+        free = find_gap(read_maps(tracee.pid), at, at + 4096, 8192)
+        tracee.map_memory(free, 8192, executable=True)
+        tracee.write(free, b"text that may not be written by the program")
+        assert tracee.read(free, 4) == b"text"
+        assert [e.permissions for e in read_maps(tracee.pid) if e.start == free] == ["r-xp"]
+        with pytest.raises(OSError, match=r"."):
+            tracee.read(free + 8192, 1)
+
+
+def test_signals_on_their_way_are_passed_on(builds: Path) -> None:
+    expected = run(build("raiser", builds), "1").stdout
+    with streams_of() as streams, Tracee.start(program_of(build("raiser", builds), "1"), streams) as tracee:
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.EXITING
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.ENDED
+        assert streams.stdout.read_text() == expected
+
+
+def test_waiting_works_off_the_main_thread(builds: Path) -> None:
+    """ptrace belongs to a thread: all of it happens in the one that started the program."""
+    seen: list[What] = []
+
+    def all_of_it() -> None:
+        with started(build("short", builds)) as tracee:
+            tracee.resume()
+            seen.append(tracee.wait(SECONDS).what)
+            tracee.resume()
+            seen.append(tracee.wait(SECONDS).what)
+
+    thread = threading.Thread(target=all_of_it)
+    thread.start()
+    thread.join(SECONDS)
+    assert seen == [What.EXITING, What.ENDED]
+
+
+def test_detached_stopped_and_back(builds: Path) -> None:
+    with started(build("flat", builds), "5000") as tracee:
+        tracee.resume()
+        os.kill(tracee.pid, signal.SIGSTOP)
+        assert tracee.wait(SECONDS).what is What.STOPPED
+        tracee.detach(leave_stopped=True)
+        tracee.wait_until_stopped()
+        assert process_state(tracee.pid) == "T"
+        tracee.reattach()
+        tracee.continue_from_stop()
+        assert tracee.wait(0.05).what is What.TIMEOUT
+        assert process_state(tracee.pid) == "R"
+
+
+# -- the end, whatever the state
+
+
+def at_entry(tracee: Tracee) -> None:
+    assert process_state(tracee.pid) == "t"
+
+
+def running(tracee: Tracee) -> None:
+    tracee.resume()
+
+
+def paused(tracee: Tracee) -> None:
+    tracee.resume()
+    tracee.request_pause()
+    tracee.wait(SECONDS)
+
+
+def pause_requested(tracee: Tracee) -> None:
+    tracee.resume()
+    tracee.request_pause()
+
+
+def listening(tracee: Tracee) -> None:
+    tracee.resume()
+    os.kill(tracee.pid, signal.SIGTSTP)
+    assert tracee.wait(0.05).what is What.TIMEOUT
+
+
+def detached(tracee: Tracee) -> None:
+    tracee.detach()
+
+
+def detached_stopped(tracee: Tracee) -> None:
+    tracee.resume()
+    os.kill(tracee.pid, signal.SIGSTOP)
+    tracee.wait(SECONDS)
+    tracee.detach(leave_stopped=True)
+
+
+def reattached(tracee: Tracee) -> None:
+    detached_stopped(tracee)
+    tracee.wait_until_stopped()
+    tracee.reattach()
+
+
+def about_to_exit(tracee: Tracee) -> None:
+    registers = tracee.registers()
+    registers.rax, registers.rdi = 231, 0  # exit_group
+    tracee.write(registers.rip, b"\x0f\x05")
+    tracee.set_registers(registers)
+    tracee.resume()
+    assert tracee.wait(SECONDS).what is What.EXITING
+
+
+def dead_already(tracee: Tracee) -> None:
+    os.kill(tracee.pid, signal.SIGKILL)
+
+
+STATES = [
+    at_entry, running, paused, pause_requested, listening, detached, detached_stopped, reattached, about_to_exit,
+    dead_already,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_killed_whatever_it_is_doing(state: Callable[[Tracee], None], builds: Path) -> None:
+    begun = time.monotonic()
+    with started(build("flat", builds), "5000") as tracee:
+        state(tracee)
+    assert process_state(tracee.pid) == "" and tracee.status is not None
+    tracee.kill()  # once more does no harm
+    assert time.monotonic() - begun < 3
+
+
+def test_the_program_dies_with_us(builds: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from checkpoint.program import *; from checkpoint.tracee import *\n"
+        f"p = resolve_program([{str(build('flat', builds))!r}, '5000'])\n"
+        "t = Tracee.start(p, Streams(*map(Path, sys.argv[1:])))\n"
+        "t.resume(); print(t.pid, flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    with streams_of() as streams:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(streams.stdout), str(streams.stderr)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        assert done.returncode == -signal.SIGKILL
+        deadline = time.monotonic() + 5
+        while process_state(int(done.stdout)) not in ("", "Z") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process_state(int(done.stdout)) in ("", "Z")
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_interrupted_from_the_keyboard(detached: bool, builds: Path) -> None:
+    """SIGINT while the program runs: KeyboardInterrupt here, and the program gone before it is seen."""
+    code = (
+        "import os, sys; from pathlib import Path; from checkpoint.program import *; from checkpoint.tracee import *\n"
+        f"p = resolve_program([{str(build('flat', builds))!r}, '5000'])\n"
+        "try:\n"
+        "  with Tracee.start(p, Streams(*map(Path, sys.argv[1:]))) as t:\n"
+        f"    t.detach() if {detached} else t.resume()\n"
+        "    print('ready', flush=True)\n"
+        "    t.wait(60)\n"
+        "except KeyboardInterrupt:\n"
+        "  print(repr(process_state(t.pid)))\n"
+    )
+    with streams_of() as streams:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(streams.stdout), str(streams.stderr)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, SESSION_VARIABLE: os.environ[SESSION_VARIABLE]},
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=SECONDS)
+    assert out == "''\n" and child.returncode == 0
+
+
+# -- room for stubs
+
+
+def entry(start: int, end: int, path: str = "") -> MapEntry:
+    return MapEntry(start, end, "r-xp", 0, path)
+
+
+def test_room_is_near_free_and_away_from_the_stack() -> None:
+    image, stack = entry(0x5555_5555_4000, 0x5555_5556_0000, "/p"), entry(0x7FFF_FFFD_E000, 0x7FFF_FFFF_F000, "[stack]")
+    library = entry(0x7FFF_F7F0_0000, 0x7FFF_F7FF_0000, "/l")
+    maps = [image, library, stack, entry(0xFFFF_FFFF_FF60_0000, 0xFFFF_FFFF_FF60_1000, "[vsyscall]")]
+    for near in (image, library):
+        at = find_gap(maps, near.start, near.end, 1 << 20)
+        assert at % 4096 == 0
+        assert max(near.end, at + (1 << 20)) - min(near.start, at) < 1 << 31
+        assert all(at + (1 << 20) <= e.start or at >= e.end for e in maps)
+        assert at + (1 << 20) <= stack.start - (64 << 20)
+    full = [entry(0x1_0000, 0x7FFF_FFFF_E000)]
+    with pytest.raises(LookupError, match="2 GB"):
+        find_gap(full, image.start, image.end, 4096)
