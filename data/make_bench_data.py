@@ -117,7 +117,7 @@ def facilities(rng: random.Random) -> Iterator[str]:
 
 def queries(rng: random.Random) -> Iterator[str]:
     """SQL for a database in memory: filling, indexing, joining, grouping."""
-    yield "PRAGMA journal_mode=off;\n"
+    yield "PRAGMA journal_mode=off;\nPRAGMA temp_store=memory;\n"
     yield "CREATE TABLE sale(id INTEGER PRIMARY KEY, shop INT, item INT, price REAL, note TEXT);\n"
     yield "CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, grp INT);\nBEGIN;\n"
     for number in range(5000):
