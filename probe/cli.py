@@ -193,14 +193,20 @@ def _print_description(probe_file: Path, as_json: bool) -> None:
 
 
 def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that nothing is left behind."""
+    """Unwind the stack, so that nothing is left behind; a second signal must not cut that short."""
+    for other in _LEAVING:
+        signal.signal(other, signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     raise SystemExit(128 + number)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: every error of ours becomes one message and its exit code."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+    for number in _LEAVING:
+        # What is ignored stays so: nohup and shells' background jobs rely on it.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
     try:
         cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except click.exceptions.Exit as done:
