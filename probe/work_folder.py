@@ -9,12 +9,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
+
+T = TypeVar("T")
 
 STAGES = ("trace", "reference", "validate", "select", "capture", "reduce")
 
@@ -58,6 +60,13 @@ class WorkFolder:
             return json.loads((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise StorageError(f"{self.path / name}: cannot be read: {error}; build without --resume") from error
+
+    def read(self, name: str, parse: Callable[[Any], T]) -> T:
+        """One stage's result as `parse` makes it of the JSON. Raises StorageError where it was damaged."""
+        try:
+            return parse(self.read_json(name))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise StorageError(f"{self.path / name}: damaged ({error!r}); build without --resume") from error
 
     def _save(self) -> None:
         state = {"magic": _MAGIC, "version": _VERSION, "parameters": self._parameters, "finished": self._finished}
@@ -140,16 +149,16 @@ def _opened(path: Path, parameters: Mapping[str, Any], resume: bool) -> WorkFold
     return folder
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Names of the parameters that differ, such as "options.interval"."""
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> str:
+    """Names of the parameters that differ, such as "options.interval" or "program.env.LANG"."""
     names = []
-    for name, value in now.items():
-        other = before.get(name)
+    for name in sorted(before.keys() | now.keys()):
+        value, other = now.get(name), before.get(name)
         if isinstance(value, dict) and isinstance(other, dict):
-            names += [f"{name}.{k}" for k in sorted(value.keys() | other.keys()) if value.get(k) != other.get(k)]
+            names.append(_changed(other, value, f"{above}{name}."))
         elif value != other:
-            names.append(name)
-    return ", ".join(names)
+            names.append(above + name)
+    return ", ".join(filter(None, names))
 
 
 @contextmanager
