@@ -198,7 +198,7 @@ class _Build:
 
     def _reference(self) -> Reference:
         if self.folder.is_finished("reference"):
-            return Reference.from_json(self.folder.read_json("reference.json"))
+            return self.folder.read("reference.json", Reference.from_json)
         runs = self.options.runs
         with self.display.stage("reference") as report:
             reference = measure_reference(
@@ -243,7 +243,7 @@ class _Build:
 
     def _select(self, profile: Profile, timed: TimedProfile, reference: Reference) -> Selection:
         if self.folder.is_finished("select"):
-            return Selection.from_json(self.folder.read_json("selection.json"))
+            return self.folder.read("selection.json", Selection.from_json)
         if timed.intervals < 4:
             raise ProgramTooShort(
                 f"{self.program.argv[0]}: only {timed.intervals} intervals could be told apart; give it more work "
@@ -262,7 +262,7 @@ class _Build:
 
     def _capture(self, profile: Profile, timed: TimedProfile, selection: Selection) -> list[CapturedPhase]:
         if self.folder.is_finished("capture"):
-            return [CapturedPhase.from_json(c) for c in self.folder.read_json("captured.json")]
+            return self.folder.read("captured.json", lambda all_: [CapturedPhase.from_json(c) for c in all_])
         plans = plan_regions(profile, timed, selection, self.options.warmup)
         streams = output_streams(self.folder.path, _STREAMS)
         outputs = self._outputs()
@@ -304,7 +304,7 @@ class _Build:
 
     def _reduce(self, captured: list[CapturedPhase], timed: TimedProfile) -> list[ReducedPhase]:
         if self.folder.is_finished("reduce"):
-            return [ReducedPhase.from_json(r) for r in self.folder.read_json("reduced.json")]
+            return self.folder.read("reduced.json", lambda all_: [ReducedPhase.from_json(r) for r in all_])
         jobs = [(self._job(p, p.folder, timed), float(timed.seconds[p.interval])) for p in captured]
         with self.display.stage("reduce") as report:
             reduced = reduce_phases(jobs, self.criu, how=self.options.reduce, folder=self.folder.path, progress=report)
