@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 import zipfile
+import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from checkpoint.errors import Diverged, ProbeError
+from checkpoint.errors import Diverged, StorageError
 from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
 from checkpoint.program import Streams
@@ -292,7 +294,7 @@ def save_timing(timed: TimedProfile, path: Path) -> None:
 
 
 def load_timing(path: Path) -> TimedProfile:
-    """Read what `save_timing` wrote. Raises ProbeError where it cannot be read."""
+    """Read what `save_timing` wrote. Raises StorageError where it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as z:
             counts = sp.csr_array(
