@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from checkpoint.errors import Diverged
+from checkpoint.errors import Diverged, StorageError
 from checkpoint.program import Streams
 
 _NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
@@ -25,6 +25,9 @@ def compare_outputs(plain: Sequence[Streams], run: Streams, what: str) -> list[s
     doubts = []
     for name in ("stdout", "stderr"):
         references = [getattr(s, name) for s in plain]
+        missing = next((p for p in (*references, getattr(run, name)) if not p.is_file()), None)
+        if missing is not None:
+            raise StorageError(f"{missing}: the output of a run is gone; build without --resume")
         doubts += _compare(references, getattr(run, name), f"{what}: {name}")
     return doubts
 
