@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,7 +145,7 @@ def load_profile(path: Path) -> Profile:
         raise StorageError(f"{path}: no such profile") from error
     except ProbeFileDamaged:
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise ProbeFileDamaged(f"{path}: not a readable profile: {error}; trace the program again") from error
 
 
