@@ -311,5 +311,5 @@ def load_timing(path: Path) -> TimedProfile:
                 wall_seconds=float(z["wall_seconds"]),
                 **whole,
             )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        raise ProbeError(f"{path}: not a readable timing: {error}; build without --resume") from error
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise StorageError(f"{path}: not a readable timing: {error}; build without --resume") from error
