@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import zipfile
-import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
