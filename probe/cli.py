@@ -24,6 +24,7 @@ from probe.selection import SelectionOptions
 from probe.tracers import TRACERS
 from reducer.reduction import REDUCTIONS, Reduction
 
+_LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 
 
