@@ -27,6 +27,9 @@ from checkpoint.program import Program
 
 FORMAT_VERSION = 1
 _MAGIC = "probe profile"
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -145,7 +148,7 @@ def load_profile(path: Path) -> Profile:
         raise StorageError(f"{path}: no such profile") from error
     except ProbeFileDamaged:
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except _UNREADABLE as error:
         raise ProbeFileDamaged(f"{path}: not a readable profile: {error}; trace the program again") from error
 
 
