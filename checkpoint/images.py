@@ -195,7 +195,7 @@ def read_checkpoint(folder: Path) -> CheckpointImages:
 
     Raises ProbeFileDamaged if an image is missing, damaged, of an unknown version, or if the pages image has
     not exactly the size its page map demands (a restore from it would never end); StorageError if a file
-    cannot be read. What a probe cannot hold is no error here: see `unsupported`.
+    cannot be read. What a probe cannot hold is no error here: see `checkpoint.unsupported`.
     """
     image = folder / "inventory.img"
     try:
@@ -292,14 +292,6 @@ def open_files(images: CheckpointImages) -> list[OpenFile]:
         if file.kind == FileKind.REGULAR:
             found.append(OpenFile(item.fd, file.path, file.flags, file.position, file.mode, file.writable))
     return found
-
-
-def unsupported(checkpoint: Path | CheckpointImages) -> list[str]:
-    """Plain words for everything in a checkpoint that a probe cannot hold; empty if it can be used."""
-    # Imported here because the list is built from this module's types.
-    from checkpoint.unsupported import reasons
-
-    return reasons(read_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint)
 
 
 def _only(path: Path, entries: Sequence[Message]) -> Message:

@@ -34,7 +34,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from checkpoint.restore_agent import kill, leave_with_parent, prepare, read_event, refused, restore
+from checkpoint.restore_agent import (
+    kill,
+    leave_with_parent,
+    prepare,
+    refused,
+    restore,
+    time_region,
+    wait_for_stop,
+)
 
 _PAGE = 4096
 _UFFDIO_COPY, _UFFDIO_ZEROPAGE = 0xC028AA03, 0xC020AA04
@@ -44,6 +52,7 @@ _MESSAGE_BYTES = 32
 _LAZY = 2
 TOUCHED = "touched"
 _POLL_MILLISECONDS = 20
+_LOOK_SECONDS = 0.01
 
 
 class PageServer(threading.Thread):
@@ -55,7 +64,7 @@ class PageServer(threading.Thread):
         # The name of a socket holds 107 bytes, which the path of a temporary folder may exceed.
         folder = os.open(spec["scratch"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._listener.bind("/proc/self/fd/%d/lazy-pages.socket" % folder)
+            self._listener.bind(f"/proc/self/fd/{folder}/lazy-pages.socket")
         finally:
             os.close(folder)
         self._listener.listen(1)
@@ -179,46 +188,25 @@ class PageServer(threading.Thread):
         return position >= 0 and address < self._guard[position][1]
 
 
-def wait_for_stop(server: PageServer, pid: int, deadline: float) -> int | None:
-    """As restore_agent.wait_for_stop, but also returns None once a dropped page was asked for."""
-    while server.dropped is None and not server.failure:
-        found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
-        if found:
-            return status
-        if time.monotonic() > deadline:
-            return None
-        signal.sigtimedwait({signal.SIGCHLD}, 0.01)
-    return None
-
-
 def observe(spec: dict[str, Any], server: PageServer, pid: int) -> dict[str, Any]:
     """Run the restored process through its region and the margin behind it."""
-    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
-    try:
-        deadline = time.monotonic() + spec["region_seconds"]
+
+    def wait(process: int, deadline: float) -> int | None:
+        while server.dropped is None and not server.failure and time.monotonic() < deadline:
+            status = wait_for_stop(process, min(deadline, time.monotonic() + _LOOK_SECONDS))
+            if status is not None:
+                return status
+        return None
+
+    result = time_region(spec, pid, wait)
+    if result["status"] == "ok" and spec["margin_seconds"] > 0:
         os.kill(pid, signal.SIGCONT)
-        while True:
-            status = wait_for_stop(server, pid, deadline)
-            if server.dropped is not None:
-                return {"status": "dropped", "address": server.dropped}
-            if server.failure:
-                return {"status": "node", "detail": server.failure}
-            if status is None:
-                return {"status": "timeout", "detail": f"no region end within {spec['region_seconds']:g} s"}
-            if os.WIFSIGNALED(status):
-                return {"status": "killed", "signal": os.WTERMSIG(status)}
-            if os.WIFEXITED(status):
-                return {"status": "exited", "code": os.WEXITSTATUS(status)}
-            warm, start, end = (read_event(memory, spec[name]) for name in ("warm", "start", "end"))
-            if end[0]:
-                break
-            os.kill(pid, signal.SIGCONT)
-        if spec["margin_seconds"] > 0:
-            os.kill(pid, signal.SIGCONT)
-            wait_for_stop(server, pid, time.monotonic() + spec["margin_seconds"])
-        return {"status": "ok", "wall": end[1] - start[1], "cpu": end[2] - start[2], "warm": start[1] - warm[1]}
-    finally:
-        os.close(memory)
+        wait(pid, time.monotonic() + spec["margin_seconds"])
+    if server.dropped is not None:
+        return {"status": "dropped", "address": server.dropped}
+    if server.failure:
+        return {"status": "node", "detail": server.failure}
+    return result
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 Spec = Dict[str, Any]
 
@@ -170,14 +170,17 @@ def kill(pid: int) -> None:
         pass
 
 
-def time_region(spec: Spec, pid: int) -> Dict[str, Any]:
-    """Let the restored process run to the end of its region; its stamps, or what went wrong."""
+def time_region(spec: Spec, pid: int, wait: Callable[[int, float], Optional[int]] = wait_for_stop) -> Dict[str, Any]:
+    """Let the restored process run to the end of its region; its stamps, or what went wrong.
+
+    `wait` takes the process and a deadline, and returns as `wait_for_stop` does.
+    """
     memory = os.open("/proc/%d/mem" % pid, os.O_RDONLY)
     try:
         deadline = time.monotonic() + spec["region_seconds"]
         os.kill(pid, signal.SIGCONT)
         while True:
-            status = wait_for_stop(pid, deadline)
+            status = wait(pid, deadline)
             if status is None:
                 return {"status": "timeout", "detail": "no region end within %g s" % spec["region_seconds"]}
             if os.WIFSIGNALED(status):

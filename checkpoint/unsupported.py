@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from signal import Signals
 
 from checkpoint.image_entries import damaged
-from checkpoint.images import CheckpointImages, FileKind, Vma, VmaStatus
+from checkpoint.images import CheckpointImages, FileKind, Vma, VmaStatus, read_checkpoint
 from checkpoint.protobuf import Message, ProtobufError
 
 _KINDS = {
@@ -56,8 +57,9 @@ _COMPAT_MODE = 2
 _ALIVE, _STOPPED = 1, 3
 
 
-def reasons(images: CheckpointImages) -> list[str]:
-    """Everything in `images` that a probe cannot hold, in plain words; ProbeFileDamaged if it is garbled."""
+def unsupported(checkpoint: Path | CheckpointImages) -> list[str]:
+    """Everything in a checkpoint that a probe cannot hold, in plain words; ProbeFileDamaged if it is garbled."""
+    images = read_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
     try:
         found = [*_tasks(images), *_processor(images), *_signals(images), *_files(images)]
     except ProtobufError as error:

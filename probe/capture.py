@@ -20,12 +20,13 @@ from typing import Any
 from checkpoint.criu import Criu
 from checkpoint.descriptors import refuse_outside_descriptors
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
-from checkpoint.images import CheckpointImages, read_checkpoint, unsupported
+from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
 from checkpoint.program import Streams
 from checkpoint.stubs import STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.tracee import Tracee, What
+from checkpoint.unsupported import unsupported
 from probe.profile import Profile
 from probe.selection import Selection
 from probe.validation import TimedProfile, marker_of

@@ -28,7 +28,8 @@ from checkpoint.program import Program
 FORMAT_VERSION = 1
 _MAGIC = "probe profile"
 _UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+    OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, NotImplementedError,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 Floats = npt.NDArray[np.float64]

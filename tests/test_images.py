@@ -23,10 +23,10 @@ from checkpoint.images import (
     file_mappings,
     open_files,
     read_checkpoint,
-    unsupported,
 )
 from checkpoint.pagemap import PAGE_SIZE, PageRun, read_pagemap, write_pagemap
 from checkpoint.protobuf import Field, Message
+from checkpoint.unsupported import unsupported
 
 INPUT = bytes(range(256)) * 100
 
@@ -74,9 +74,7 @@ def test_open_files(images: CheckpointImages, dumped: Path) -> None:
     assert sizes[found[1].path] is None
 
 
-def test_file_mappings_name_the_program_its_libraries_and_its_data(
-    images: CheckpointImages, dumped: Path
-) -> None:
+def test_file_mappings_name_the_program_its_libraries_and_its_data(images: CheckpointImages, dumped: Path) -> None:
     mappings = file_mappings(images)
     paths = {item.path for item in mappings}
     assert images.files[images.exe_file_id].path == str(Path(sys.executable).resolve())
@@ -315,9 +313,7 @@ def test_an_unknown_kind_of_descriptor_is_refused(images: CheckpointImages) -> N
 
 def test_a_full_disk_leaves_the_old_image(dumped: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = copy / "inventory.img"
-    monkeypatch.setattr(
-        Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StorageError, match="No space left"):
         write_entries(path, "inventory", [Message()])
     assert path.read_bytes() == (dumped / "inventory.img").read_bytes()
