@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from probe.validation import TimedProfile, load_timing, save_timing, validate
 from probe.work_folder import WorkFolder, full_disk_named, work_folder
 from reducer.archive import ArchiveSizes
 from reducer.reduction import Reduction
+
+T = TypeVar("T")
 
 DEFAULT_WARMUP = 1
 DEFAULT_REPEATS = 5
@@ -262,7 +264,7 @@ class _Build:
 
     def _capture(self, profile: Profile, timed: TimedProfile, selection: Selection) -> list[CapturedPhase]:
         if self.folder.is_finished("capture"):
-            return self.folder.read("captured.json", lambda all_: [CapturedPhase.from_json(c) for c in all_])
+            return self.folder.read("captured.json", _each(CapturedPhase.from_json))
         plans = plan_regions(profile, timed, selection, self.options.warmup)
         streams = output_streams(self.folder.path, _STREAMS)
         outputs = self._outputs()
@@ -304,7 +306,7 @@ class _Build:
 
     def _reduce(self, captured: list[CapturedPhase], timed: TimedProfile) -> list[ReducedPhase]:
         if self.folder.is_finished("reduce"):
-            return self.folder.read("reduced.json", lambda all_: [ReducedPhase.from_json(r) for r in all_])
+            return self.folder.read("reduced.json", _each(ReducedPhase.from_json))
         jobs = [(self._job(p, p.folder, timed), float(timed.seconds[p.interval])) for p in captured]
         with self.display.stage("reduce") as report:
             reduced = reduce_phases(jobs, self.criu, how=self.options.reduce, folder=self.folder.path, progress=report)
@@ -331,3 +333,14 @@ def _kept_whole(reduced: list[ReducedPhase], how: Reduction) -> list[str]:
     if how == "none":
         return []
     return [f"phase {r.phase} was kept whole: {r.whole}" for r in reduced if r.whole]
+
+
+def _each(parse: Callable[[Any], T]) -> Callable[[Any], list[T]]:
+    """A stage's result that is a list with one entry for every phase."""
+
+    def parsed(value: Any) -> list[T]:
+        if not isinstance(value, list) or not value:
+            raise ValueError("not a list of phases")
+        return [parse(entry) for entry in value]
+
+    return parsed
