@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C, kill and kill -9 at every stage: nothing goes on, and the build can be resumed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from command import Command, wait_for
+from conftest import MakeProgram, Sample
+
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
+# Where a stage has children of its own, the signal comes while they are at work.
+CHILD = {"capture": " dump ", "reduce": " restore ", "self-check": " restore "}
+STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "self-check"]
+
+
+def interrupt(command: Command, running: subprocess.Popen[str], stage: str, number: int, times: int = 1) -> list[str]:
+    """Send signal `number` once `stage` is under way; the lines of standard error. Nothing is left."""
+    seen: list[str] = []
+
+    def read() -> None:
+        assert running.stderr is not None
+        for line in running.stderr:
+            seen.append(line.rstrip("\n"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        wait_for(lambda: f"{stage} ..." in seen or running.poll() is not None, f"stage {stage}: {seen}")
+        if stage in CHILD:
+            wait_for(lambda: any(CHILD[stage] in c for c in command.processes().values()), f"a child of {stage}")
+        else:
+            time.sleep(0.05)
+        for _ in range(times):
+            running.send_signal(number)
+            time.sleep(0.01)
+        assert running.wait(30) == STATUS[signal.Signals(number)], seen
+    finally:
+        running.kill()
+        running.wait()
+        reader.join()
+        assert running.stdout is not None and running.stderr is not None
+        said = running.stdout.read()
+        running.stdout.close()
+        running.stderr.close()
+    assert said == ""
+    assert not any("Traceback" in line for line in seen), seen
+    return seen
+
+
+@pytest.mark.slow
+def test_a_build_survives_every_signal_at_every_stage(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    output, work = tmp_path / "out.probe", tmp_path / "work"
+    arguments = ["build", "-o", output, "--interval", "20ms", "--max-phases", "2", "--work", work, "--resume"]
+    arguments += ["--", program("nbody"), "150"]
+    for number, stage in enumerate(STAGES):
+        for sent in STATUS:
+            said = interrupt(command, command.start(*arguments), stage, sent)
+            begun = [line[: -len(" ...")] for line in said if line.endswith(" ...")]
+            # Finished stages are not run again: at most the one before, the first time.
+            assert set(begun) <= set(STAGES[max(0, number - 1) : number + 1]), said
+            assert ("probe: interrupted; nothing was left running" in said) == (sent == signal.SIGINT)
+            command.nothing_left()
+            assert not output.exists() and [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.endswith("...")] == ["self-check ...", "pack ..."]
+    assert command.json("run", "--repeat", "1", output)["prediction"]["seconds"] > 0
+
+
+@pytest.mark.parametrize("sent", [*STATUS])
+def test_a_run_survives_every_signal(sent: int, sample: Sample, command: Command) -> None:
+    running = command.start("run", "--repeat", "200", sample.path)
+    wait_for(lambda: any(" restore " in c for c in command.processes().values()), "a restore")
+    interrupt(command, running, "run", sent)
+    # Nothing can remove the folder of a process that was killed; everything else is gone.
+    command.nothing_left(files=sent != signal.SIGKILL)
+    if sent == signal.SIGKILL:
+        left = list(command.temporary.iterdir())
+        assert [p.name.startswith("probe-run-") for p in left] == [True]
+        subprocess.run(["rm", "-r", *left], check=True)
+
+
+def test_an_impatient_user(sample: Sample, command: Command) -> None:
+    running = command.start("run", "--repeat", "200", sample.path)
+    interrupt(command, running, "run", signal.SIGINT, times=5)
+    command.nothing_left()
+
+
+def test_a_build_without_a_folder_of_its_own(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    arguments = ["build", "-o", tmp_path / "out", "--interval", "20ms", "--", program("nbody"), "200"]
+    interrupt(command, command.start(*arguments), "reference", signal.SIGINT, times=3)
+    command.nothing_left()
+
+
+def test_a_trace(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    running = command.start("trace", "-o", tmp_path / "out", "--", program("nbody"), "2000")
+    interrupt(command, running, "trace", signal.SIGTERM)
+    command.nothing_left()
+    assert [p.name for p in tmp_path.iterdir()] == ["command"]

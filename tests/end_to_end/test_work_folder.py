@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a build: one build at a time, never somebody else's files, nothing damaged believed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from command import Command
+from conftest import MakeProgram
+from test_interrupted import interrupt
+
+from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
+from probe.work_folder import work_folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "lock", "state.json", "phase-1", "profile.npz"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_foreign_folder_is_not_touched(name: str, resume: bool, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / name).write_text('{"finished": [], "parameters": {}}')
+    before = tree(tmp_path)
+    with pytest.raises(StorageError, match="not a work folder"), work_folder(tmp_path, {}, resume=resume):
+        pass
+    assert tree(tmp_path) == before
+
+
+def test_a_damaged_state_is_not_taken_for_a_new_folder(tmp_path: Path) -> None:
+    with work_folder(tmp_path, {"a": 1}, resume=False) as folder:
+        folder.write_json("reference.json", {"a": 1})
+    state = tmp_path / "state.json"
+    state.write_text(state.read_text()[:20])
+    before = tree(tmp_path)
+    for resume in (False, True):
+        with pytest.raises(StorageError, match=r"state\.json: damaged"), work_folder(tmp_path, {"a": 1}, resume=resume):
+            pass
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_is_used_again(tmp_path: Path) -> None:
+    with work_folder(tmp_path, {"a": (1, 2)}, resume=False) as folder:
+        (tmp_path / "phase-0").mkdir()
+        (tmp_path / "phase-0" / "pages-1.img").write_text("x")
+        folder.finish("trace")
+    with work_folder(tmp_path, {"a": (1, 2)}, resume=True) as folder:
+        assert folder.is_finished("trace") and not folder.is_finished("reference")
+    with work_folder(tmp_path, {"a": 2}, resume=False) as folder:
+        assert not folder.is_finished("trace")
+    assert {p.name for p in tmp_path.iterdir()} == {"lock", "state.json"}
+
+
+def test_a_build_killed_while_it_opened_its_folder(tmp_path: Path) -> None:
+    for left in ("lock", "state.partial"):
+        (tmp_path / left).touch()
+    with work_folder(tmp_path, {}, resume=True) as folder:
+        assert not folder.is_finished("trace")
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [({"options": {"interval": 0.02}}, "options.interval"), ({"options": {"interval": 0.05}, "x": 1}, "x")],
+)
+def test_other_parameters_cannot_be_resumed(now: dict[str, object], named: str, tmp_path: Path) -> None:
+    with work_folder(tmp_path, {"options": {"interval": 0.05}}, resume=False) as folder:
+        folder.finish("trace")
+    with pytest.raises(ProbeError, match=named), work_folder(tmp_path, now, resume=True):
+        pass
+    with work_folder(tmp_path, {"options": {"interval": 0.05}}, resume=True) as folder:
+        assert folder.is_finished("trace")
+
+
+def test_one_build_at_a_time(tmp_path: Path) -> None:
+    with work_folder(tmp_path, {}, resume=False) as folder:
+        folder.finish("trace")
+        for resume in (False, True):
+            with pytest.raises(WorkFolderBusy, match=str(tmp_path)), work_folder(tmp_path, {}, resume=resume):
+                pass
+        assert folder.is_finished("trace")
+
+
+def test_a_file_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StorageError, match="not a folder"), work_folder(path, {}, resume=False):
+            pass
+
+
+def test_resuming_needs_a_folder(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    said = command.refused(1, "build", "--resume", "-o", tmp_path / "out", "--", program("nbody"))
+    assert "--work" in said
+
+
+def test_a_second_build_at_the_same_time(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    arguments = ["build", "-o", tmp_path / "out", "--interval", "20ms", "--work", tmp_path / "work"]
+    arguments += ["--", program("nbody"), "2000"]
+    with command.start(*arguments) as first:
+        assert first.stderr is not None
+        assert first.stderr.readline() == "trace ...\n"
+        with command.start(*arguments) as second:
+            _, said = second.communicate(timeout=30)
+        assert second.returncode == 13 and "another build is working in this folder" in said
+        assert first.poll() is None
+        first.send_signal(signal.SIGINT)
+        assert first.wait(30) == 130
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A work folder with every stage finished but the self-check, and the command that goes on with it."""
+
+    work: Path
+    command: Command
+    arguments: list[str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> Finished:
+    folder = tmp_path_factory.mktemp("finished")
+    command, work = Command(folder / "command"), folder / "work"
+    arguments = ["build", "-o", str(folder / "out"), "--interval", "20ms", "--max-phases", "2", "--resume", "--json"]
+    arguments += ["--work", str(work), "--", str(program("nbody")), "150"]
+    interrupt(command, command.start(*arguments), "self-check", signal.SIGTERM)
+    return Finished(work, command, arguments)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_text("{}" if path.suffix == ".json" else "")
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["profile.npz", "reference.json", "timing.npz", "selection.json", "captured.json", "reduced.json"],
+)
+@pytest.mark.parametrize("damage", [cut, emptied, removed])
+def test_a_damaged_stage_is_named(name: str, damage: Callable[[Path], None], finished: Finished) -> None:
+    damaged = finished.work / name
+    whole = damaged.read_bytes()
+    damage(damaged)
+    try:
+        done = finished.command(*finished.arguments)
+        assert (done.returncode in (10, 11), done.stdout) == (True, ""), (done.returncode, done.stderr)
+        assert name in done.stderr
+    finally:
+        damaged.write_bytes(whole)
+
+
+def test_an_output_that_is_gone_is_named(finished: Finished) -> None:
+    output = finished.work / "trace.stdout"
+    whole = output.read_bytes()
+    output.unlink()
+    try:
+        assert str(output) in finished.command.refused(10, *finished.arguments)
+        output.write_bytes(b"x")
+        assert "differs" in finished.command.refused(7, *finished.arguments)
+    finally:
+        output.write_bytes(whole)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named(finished: Finished) -> None:
+    state = finished.work / "state.json"
+    pages = next((finished.work / json.loads((finished.work / "captured.json").read_text())[0]["folder"]).glob("pages-*"))
+    whole, stages = pages.read_bytes(), state.read_text()
+    pages.write_bytes(whole[:-4096])
+    without = json.loads(stages)
+    without["finished"].remove("reduce")
+    state.write_text(json.dumps(without))
+    try:
+        assert pages.name in finished.command.refused(11, *finished.arguments)
+    finally:
+        pages.write_bytes(whole)
+        state.write_text(stages)
+
+
+def test_other_arguments_are_refused(finished: Finished) -> None:
+    before = tree(finished.work)
+    refused, arguments = finished.command.refused, finished.arguments
+    assert "options.interval" in refused(1, *["30ms" if a == "20ms" else a for a in arguments])
+    assert "program.argv" in refused(1, *["151" if a == "150" else a for a in arguments])
+    assert "program.env.TZ" in refused(1, *arguments, environment={"TZ": "UTC"})
+    assert tree(finished.work) == before
