@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
+from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, WorkFolderBusy
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class WorkFolder:
         """One stage's result as `parse` makes it of the JSON. Raises StorageError where it was damaged."""
         try:
             return parse(self.read_json(name))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, ProbeFileDamaged) as error:
             raise StorageError(f"{self.path / name}: damaged ({error!r}); build without --resume") from error
 
     def _save(self) -> None:
