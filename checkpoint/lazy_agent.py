@@ -9,7 +9,8 @@ Started like restore_agent.py, in the same namespaces, with the same line of JSO
 (address, pages, flags of every page run, in the order of the pages image), `pages` (its path), and `margin_seconds`,
 for which the process runs on behind the region's end. Answers with one line as restore_agent does, and writes the
 touched pages to `touched` in the scratch folder: 64-bit addresses in order, lowest bit set where it was a write. With
-`guard` (address, pages), pages of these runs were dropped: the first one asked for ends the run with status "dropped".
+`guard` (address, pages), pages of these runs were dropped or zeroed: the first one asked for ends the run with status
+"dropped".
 """
 
 from __future__ import annotations
@@ -138,10 +139,21 @@ class PageServer(threading.Thread):
         elif kind == _EVENT_REMAP:
             source, target, length = struct.unpack_from("<QQQ", message, 8)
             self._moved.append((target, target + length, source))
+            # Where the old place stays mapped (MREMAP_DONTUNMAP), it is empty from now on.
+            self._emptied(source, source + length)
         elif kind in (_EVENT_REMOVE, _EVENT_UNMAP):
             start, end = struct.unpack_from("<QQ", message, 8)
-            # What is mapped there from now on is fresh: its pages are zero, whatever the image holds.
-            self._moved.append((start, end, -1))
+            self._emptied(start, end)
+
+    def _emptied(self, start: int, end: int) -> None:
+        """What is mapped there from now on is fresh: its pages are zero, whatever the image holds."""
+        # A program may discard the same range again and again: what this one covers is no longer needed, as far back
+        # as the last move, which refers to what was there before it.
+        kept = len(self._moved)
+        while kept and self._moved[kept - 1][2] < 0:
+            kept -= 1
+        self._moved[kept:] = [m for m in self._moved[kept:] if not (start <= m[0] and m[1] <= end)]
+        self._moved.append((start, end, -1))
 
     def _original(self, address: int) -> int:
         """The address that a page had in the checkpoint; -1 where it did not exist then."""
@@ -155,13 +167,13 @@ class PageServer(threading.Thread):
     def _page(self, descriptor: int, address: int, write: int) -> None:
         original = self._original(address)
         offset = self._offset(original) if original >= 0 else None
+        if original >= 0 and self.dropped is None and self._is_dropped(original):
+            self.dropped = original
         if offset is not None:
             request = bytearray(struct.pack("<QQQQq", address, self._base + offset, _PAGE, 0, 0))
             self._ioctl(descriptor, _UFFDIO_COPY, request)
             self.touched.append(original | write)
             return
-        if original >= 0 and self.dropped is None and self._is_dropped(original):
-            self.dropped = original
         self._ioctl(descriptor, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<QQQq", address, _PAGE, 0, 0)))
 
     def _ioctl(self, descriptor: int, request: int, argument: bytearray) -> None:
@@ -231,7 +243,10 @@ def main() -> None:
             result = refused(error)
         kill(pid)
         server.finish()
-        (Path(spec["scratch"]) / TOUCHED).write_bytes(server.touched.tobytes())
+        try:
+            (Path(spec["scratch"]) / TOUCHED).write_bytes(server.touched.tobytes())
+        except OSError as error:
+            result = refused(error)
         result["restore_seconds"] = 0.0
     print(json.dumps(result), flush=True)
     os._exit(0)

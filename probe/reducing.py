@@ -85,11 +85,10 @@ def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder:
     touched_file(folder, job.phase).write_bytes(touched.address.astype("<u8").tobytes())
     keep = pages_to_keep(images, touched)
     reduced = reduce_checkpoint(images, keep, target, how)
-    if how == "drop":
-        try:
-            job = replace(job, images=target)
-            check_reduced(job, read_checkpoint(target), reduced.dropped, criu, scratch=folder)
-        except _HARMLESS as error:
-            shutil.rmtree(target, ignore_errors=True)
-            return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")
+    try:
+        job = replace(job, images=target)
+        check_reduced(job, read_checkpoint(target), reduced.dropped, criu, scratch=folder)
+    except _HARMLESS as error:
+        shutil.rmtree(target, ignore_errors=True)
+        return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")
     return ReducedPhase(job.phase, target.name, raw, images.pages, int(np.count_nonzero(keep)), len(touched), "")

@@ -17,12 +17,15 @@ import numpy.typing as npt
 from checkpoint.criu import Criu
 from checkpoint.images import CheckpointImages
 from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE, PageRun
+from checkpoint.protobuf import Message
 from checkpoint.restore import RestoreJob, observe_touches
 
 MARGIN_SHARE = 0.1
 """The phase runs on for this share of its region behind the end, so that a slightly longer region finds its pages."""
 
 _RED_ZONE = 128
+_THREAD_CORE, _RSEQ = 5, 15
+"""Fields of CRIU's core image: thread_core, and in it rseq_entry (1: address, 2: size)."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,11 @@ def pages_to_keep(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[
     """One flag per page of the pages image, in its order.
 
     Kept besides the touched ones: everything CRIU does not restore lazily (copied file pages, the vDSO: without its
-    own page a private file mapping would silently show the file's bytes), the top of the stack and the thread's area.
+    own page a private file mapping would silently show the file's bytes), the top of the stack, the thread's area, and
+    the area of restartable sequences, which the kernel writes whenever it takes the processor away.
     """
     keep = np.zeros(images.pages, dtype=bool)
-    registers = images.registers
-    always = {
-        address & ~(PAGE_SIZE - 1)
-        for name, reach in (("sp", _RED_ZONE), ("fs_base", 0))
-        if (value := registers.get(name))
-        for address in (value - reach, value)
-    }
-    wanted = np.union1d(touched.address, np.array(sorted(always), dtype=np.uint64))
+    wanted = np.union1d(touched.address, np.array(sorted(_always_kept(images)), dtype=np.uint64))
     for run, first in with_positions(images.page_runs):
         if not run.flags & PAGE_LAZY:
             keep[first : first + run.pages] = True
@@ -84,6 +81,19 @@ def pages_to_keep(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[
         inside = (wanted[low:high] - np.uint64(run.vaddr)) // np.uint64(PAGE_SIZE)
         keep[first + inside.astype(np.int64)] = True
     return keep
+
+
+def _always_kept(images: CheckpointImages) -> set[int]:
+    """Pages (addresses) that the kernel or the loader's code may touch in one run and not in the next."""
+    areas = []
+    if stack := images.registers.get("sp"):
+        areas.append((stack - _RED_ZONE, stack + 1))
+    if thread := images.registers.get("fs_base"):
+        areas.append((thread, thread + 1))
+    sequences = (images.core.message(_THREAD_CORE) or Message()).message(_RSEQ) or Message()
+    if address := sequences.integer(1, 0):
+        areas.append((address, address + max(sequences.integer(2, 0), 1)))
+    return {page for start, end in areas for page in range(start & -PAGE_SIZE, end, PAGE_SIZE)}
 
 
 def with_positions(runs: Sequence[PageRun]) -> Iterator[tuple[PageRun, int]]:
