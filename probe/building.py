@@ -92,7 +92,7 @@ def build(
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
     criu = _check_machine(target)
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
-    with work_folder(Path(work) if work is not None else None, parameters, resume=resume) as folder:
+    with work_folder(Path(work).absolute() if work is not None else None, parameters, resume=resume) as folder:
         job = _Build(program, chosen, folder, criu, display or Silent())
         with away_from(job.cpu), full_disk_named(folder.path):
             return job.run(target)
