@@ -62,6 +62,7 @@ class _Installed:
     entry: int
     record: int
     events_at: int
+    mapped: bool = True
 
     @property
     def address(self) -> int:
@@ -80,18 +81,29 @@ class MarkerSet:
     tracee: Tracee
     wanted: Mapping[Marker, Sequence[Event]]
     _installed: dict[Marker, _Installed] = field(default_factory=dict)
+    _from_start: set[str] | None = None
 
     def install_new(self, watch: LoadWatch) -> None:
         """Install the markers of images mapped since the last call. The process is stopped.
 
-        A library that was unmapped and comes back would start its counts afresh: such markers are refused when
-        they are chosen, and a second mapping is left alone here.
+        A library that comes back after it was unmapped goes on counting where it left off; one that is mapped a
+        second time, beside the first, is left alone. The watch is ended where no marker's image can come or go.
         """
-        for loaded in watch.new_images():
-            mine = sorted(m for m in self.wanted if m.image == loaded.image.path and m not in self._installed)
-            if mine:
+        fresh = watch.new_images()
+        if self._from_start is None:
+            self._from_start = {loaded.image.path for loaded in fresh}
+        present = {(loaded.image.path, loaded.bias) for loaded in watch.known()}
+        for one in self._installed.values():
+            one.mapped = (one.marker.image, one.bias) in present
+        for loaded in fresh:
+            mine = sorted(m for m in self.wanted if m.image == loaded.image.path)
+            before = self._installed.get(mine[0]) if mine else None
+            if before is not None and before.bias == loaded.bias:
+                for marker in mine:
+                    self._patch(self._installed[marker])
+            elif mine and (before is None or not before.mapped):
                 self._install(loaded, mine)
-        if watch.armed and all(m in self._installed for m in self.wanted):
+        if watch.armed and all(m.image in self._from_start for m in self.wanted):
             watch.disarm()
 
     def _install(self, loaded: LoadedImage, markers: list[Marker]) -> None:
@@ -119,16 +131,28 @@ class MarkerSet:
                 code.record[i],
                 code.record[i] + RECORD_BYTES,
             )
+            if marker in self._installed:
+                self._carry_over(self._installed[marker], one)
             self._installed[marker] = one
             self._patch(one)
 
+    def _carry_over(self, old: _Installed, new: _Installed) -> None:
+        """Counter and events of a marker whose image was mapped at another address before."""
+        left, due = self._record(old)
+        events = self.tracee.read(old.events_at, EVENT_BYTES * (len(old.events) + 1))
+        self.tracee.write(new.record, struct.pack("<qQ", left, due + new.record - old.record) + events)
+
     def _patch(self, one: _Installed) -> None:
+        if not one.mapped:
+            return
         length = int(one.site.length[0])
         text = one.site.code[0, :length].copy()
         patched_text(text, one.address, one.site, one.bias, np.array([one.entry], dtype=np.int64))
         self.tracee.write(one.address, text.tobytes())
 
     def _unpatch(self, one: _Installed) -> None:
+        if not one.mapped:
+            return
         length = int(one.site.length[0])
         self.tracee.write(one.address, one.site.code[0, :length].tobytes())
 
@@ -177,6 +201,10 @@ class MarkerSet:
                 if not events:
                     self._unpatch(one)
                     continue
+                if not one.mapped:
+                    raise Diverged(
+                        f"{marker.image}: not mapped where the region begins; nothing would count its marker there"
+                    )
                 ahead = events[0].count - self.executions(marker)
                 if ahead <= 0 or len(events) > REGION_EVENTS:
                     raise Diverged(
