@@ -212,23 +212,54 @@ def test_markers_in_two_images_far_apart(builds: Path) -> None:
         assert first and last and begun and begun.wall < first.wall < last.wall
 
 
-def test_markers_in_a_library_opened_later(builds: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_markers_in_a_library_that_comes_and_goes(elsewhere: bool, builds: Path) -> None:
+    """Opened, closed and opened again, where it was or at another address: one count through both."""
     path = build("dlopen", builds)
     plugin = path.parent / "plugin.so"
     marker = Marker(str(plugin), symbols(plugin)["site_plugin"])
-    with marked(program_of(path, "10"), {marker: [Event(10_000, STAMP), Event(10_001, STAMP)]}) as process:
-        assert process.watch.armed and process.markers.missing() == [marker]
-        assert process.markers.stamps(marker) == [None, None]
-        process.tracee.resume()
-        seen: list[int] = []
-        while process.tracee.wait(SECONDS).what is What.BREAKPOINT:
+    counts = [1, 10_000, 10_001, 15_000, 20_000, 20_001]
+    with marked(program_of(path, "10"), {marker: [Event(n, STAMP) for n in counts]}) as process:
+        markers, tracee = process.markers, process.tracee
+        assert process.watch.armed and markers.missing() == [marker]
+        assert markers.stamps(marker) == [None] * len(counts)
+        biases: list[int] = []
+        opened, closed, was_there, places = 0, 0, False, 2 if elsewhere else 1
+        tracee.resume()
+        while tracee.wait(SECONDS).what is What.BREAKPOINT:
             process.watch.step_over()
-            process.markers.install_new(process.watch)
-            if not process.markers.missing():
-                seen.append(process.tracee.pid)
-                assert not process.watch.armed, "nothing more to wait for: the process is left alone"
-            process.tracee.resume()
-        assert len(seen) == 1
+            markers.install_new(process.watch)
+            there = [i.bias for i in process.watch.known() if i.image.path == str(plugin)]
+            biases += [bias for bias in there if bias not in biases]
+            opened += bool(there) and not was_there
+            closed += was_there and not there
+            was_there = bool(there)
+            if opened == closed == 1:
+                assert markers.executions(marker) == 10_000
+                with markers.only({}):  # nothing is written where the library was
+                    pass
+                with pytest.raises(Diverged, match="not mapped"), markers.only({marker: [Event(15_000, STAMP)]}):
+                    pass
+                if elsewhere:
+                    tracee.map_memory(biases[0], 4096, executable=False)
+                    elsewhere = False
+            tracee.resume()
+        assert (opened, closed, len(biases)) == (2, 2, places)
+        assert markers.executions(marker) == 20_000
+        stamps = markers.stamps(marker)
+        assert stamps[-1] is None
+        walls = [s.wall for s in stamps if s]
+        assert len(walls) == 5 and walls == sorted(walls) and walls[2] > walls[1] + 0.005
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.ENDED
+        assert process.streams.stdout.read_text() == run(path, "10").stdout
+
+
+def test_the_loader_is_watched_only_where_a_marker_needs_it(builds: Path) -> None:
+    path = build("dlopen", builds)
+    own = Marker(str(path), symbols(path)["site_work"])
+    with marked(program_of(path, "10"), {own: []}) as process:
+        assert not process.watch.armed
 
 
 def test_a_marker_that_is_no_site_any_more_is_refused(ticker: Ticker) -> None:
