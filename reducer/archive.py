@@ -11,15 +11,14 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from isal import isal_zlib
-
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from reducer.compression import Compression, check_packing, packer
 from reducer.member_table import (
     FORMAT_VERSION,
     HEADER,
@@ -37,9 +36,6 @@ from reducer.unpack import ProbeArchive, create_file, open_probe, storage_errors
 __all__ = ["ArchiveSizes", "ContainedFile", "PhaseCheckpoint", "ProbeArchive", "open_probe", "write_probe"]
 
 _CHUNK = 1 << 20
-_LEVEL = 2
-"""isal's level: 2 packs as fast as 0 and as small as 3 (about 1 GB/s on memory images)."""
-
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _PAGES_IMAGE = re.compile(r"pages-[A-Za-z0-9.-]+\.img\Z")
 
@@ -86,6 +82,7 @@ def write_probe(
     checkpoints: Sequence[PhaseCheckpoint],
     files: Sequence[ContainedFile] = (),
     data: Mapping[str, bytes] | None = None,
+    compression: Compression = "gzip",
 ) -> ArchiveSizes:
     """Write a probe to `path`, mode 0600, replacing it whole or, on any error or Ctrl-C, not at all.
 
@@ -95,21 +92,55 @@ def write_probe(
     and earlier ones only.
 
     Raises StorageError if something cannot be read or written, or changed meanwhile, ProbeFileDamaged for a
-    folder that holds no checkpoint, ValueError for a manifest, name or path that no probe can hold.
+    folder that holds no checkpoint, ValueError for a manifest, name or path that no probe can hold, ToolMissing
+    where there is nothing here to pack with `compression`.
     """
+    check_packing(compression)
     plan = _Plan(manifest, checkpoints, files, data or {})
+    with PageStore() as store:
+        members = (
+            lambda out, name=name, contents=contents: _write_member(out, name, contents, compression)
+            for name, contents in plan.members(store)
+        )
+        size = write_members(path, plan.names, plan.document, members, plan.most_bytes)
+        assert size is not None, "no limit was given"
+        return ArchiveSizes(size, plan.raw_bytes, plan.file_bytes, store.pages, store.zero_pages, store.distinct_pages)
+
+
+def front_size(names: Sequence[str], document: Callable[[Sequence[Entry]], bytes]) -> int:
+    """Bytes before the first of these members."""
+    return HEADER_SIZE + len(document([Entry(name) for name in names]))
+
+
+def write_members(
+    path: Path,
+    names: Sequence[str],
+    document: Callable[[Sequence[Entry]], bytes],
+    members: Iterable[Callable[[IO[bytes]], Entry]],
+    most_bytes: int,
+    limit: int | None = None,
+) -> int | None:
+    """Write a probe of `members`, whose names and order are `names`, whole or not at all; returns its size.
+
+    `document` makes the manifest from the member table. Beyond `limit` bytes it returns None and leaves what was
+    there before. StorageError names `path` and `most_bytes` where the disk is full.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with storage_errors("write", path, plan.most_bytes), ExitStack() as undo, PageStore() as store:
+    with storage_errors("write", path, most_bytes), ExitStack() as undo:
         # Left by a process of the same number that was killed.
         part.unlink(missing_ok=True)
         with create_file(part, undo) as out:
             # The table comes first and is known last: room for it is left, the rest filled with spaces.
-            room = len(plan.document([_Entry(name) for name in plan.names]))
+            room = front_size(names, document) - HEADER_SIZE
             if room > MAX_MANIFEST_BYTES:
                 raise ValueError(f"the manifest of {room} bytes is too large: move some of it to `data`")
             out.seek(HEADER_SIZE + room)
-            entries = [_write_member(out, name, contents) for name, contents in plan.members(store)]
-            text = plan.document(entries).ljust(room)
+            entries = []
+            for write in members:
+                entries.append(write(out))
+                if limit is not None and out.tell() > limit:
+                    return None
+            text = document(entries).ljust(room)
             size = out.tell()
             head = HEADER.pack(MAGIC, FORMAT_VERSION, room, size)
             out.seek(0)
@@ -119,11 +150,22 @@ def write_probe(
         part.replace(path)
         undo.pop_all()
         _sync_folder(path.parent)
-        return ArchiveSizes(size, plan.raw_bytes, plan.file_bytes, store.pages, store.zero_pages, store.distinct_pages)
+    return size
+
+
+def encode_document(
+    manifest: Mapping[str, Any],
+    phases: Sequence[Mapping[str, Any]],
+    files: Sequence[Mapping[str, Any]],
+    entries: Sequence[Entry],
+) -> bytes:
+    """The JSON text at the front of a probe (docs/probe-format.md)."""
+    whole = {"manifest": manifest, "phases": phases, "files": files, "members": [vars(entry) for entry in entries]}
+    return json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
     """One row of the member table; the defaults are the widest values it can have."""
 
     name: str
@@ -189,7 +231,7 @@ class _Plan:
         if len(self.names) > MAX_MEMBERS:
             raise ValueError(f"{len(self.names)} members are more than a probe can hold ({MAX_MEMBERS})")
 
-    def document(self, entries: Sequence[_Entry]) -> bytes:
+    def document(self, entries: Sequence[Entry]) -> bytes:
         """The manifest with this member table."""
         phases = [
             {
@@ -200,13 +242,7 @@ class _Plan:
             }
             for item in self._phases
         ]
-        whole = {
-            "manifest": self._manifest,
-            "phases": phases,
-            "files": self._files,
-            "members": [vars(entry) for entry in entries],
-        }
-        return json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return encode_document(self._manifest, phases, self._files, entries)
 
     def members(self, store: PageStore) -> Iterator[tuple[str, Callable[[Callable[[bytes], Any]], None]]]:
         """(name, function that passes the contents to a sink) of every member, in the order of `names`."""
@@ -304,8 +340,10 @@ def _new_pages(
     return copy
 
 
-def _write_member(out: IO[bytes], name: str, contents: Callable[[Callable[[bytes], Any]], None]) -> _Entry:
-    packer = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, 31)
+def _write_member(
+    out: IO[bytes], name: str, contents: Callable[[Callable[[bytes], Any]], None], compression: Compression
+) -> Entry:
+    packing = packer(compression)
     digest = hashlib.sha256()
     raw = stored = 0
 
@@ -317,11 +355,11 @@ def _write_member(out: IO[bytes], name: str, contents: Callable[[Callable[[bytes
     def pack(data: bytes) -> None:
         nonlocal raw
         raw += len(data)
-        write(packer.compress(data))
+        write(packing.compress(data))
 
     contents(pack)
-    write(packer.flush())
-    return _Entry(name, raw, stored, digest.hexdigest())
+    write(packing.flush())
+    return Entry(name, raw, stored, digest.hexdigest(), compression)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading .probe files: checkpoints and files come out verified, or ProbeFileDamaged says why not.
 
-Standard library only: nodes that run a probe have nothing else. Whatever the size of
-the probe, memory stays at a few MB; distinct pages wait in an unnamed file until a phase needs them.
+Standard library only: nodes that run a probe have nothing else, but what reads faster is used where it is
+installed. Whatever the size of the probe, memory stays at some ten MB and one byte a page; pages that are needed more
+than once wait in an unnamed file.
 """
 
 from __future__ import annotations
@@ -12,22 +13,19 @@ import hashlib
 import os
 import shutil
 import stat
-import struct
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, BinaryIO
 
 from checkpoint.errors import StorageError
+from reducer.compression import CHUNK, Sink, inflate_member, inflated
 from reducer.member_table import PAGE_SIZE, Member, Phase, StoredFile, Table, damaged, read_table
+from reducer.page_spool import CHUNK_PAGES, RUN, PageImages, PageSpool, PageStream, places, runs_of
 
-_CHUNK = 1 << 18
-_RUN = struct.Struct("<II")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-Sink = Callable[[bytes], Any]
 
 
 @contextmanager
@@ -42,58 +40,11 @@ def storage_errors(what: str, path: Path, needed: int | None = None) -> Iterator
         raise StorageError(text) from error
 
 
-def inflate_member(read: Callable[[int], bytes], member: Member, sink: Sink, name: str) -> None:
-    """Pass the contents of `member` to `sink` in pieces; `read` stands at its first stored byte.
-
-    What went to `sink` may be used only after this returns: the checksum is known at the end. Never passes on
-    more than the size the table states. ProbeFileDamaged if anything is not as the table says; `name` is the
-    probe's, for errors.
-    """
-    digest = hashlib.sha256()
-    inflater = zlib.decompressobj(wbits=31) if member.compression == "gzip" else None
-    room = member.raw_size
-
-    def emit(data: bytes) -> None:
-        nonlocal room
-        if len(data) > room:
-            raise damaged(name, f"member {member.name} is larger than {member.raw_size} bytes")
-        room -= len(data)
-        sink(data)
-
-    left = member.stored_size
-    try:
-        while left:
-            piece = read(min(left, _CHUNK))
-            if not piece:
-                raise damaged(name, f"it is cut off in member {member.name}")
-            left -= len(piece)
-            digest.update(piece)
-            if inflater is None:
-                emit(piece)
-                continue
-            while piece:
-                if inflater.eof:
-                    raise damaged(name, f"member {member.name} goes on behind its end")
-                emit(inflater.decompress(piece, _CHUNK))
-                piece = inflater.unconsumed_tail
-        # Output may still be pending when all input is in.
-        while inflater is not None and not inflater.eof:
-            data = inflater.decompress(b"", _CHUNK)
-            if not data:
-                break
-            emit(data)
-    except zlib.error as error:
-        raise damaged(name, f"member {member.name} does not inflate ({error})") from error
-    if digest.hexdigest() != member.sha256:
-        raise damaged(name, f"the checksum of member {member.name} is wrong")
-    if room or (inflater is not None and (not inflater.eof or inflater.unused_data)):
-        raise damaged(name, f"member {member.name} does not inflate to {member.raw_size} bytes")
-
-
 def open_probe(path: Path, scratch: Path | None = None) -> ProbeArchive:
     """Open the probe at `path` and check its header, manifest, table and length; not yet its members.
 
-    `scratch` is a folder for temporary data of up to the size of all distinct pages (default: the system's).
+    `scratch` is a folder for temporary data (default: the system's): up to the size of the distinct pages that are
+    used more than once.
     ProbeFileDamaged for what is not a whole probe of a known version, StorageError if it cannot be read.
     """
     with storage_errors("open", path):
@@ -125,8 +76,9 @@ class ProbeArchive:
         self._file = file
         self._table = table
         self._scratch = scratch
-        self._pages: IO[bytes] | None = None
-        self._phases_spooled = 0
+        self._spooled: PageSpool | None = None
+        self._kept: set[int] = set()
+        self._all_pages = False
 
     def __enter__(self) -> ProbeArchive:
         return self
@@ -137,8 +89,8 @@ class ProbeArchive:
     def close(self) -> None:
         """Let go of the probe and of all temporary data."""
         self._file.close()
-        if self._pages is not None:
-            self._pages.close()
+        if self._spooled is not None:
+            self._spooled.close()
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -154,6 +106,11 @@ class ProbeArchive:
     def files(self) -> tuple[StoredFile, ...]:
         """The files carried along; several may share one content."""
         return self._table.files
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """All stored pieces by name, in the order of the file."""
+        return MappingProxyType(self._table.members)
 
     @property
     def data_names(self) -> tuple[str, ...]:
@@ -188,19 +145,65 @@ class ProbeArchive:
         self._inflate(self._table.members[f"data/{name}"], pieces.append)
         return b"".join(pieces)
 
+    def copy_stored(self, name: str, sink: Sink) -> None:
+        """Pass the stored bytes of a member on as they are; ProbeFileDamaged at the end if their checksum is wrong."""
+        member = self._table.members[name]
+        digest, left = hashlib.sha256(), member.stored_size
+        read = self._reader(member)
+        while left:
+            piece = read(min(left, CHUNK))
+            if not piece:
+                raise damaged(str(self._path), f"it is cut off in member {name}")
+            left -= len(piece)
+            digest.update(piece)
+            sink(piece)
+        if digest.hexdigest() != member.sha256:
+            raise damaged(str(self._path), f"the checksum of member {name} is wrong")
+
+    def copy_member(self, name: str, sink: Sink) -> None:
+        """Pass the contents of a member on, to be used only after this returns."""
+        self._inflate(self._table.members[name], sink)
+
+    def page_runs(self, phase_id: int) -> Iterator[tuple[int, int]]:
+        """The index of a phase, checked: (first page number or 0 for zero pages, count) of its runs, in order."""
+        position = self._position(phase_id)
+        with self._spool(self._table.phases[position].member("index")) as index:
+            self._check_index(index, position)
+            yield from runs_of(index)
+
+    def read_pages(self, first: int, count: int) -> bytes:
+        """`count` pages from number `first` on, whichever phase brought them. Spools all pages up to these."""
+        if not self._all_pages:
+            if self._spooled is not None:
+                self._spooled.close()
+            with storage_errors("unpack", self._scratch_name()):
+                self._spooled = PageSpool(bytearray(b"\1") * self._page_limit(len(self.phases) - 1), self._temporary())
+            self._kept.clear()
+            self._all_pages = True
+        for position in range(len(self.phases)):
+            if self._page_limit(position - 1) >= first + count - 1:
+                break
+            self._keep_pages(position)
+        assert self._spooled is not None
+        data = os.pread(self._spooled.file.fileno(), count * PAGE_SIZE, (first - 1) * PAGE_SIZE)
+        if len(data) != count * PAGE_SIZE:
+            raise StorageError(f"cannot read {self._scratch_name()}: temporary data vanished")
+        return data
+
     def extract_phase(self, phase_id: int, folder: Path) -> None:
         """Rebuild the checkpoint of a phase in `folder`, which is made (mode 0700) or must be empty.
 
         Zero pages become holes. On any error nothing is left in `folder`. KeyError for an unknown phase,
-        ProbeFileDamaged before anything is written, StorageError if it cannot be written.
+        ProbeFileDamaged, StorageError if it cannot be written.
         """
-        position = {phase.id: number for number, phase in enumerate(self._table.phases)}[phase_id]
+        position = self._position(phase_id)
         phase = self._table.phases[position]
         with self._spool(phase.member("index")) as index, self._spool(phase.member("images")) as images:
             written_pages = self._check_index(index, position)
-            self._spool_pages(position)
+            for earlier in range(position):
+                self._keep_pages(earlier)
             needed = sum(size for _, size in phase.parts) + written_pages * PAGE_SIZE
-            with storage_errors("write", folder / "pages", needed), ExitStack() as undo:
+            with storage_errors("write", folder / "pages", needed), ExitStack() as undo, ExitStack() as opened:
                 if not folder.exists():
                     folder.mkdir(mode=0o700, parents=True)
                     undo.callback(_forgiving, folder.rmdir)
@@ -210,7 +213,10 @@ class ProbeArchive:
                 for name, size in phase.parts:
                     with create_file(folder / name, undo) as out:
                         _copy(images, out, size)
-                self._write_pages(phase, index, folder, undo)
+                files = [
+                    (opened.enter_context(create_file(folder / name, undo)), pages) for name, pages in phase.page_images
+                ]
+                self._write_pages(position, index, PageImages(files))
                 undo.pop_all()
 
     def extract_file(self, sha256: str, path: Path, mode: int | None = None) -> None:
@@ -237,15 +243,23 @@ class ProbeArchive:
             part.replace(path)
             undo.pop_all()
 
-    def _inflate(self, member: Member, sink: Sink) -> None:
-        # OSErrors of the sink are the caller's: only reading is wrapped here.
+    def _position(self, phase_id: int) -> int:
+        return {phase.id: number for number, phase in enumerate(self._table.phases)}[phase_id]
+
+    def _reader(self, member: Member) -> Callable[[int], bytes]:
+        """Reads the stored bytes of a member, from the first on."""
+
+        # OSErrors of whoever takes the contents are his: only reading is wrapped here.
         def read(size: int) -> bytes:
             with storage_errors("read", self._path):
                 return self._file.read(size)
 
         with storage_errors("read", self._path):
             self._file.seek(member.offset)
-        inflate_member(read, member, sink, str(self._path))
+        return read
+
+    def _inflate(self, member: Member, sink: Sink) -> None:
+        inflate_member(self._reader(member), member, sink, str(self._path))
 
     def _temporary(self) -> IO[bytes]:
         # Unnamed, so that it is gone whatever ends this process.
@@ -263,20 +277,43 @@ class ProbeArchive:
                 file.flush()
             yield file
 
-    def _spool_pages(self, position: int) -> None:
-        """Have the new pages of all phases up to `position` in the temporary page file."""
-        for number in range(self._phases_spooled, position + 1):
-            member = self._table.members[self._table.phases[number].member("pages")]
-            start = self._page_limit(number - 1) * PAGE_SIZE
-            with storage_errors("unpack", self._scratch_name(), member.raw_size):
-                if self._pages is None:
-                    self._pages = self._temporary()
-                # A failed attempt may have left something behind the last good page.
-                self._pages.seek(start)
-                self._pages.truncate()
-                self._inflate(member, self._pages.write)
-                self._pages.flush()
-            self._phases_spooled = number + 1
+    def _stream(self, position: int) -> PageStream:
+        """The pages that the phase at `position` brings along."""
+        member = self._table.members[self._table.phases[position].member("pages")]
+        return PageStream(inflated(self._reader(member), member, str(self._path)))
+
+    def _page_spool(self) -> PageSpool:
+        """Where pages wait that are needed again, made at its first use from the indexes of all phases."""
+        if self._spooled is None:
+            again = bytearray(self._page_limit(len(self.phases) - 1))
+            for position, phase in enumerate(self._table.phases):
+                for place in places(self.page_runs(phase.id), self._page_limit(position - 1) + 1):
+                    if not place.fresh:
+                        again[place.first - 1 : place.first - 1 + place.pages] = b"\1" * place.pages
+            with storage_errors("unpack", self._scratch_name()):
+                self._spooled = PageSpool(again, self._temporary())
+        return self._spooled
+
+    def _keep_pages(self, position: int) -> None:
+        """Have those pages of the phase at `position` in the temporary file that are needed again."""
+        if position in self._kept:
+            return
+        spool, stream = self._page_spool(), self._stream(position)
+        first, limit = self._page_limit(position - 1) + 1, self._page_limit(position)
+        self._pass(stream, spool, first, limit + 1)
+        stream.finish()
+        self._kept.add(position)
+
+    def _pass(self, stream: PageStream, spool: PageSpool, first: int, end: int) -> None:
+        """Read the pages from number `first` to before `end`; keep what is needed again."""
+        while first < end:
+            data = stream.read(min(CHUNK_PAGES, end - first))
+            self._keep(spool, first, data)
+            first += len(data) // PAGE_SIZE
+
+    def _keep(self, spool: PageSpool, first: int, data: memoryview) -> None:
+        with storage_errors("unpack", self._scratch_name(), self._page_limit(len(self.phases) - 1) * PAGE_SIZE):
+            spool.keep(first, data)
 
     def _scratch_name(self) -> Path:
         return (self._scratch or Path(tempfile.gettempdir())) / "pages"
@@ -289,33 +326,35 @@ class ProbeArchive:
         """Check all runs of a page index; pages in it that are not zero pages."""
         phase, limit = self._table.phases[position], self._page_limit(position)
         pages = stored = 0
-        for first, count in _runs(index):
+        for first, count in runs_of(index):
             if not count or (first and first + count - 1 > limit):
                 raise damaged(str(self._path), f"phase {phase.id} refers to page {first} of {limit}")
             pages += count
             stored += count if first else 0
-        if pages != phase.pages or index.seek(0, os.SEEK_END) % _RUN.size:
+        if pages != phase.pages or index.seek(0, os.SEEK_END) % RUN.size:
             raise damaged(str(self._path), f"phase {phase.id} has an index of {pages} pages, not {phase.pages}")
         return stored
 
-    def _write_pages(self, phase: Phase, index: IO[bytes], folder: Path, undo: ExitStack) -> None:
-        runs = _runs(index)
-        first, count = 0, 0
-        for name, pages in phase.page_images:
-            with create_file(folder / name, undo) as out:
-                done = 0
-                while done < pages:
-                    if not count:
-                        first, count = next(runs)
-                    now = min(count, pages - done)
-                    if first and self._pages is not None:
-                        out.seek(done * PAGE_SIZE)
-                        self._pages.seek((first - 1) * PAGE_SIZE)
-                        _copy(self._pages, out, now * PAGE_SIZE)
-                        first += now
-                    count -= now
-                    done += now
-                out.truncate(pages * PAGE_SIZE)
+    def _write_pages(self, position: int, index: IO[bytes], images: PageImages) -> None:
+        spool, stream = self._page_spool(), self._stream(position)
+        own, end = self._page_limit(position - 1) + 1, self._page_limit(position) + 1
+        at = own
+        for place in places(runs_of(index), own):
+            if not place.fresh:
+                continue
+            self._pass(stream, spool, at, place.first)
+            at = place.first + place.pages
+            for done in range(0, place.pages, CHUNK_PAGES):
+                data = stream.read(min(CHUNK_PAGES, place.pages - done))
+                images.write(place.position + done, data)
+                self._keep(spool, place.first + done, data)
+        self._pass(stream, spool, at, end)
+        stream.finish()
+        self._kept.add(position)
+        for place in places(runs_of(index), own):
+            if not place.fresh:
+                images.copy(spool.file, place.first - 1, place.position, place.pages)
+        images.finish()
 
 
 def _drop(_: bytes) -> None:
@@ -336,21 +375,11 @@ def create_file(path: Path, undo: ExitStack) -> IO[bytes]:
 
 def _copy(source: IO[bytes], out: IO[bytes], size: int) -> None:
     while size:
-        piece = source.read(min(size, 4 * _CHUNK))
+        piece = source.read(min(size, 4 * CHUNK))
         if not piece:
             raise OSError(errno.EIO, "temporary data vanished")
         out.write(piece)
         size -= len(piece)
-
-
-def _runs(index: IO[bytes]) -> Iterator[tuple[int, int]]:
-    """(first page number or 0 for zero pages, count) of every run of a page index."""
-    index.seek(0)
-    while True:
-        piece = index.read(_CHUNK)
-        if len(piece) < _RUN.size:
-            return
-        yield from _RUN.iter_unpack(piece[: len(piece) - len(piece) % _RUN.size])
 
 
 def _free(folder: Path) -> str:
