@@ -15,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+import counter_page  # noqa: E402
 import extras  # noqa: E402
 import report  # noqa: E402
 from measure import measure  # noqa: E402
@@ -88,7 +89,7 @@ def main() -> None:
     records = [r for b in chosen(arguments.programs, arguments.quick) if (r := load(b.name))]
     print(report.table(records))
     print()
-    print(report.bars(records, load("install"), load("phases-60s")))
+    print(report.bars(records, load("install"), load("phases-60s"), load("counter-page")))
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -105,6 +106,7 @@ def run(arguments: argparse.Namespace) -> None:
     for benchmark in benchmarks:
         print(report.table([one(benchmark, arguments)]), flush=True)
     if not arguments.programs:
+        save(counter_page.compare())
         say("bench: 100,000 sites")
         save(extras.install_time(HERE))
         if not arguments.quick:

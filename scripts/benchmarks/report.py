@@ -81,7 +81,7 @@ def table(records: Sequence[Record]) -> str:
     return "\n".join([*lines, *remarks])
 
 
-def bars(records: Sequence[Record], install: Record | None, long: Record | None) -> str:
+def bars(records: Sequence[Record], install: Record | None, long: Record | None, page: Record | None) -> str:
     """One line for each bar, with what was measured."""
     good = [r for r in records if "figures" in r and "native" in r["figures"]]
     failed = [r["name"] for r in records if "failure" in r]
@@ -132,6 +132,11 @@ def bars(records: Sequence[Record], install: Record | None, long: Record | None)
             f["one_pass_share"] < PASS_BAR)  # fmt: skip
     elif long is not None:
         bar("one pass over a program of a minute", long.get("failure", "no figures"), False)
+    if page is not None:
+        places = ", ".join(
+            f"{k.removesuffix('_ns').replace('_', ' ')} {v:.2f} ns" for k, v in page.items() if "_ns" in k
+        )
+        bar("one count, by where the counter lies from the code", places, None)
     if failed:
         bar("every program gives a probe", f"failed: {failed}", False)
     return "\n".join(lines)
