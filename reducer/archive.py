@@ -99,7 +99,7 @@ def write_probe(
     plan = _Plan(manifest, checkpoints, files, data or {})
     with PageStore() as store:
         members = (
-            lambda out, name=name, contents=contents: _write_member(out, name, contents, compression)
+            lambda out, name=name, contents=contents: write_member(out, name, contents, compression)
             for name, contents in plan.members(store)
         )
         size = write_members(path, plan.names, plan.document, members, plan.most_bytes)
@@ -340,9 +340,10 @@ def _new_pages(
     return copy
 
 
-def _write_member(
+def write_member(
     out: IO[bytes], name: str, contents: Callable[[Callable[[bytes], Any]], None], compression: Compression
 ) -> Entry:
+    """Pack what `contents` passes to its sink as the next member of the file `out`."""
     packing = packer(compression)
     digest = hashlib.sha256()
     raw = stored = 0

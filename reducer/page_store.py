@@ -78,7 +78,7 @@ class PageStore:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         self._undo.callback(os.close, descriptor)
         self._images.append(descriptor)
-        index = _Runs()
+        index = Runs()
         position = 0
         while True:
             try:
@@ -131,7 +131,7 @@ class PageStore:
         return os.pread(self._images[place >> _PLACE_BITS], PAGE_SIZE, offset)
 
 
-class _Runs:
+class Runs:
     """Page numbers gathered into runs of rising numbers, or of zeros."""
 
     def __init__(self) -> None:
@@ -139,12 +139,14 @@ class _Runs:
         self._first = 0
         self._count = 0
 
-    def add(self, number: int) -> None:
-        if self._count and self._count < _MAX_PAGES and number == (self._first and self._first + self._count):
-            self._count += 1
+    def add(self, number: int, count: int = 1) -> None:
+        """Append `count` pages with rising numbers from `number` on, or that many zero pages."""
+        follows = number == (self._first and self._first + self._count)
+        if self._count and follows and self._count + count <= _MAX_PAGES:
+            self._count += count
             return
         self._flush()
-        self._first, self._count = number, 1
+        self._first, self._count = number, count
 
     def encoded(self) -> bytes:
         self._flush()

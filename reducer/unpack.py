@@ -16,6 +16,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, BinaryIO
@@ -76,6 +77,8 @@ class ProbeArchive:
         self._file = file
         self._table = table
         self._scratch = scratch
+        counts = (table.new_pages(position) for position in range(len(table.phases)))
+        self._limits = [0, *accumulate(counts)]
         self._spooled: PageSpool | None = None
         self._kept: set[int] = set()
         self._all_pages = False
@@ -127,6 +130,11 @@ class ProbeArchive:
         """Size of all checkpoints as CRIU wrote them."""
         return sum(phase.raw_bytes for phase in self._table.phases)
 
+    @property
+    def distinct_pages(self) -> int:
+        """Different pages of all phases, without the page of zeros: the largest page number."""
+        return self._limits[-1]
+
     def verify(self) -> None:
         """Read the whole probe once and check all of it; ProbeFileDamaged names the first member at fault."""
         hashes = {file.member: file for file in self._table.files}
@@ -177,7 +185,7 @@ class ProbeArchive:
             if self._spooled is not None:
                 self._spooled.close()
             with storage_errors("unpack", self._scratch_name()):
-                self._spooled = PageSpool(bytearray(b"\1") * self._page_limit(len(self.phases) - 1), self._temporary())
+                self._spooled = PageSpool(bytearray(b"\1") * self.distinct_pages, self._temporary())
             self._kept.clear()
             self._all_pages = True
         for position in range(len(self.phases)):
@@ -285,7 +293,7 @@ class ProbeArchive:
     def _page_spool(self) -> PageSpool:
         """Where pages wait that are needed again, made at its first use from the indexes of all phases."""
         if self._spooled is None:
-            again = bytearray(self._page_limit(len(self.phases) - 1))
+            again = bytearray(self.distinct_pages)
             for position, phase in enumerate(self._table.phases):
                 for place in places(self.page_runs(phase.id), self._page_limit(position - 1) + 1):
                     if not place.fresh:
@@ -312,7 +320,7 @@ class ProbeArchive:
             first += len(data) // PAGE_SIZE
 
     def _keep(self, spool: PageSpool, first: int, data: memoryview) -> None:
-        with storage_errors("unpack", self._scratch_name(), self._page_limit(len(self.phases) - 1) * PAGE_SIZE):
+        with storage_errors("unpack", self._scratch_name(), self.distinct_pages * PAGE_SIZE):
             spool.keep(first, data)
 
     def _scratch_name(self) -> Path:
@@ -320,7 +328,7 @@ class ProbeArchive:
 
     def _page_limit(self, position: int) -> int:
         """Largest page number that the phase at `position` may use."""
-        return sum(self._table.new_pages(number) for number in range(position + 1))
+        return self._limits[position + 1]
 
     def _check_index(self, index: IO[bytes], position: int) -> int:
         """Check all runs of a page index; pages in it that are not zero pages."""

@@ -643,13 +643,13 @@ import sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
 import reducer.archive as archive
-inner = archive._write_member
+inner = archive.write_member
 def slow(*arguments):
     result = inner(*arguments)
     print("writing", flush=True)
     time.sleep(60)
     return result
-archive._write_member = slow
+archive.write_member = slow
 archive.write_probe(Path(sys.argv[2]), {}, [archive.PhaseCheckpoint(0, Path(sys.argv[3]))])
 """
 
