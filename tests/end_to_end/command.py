@@ -171,4 +171,3 @@ def wait_for(condition: Any, what: str, seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, f"timed out: {what}"
         time.sleep(0.002)
     return value
-

@@ -71,6 +71,8 @@ def sample(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> Sa
     folder = tmp_path_factory.mktemp("sample")
     command = Command(folder)
     argv = [str(program("nbody")), "200"]
-    done = command("build", "-o", folder / "nbody.probe", "--interval", "20ms", "--max-phases", "4", "--json", "--", *argv)
+    done = command(
+        "build", "-o", folder / "nbody.probe", "--interval", "20ms", "--max-phases", "4", "--json", "--", *argv
+    )
     assert done.returncode == 0, done.stderr
     return Sample(folder / "nbody.probe", argv, json.loads(done.stdout))

@@ -175,7 +175,9 @@ def test_an_output_that_is_gone_is_named(finished: Finished) -> None:
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(finished: Finished) -> None:
     state = finished.work / "state.json"
-    pages = next((finished.work / json.loads((finished.work / "captured.json").read_text())[0]["folder"]).glob("pages-*"))
+    pages = next(
+        (finished.work / json.loads((finished.work / "captured.json").read_text())[0]["folder"]).glob("pages-*")
+    )
     whole, stages = pages.read_bytes(), state.read_text()
     pages.write_bytes(whole[:-4096])
     without = json.loads(stages)
