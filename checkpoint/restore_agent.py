@@ -14,19 +14,29 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 Spec = Dict[str, Any]
 
 _EVENT_BYTES = 64
-_MS_BIND, _MS_REC, _MNT_DETACH, _PIVOT_ROOT = 0x1000, 0x4000, 2, 155
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MNT_DETACH = 1, 0x20, 0x1000, 2
+_CLONE_NEWNS, _PIVOT_ROOT = 0x20000, 155
+_KERNEL = {
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
+    "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs",
+    "tracefs",
+}  # fmt: skip
+"""File systems that hold no files of anybody's, and cannot be covered."""
+
 _CHILD = {signal.SIGCHLD}
 _CONTINUE_AGAIN_SECONDS = 0.05
 
@@ -52,43 +62,67 @@ def bind(source: str, target: str) -> None:
     mount(source, target, "", _MS_BIND)
 
 
-def other_mounts() -> List[str]:
-    """Mount points directly below the root mount, in order."""
+def mount_points() -> List[Tuple[str, str]]:
+    """(path, kind of file system) of all mounts, parents first, each path once."""
     with open("/proc/self/mountinfo") as file:
-        rows = [line.split() for line in file]
-    points = [(row[0], row[1], row[4].encode().decode("unicode_escape")) for row in rows]
-    root = [number for number, _, point in points if point == "/"][-1]
-    return [point for _, parent, point in points if parent == root and point != "/"]
+        rows = [line.split(" - ") for line in file]
+    found = {row[0].split()[4].encode().decode("unicode_escape"): row[1].split()[0] for row in rows}
+    return sorted(found.items())
 
 
-def enter_extendable_root(scratch: str) -> None:
-    """Make a root in which paths can be added that this node does not have, and change nothing of the node.
+def cover(point: str, target: str, layer: str) -> bool:
+    """Show the mount at `point` at `target` too, so that changes go to `layer`; False where it is read-only instead."""
+    try:
+        if not os.path.isdir(point):
+            raise NotADirectoryError(point)
+        upper, work = layer + "u", layer + "w"
+        os.mkdir(upper)
+        os.mkdir(work)
+        # The overlay's own root takes its owner and permission bits from the upper layer.
+        status = os.stat(point)
+        os.chown(upper, status.st_uid, status.st_gid)
+        os.chmod(upper, stat.S_IMODE(status.st_mode))
+        paths = [re.sub(r"([\\:,])", r"\\\1", path) for path in (point, upper, work)]
+        mount("overlay", target, "overlay", 0, "lowerdir=%s,upperdir=%s,workdir=%s" % tuple(paths))
+        return True
+    except OSError:
+        bind(point, target)
+        mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+        return False
 
-    An overlay over the whole root, its upper layer in memory, with all other mounts as they were.
+
+def enter_private_root(scratch: str) -> Set[int]:
+    """Make a root that looks like this node's and keeps all changes to itself, and enter it.
+
+    Every mount but the kernel's own is covered by an overlay whose upper layer is in memory: paths can be added that
+    this node does not have, and whatever a phase creates, changes or removes is gone with the mount namespace.
+    `scratch` stays as it is, and holds the old root in `old`. Returns the device numbers of what is covered.
     """
     layers, root = os.path.join(scratch, "layers"), os.path.join(scratch, "root")
-    os.mkdir(layers)
-    os.mkdir(root)
+    for folder in (layers, root, os.path.join(scratch, "old")):
+        os.makedirs(folder, exist_ok=True)
+    points = mount_points()
     mount("tmpfs", layers, "tmpfs", 0, "mode=0700,size=256m")
-    upper, work = os.path.join(layers, "upper"), os.path.join(layers, "work")
-    os.mkdir(upper)
-    os.mkdir(work)
-    mount("overlay", root, "overlay", 0, "lowerdir=/,upperdir=%s,workdir=%s" % (upper, work))
-    for point in [*other_mounts(), scratch]:
-        target = root + point
-        if not point.startswith(scratch + "/") and os.path.exists(target):
-            mount(point, target, "", _MS_BIND | _MS_REC)
-    # The files handed to us and CRIU's images lie beside the scratch folder and are read through the overlay.
-    os.chdir(root)
+    covered = set()
+    for number, (point, kind) in enumerate(points):
+        target = root + point.rstrip("/")
+        if not os.path.exists(target):
+            continue
+        if kind in _KERNEL:
+            bind(point, target)
+        elif cover(point, target, os.path.join(layers, str(number))):
+            covered.add(os.stat(target).st_dev)
+    bind(scratch, root + scratch)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(_PIVOT_ROOT, b".", b".") or libc.umount2(b".", _MNT_DETACH):
+    if libc.syscall(_PIVOT_ROOT, root.encode(), (root + scratch + "/old").encode()):
         number = ctypes.get_errno()
         raise OSError(number, "pivot_root: %s" % os.strerror(number))
     os.chdir("/")
+    return covered
 
 
 def make_room(folders: List[str], files: List[str]) -> None:
-    """Create what is missing of these paths, inside the extendable root."""
+    """Create what is missing of these paths, inside the private root."""
     for folder in folders:
         os.makedirs(folder, exist_ok=True)
     for path in files:
@@ -98,15 +132,16 @@ def make_room(folders: List[str], files: List[str]) -> None:
                 pass
 
 
-def private_copy(spec: Spec, number: int) -> str:
-    """Where the private copy of the `number`-th written file is kept."""
-    return os.path.join(spec["scratch"], "written-%d" % number)
-
-
-def refresh(spec: Spec) -> None:
-    """Give the written files the contents they had at capture: CRIU refuses a file that has grown since."""
-    for number, (source, _) in enumerate(spec["written"]):
-        shutil.copy(source, private_copy(spec, number))
+def show_copy(source: str, target: str, spare: str, covered: Set[int]) -> None:
+    """Show a copy of the file `source` at `target`, which the phase may write; `spare` is a path for it on disk."""
+    folder = os.path.dirname(os.path.realpath(target))
+    room = os.statvfs(folder)
+    # As a file of the overlay it can be renamed and removed, which a mount cannot.
+    if os.stat(folder).st_dev in covered and os.stat(source).st_size < room.f_bavail * room.f_frsize // 4:
+        shutil.copy(source, target)
+    else:
+        shutil.copy(source, spare)
+        bind(spare, target)
 
 
 def wait_for_stop(pid: int, deadline: float) -> Optional[int]:
@@ -205,7 +240,11 @@ def time_region(spec: Spec, pid: int, wait: Callable[[int, float], Optional[int]
 
 
 def one_repeat(spec: Spec, number: int) -> Dict[str, Any]:
-    refresh(spec)
+    """Restore and time the phase in a mount namespace of its own: each repeat finds the node's files as they were."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare: %s" % os.strerror(ctypes.get_errno()))
+    prepare(spec)
     begun = time.monotonic()
     pid, error = restore(spec, number)
     if error is not None:
@@ -233,16 +272,36 @@ def leave_with_parent() -> None:
 
 
 def prepare(spec: Spec) -> None:
-    """Show the files of the phase at their paths. Raises OSError."""
-    files = [target for _, target in [*spec["binds"], *spec["written"]]]
-    if not all(os.path.exists(path) for path in files + spec["folders"]):
-        enter_extendable_root(spec["scratch"])
-        make_room(spec["folders"], files)
-    for source, target in spec["binds"]:
-        bind(source, target)
-    refresh(spec)
-    for number, (_, target) in enumerate(spec["written"]):
-        bind(private_copy(spec, number), target)
+    """Show the files of the phase at their paths, in this mount namespace only. Raises OSError."""
+    binds = [(os.path.realpath(source), target) for source, target in spec["binds"]]
+    written = [(os.path.realpath(source), target) for source, target in spec["written"]]
+    covered = enter_private_root(spec["scratch"])
+    old = os.path.join(spec["scratch"], "old")
+    make_room(spec["folders"], [target for _, target in binds + written])
+    for source, target in binds:
+        bind(old + source, target)
+    for number, (source, target) in enumerate(written):
+        show_copy(old + source, target, os.path.join(spec["scratch"], "written-%d" % number), covered)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(old.encode(), _MNT_DETACH):
+        raise OSError(ctypes.get_errno(), "umount: %s" % os.strerror(ctypes.get_errno()))
+
+
+def repeat_in_child(spec: Spec, number: int) -> bool:
+    """One repeat and its line of JSON, in a child, so that nothing of it is left for the next. True if it went well."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    ended = 1
+    try:
+        try:
+            result = one_repeat(spec, number)
+        except OSError as error:
+            result = refused(error)
+        print(json.dumps(result), flush=True)
+        ended = int(result["status"] != "ok")
+    finally:
+        os._exit(ended)
 
 
 def main() -> None:
@@ -250,18 +309,8 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
     spec = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    try:
-        prepare(spec)
-    except OSError as error:
-        print(json.dumps(refused(error)), flush=True)
-        os._exit(0)
     for number in range(spec["repeats"]):
-        try:
-            result = one_repeat(spec, number)
-        except OSError as error:
-            result = refused(error)
-        print(json.dumps(result), flush=True)
-        if result["status"] != "ok":
+        if not repeat_in_child(spec, number):
             break
     os._exit(0)
 
