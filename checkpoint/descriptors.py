@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors that reach outside the process, found before CRIU is asked to dump them."""
+"""What a process has open: files it writes, and what reaches outside it, found before CRIU is asked to dump it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
@@ -42,3 +43,23 @@ def refuse_outside_descriptors(pid: int, name: str) -> None:
             f"{name}: holds {', '.join(found)} where a phase starts; what is at the other end is not there when the "
             "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets."
         )
+
+
+def written_files(pid: int) -> set[str]:
+    """Paths of the regular files that a process has open for writing; empty once it is gone."""
+    found = set()
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            target = entry.readlink()
+            if str(target).startswith("/") and _is_writable(pid, entry.name) and target.is_file():
+                found.add(str(target))
+    except OSError:
+        pass
+    return found
+
+
+def _is_writable(pid: int, descriptor: str) -> bool:
+    for line in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False

@@ -17,12 +17,12 @@ from checkpoint.plain import run_plain
 from checkpoint.program import DEFAULT_ISA, Program, Streams, check_randomisation_control, resolve_program
 from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, capture, plan_regions
-from probe.contents import copy_written_files
+from probe.contents import copy_written_files, set_apart
 from probe.manifest import Manifest
 from probe.measures import interval_times, vectors, work
 from probe.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
-from probe.outputs import compare_outputs
-from probe.packing import Findings, pack, written_copies
+from probe.outputs import compare_outputs, compare_written_files, note_written_files
+from probe.packing import Findings, checkpoint_files, pack, written_copies
 from probe.profile import Profile, load_profile, save_profile
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
@@ -32,6 +32,7 @@ from probe.tracers import trace_program
 from probe.validation import TimedProfile, load_timing, save_timing, validate
 from probe.work_folder import WorkFolder, full_disk_named, work_folder
 from reducer.archive import ArchiveSizes
+from reducer.compression import Compression, check_packing
 from reducer.reduction import Reduction
 
 T = TypeVar("T")
@@ -43,7 +44,10 @@ _STREAMS = "capture"
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """All choices of a build. `interval` in seconds (None: the tracer's default); `warmup` in intervals."""
+    """All choices of a build. `interval` in seconds (None: the tracer's default); `warmup` in intervals.
+
+    `external`: files, or folders of files, that are left out and that every node must have.
+    """
 
     tracer: str = "auto"
     interval: float | None = None
@@ -52,10 +56,14 @@ class BuildOptions:
     runs: int = DEFAULT_RUNS
     repeats: int = DEFAULT_REPEATS
     reduce: Reduction = "drop"
+    external: tuple[str, ...] = ()
+    compress: Compression = "gzip"
     selection: SelectionOptions = field(default_factory=SelectionOptions)
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "selection": vars(self.selection)}
+        """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
+        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress")}
+        return {**chosen, "selection": vars(self.selection)}
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ def build(
     target = Path(output).absolute()
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
     criu = _check_machine(target)
+    check_packing(chosen.compress)
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
     with work_folder(Path(work).absolute() if work is not None else None, parameters, resume=resume) as folder:
         job = _Build(program, chosen, folder, criu, display or Silent())
@@ -157,16 +166,22 @@ class _Build:
 
     def run(self, target: Path) -> BuiltProbe:
         profile = self._trace()
-        reference = self._reference()
+        reference = self._reference(profile)
         self._compare("trace", "the traced run")
         timed = self._validate(profile, reference)
         selection = self._select(profile, timed, reference)
         captured = self._capture(profile, timed, selection)
+        if self.options.external:
+            # A wrong name must not end the build at its very end.
+            set_apart(
+                checkpoint_files(self.folder.path, self.program, captured, self._outputs()), self.options.external
+            )
         reduced = self._reduce(captured, timed)
         measured = self._self_check(captured, reduced, timed)
         found = Findings(
             self.program, profile, reference, timed, selection, captured, reduced, measured, self._outputs(),
             self.options.selection.seed, [*self.warnings, *_kept_whole(reduced, self.options.reduce)],
+            self.options.external, self.options.compress,
         )  # fmt: skip
         with self.display.stage("pack") as report:
             manifest, sizes = pack(target, self.folder.path, found)
@@ -179,9 +194,16 @@ class _Build:
             return replace(load_profile(path), program=self.program)
         with self.display.stage("trace"):
             profile = self._traced()
+        self._note_written("trace", profile)
         save_profile(profile, path)
         self.folder.finish("trace")
         return profile
+
+    def _notes(self, run: str) -> Path:
+        return self.folder.file(f"{run}.files.json")
+
+    def _note_written(self, run: str, profile: Profile) -> None:
+        note_written_files(profile.written, self._notes(run))
 
     def _traced(self) -> Profile:
         streams = output_streams(self.folder.path, "trace")
@@ -198,7 +220,7 @@ class _Build:
                 "it does not repeat itself."
             ) from error
 
-    def _reference(self) -> Reference:
+    def _reference(self, profile: Profile) -> Reference:
         if self.folder.is_finished("reference"):
             return self.folder.read("reference.json", Reference.from_json)
         runs = self.options.runs
@@ -209,6 +231,7 @@ class _Build:
                 runs=runs,
                 cpu=self.cpu,
                 progress=lambda done: report(done / (runs + 1)),
+                after_run=lambda run: self._note_written(run, profile),
             )
         self.folder.write_json("reference.json", reference.to_json())
         self.folder.finish("reference")
@@ -218,8 +241,9 @@ class _Build:
         def streams(name: str) -> Streams:
             return Streams(self.folder.file(f"{name}.stdout"), self.folder.file(f"{name}.stderr"))
 
-        plain = [streams(name) for name in plain_run_names(self.options.runs)]
-        self.warnings += compare_outputs(plain, streams(run), what)
+        names = plain_run_names(self.options.runs)
+        self.warnings += compare_outputs([streams(name) for name in names], streams(run), what)
+        self.warnings += compare_written_files([self._notes(name) for name in names], self._notes(run), what)
 
     def _validate(self, profile: Profile, reference: Reference) -> TimedProfile:
         path = self.folder.file("timing.npz")
@@ -232,6 +256,7 @@ class _Build:
                     cpu=self.cpu,
                     progress=lambda seconds: report(seconds / expected),
                 )
+            self._note_written("validate", profile)
             save_timing(timed, path)
             self.folder.finish("validate")
         timed = load_timing(path)

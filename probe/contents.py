@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.errors import ProgramUnsupported, StorageError
+from checkpoint.errors import NodeUnfit, ProbeError, ProgramUnsupported, StorageError
 from checkpoint.images import CheckpointImages, file_mappings, open_files
 from reducer.archive import ContainedFile
 from reducer.unpack import ProbeArchive
@@ -27,6 +28,16 @@ class PrivateFile:
 
     phase: int
     path: str
+    sha256: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class ExternalFile:
+    """A file left out of the probe, which the node must have as it was: size in bytes, SHA-256, permission bits."""
+
+    path: str
+    size: int
     sha256: str
     mode: int
 
@@ -56,6 +67,66 @@ def needed_files(images: Sequence[CheckpointImages], executable: str, outputs: I
     return files
 
 
+def set_apart(
+    files: Sequence[ContainedFile], external: Sequence[str]
+) -> tuple[list[ContainedFile], list[ContainedFile]]:
+    """(files to carry, files to leave out): those named by `external`, or inside a folder named there, stay out.
+
+    Raises ProbeError for a name that is none of the files.
+    """
+    prefixes = {name: os.path.realpath(name) for name in external}
+    carried, left_out, used = [], [], set()
+    for file in files:
+        by = {n for n, p in prefixes.items() if file.original_path == p or file.original_path.startswith(f"{p}/")}
+        used |= by
+        (left_out if by else carried).append(file)
+    if unknown := [name for name in prefixes if name not in used]:
+        known = "; ".join(f"{f.original_path} ({f.local_path.stat().st_size} bytes)" for f in files)
+        raise ProbeError(
+            f"--external {unknown[0]}: no file that the probe needs is there; it needs {known} (files that the program "
+            "writes are always carried)"
+        )
+    return carried, left_out
+
+
+def external_files(files: Iterable[ContainedFile]) -> list[ExternalFile]:
+    """What the manifest says of files left out."""
+    return [
+        ExternalFile(f.original_path, f.local_path.stat().st_size, file_sha256(f.local_path), stat.S_IMODE(f.mode))
+        for f in files
+    ]
+
+
+def check_external(files: Iterable[ExternalFile]) -> None:
+    """Raise NodeUnfit where this node lacks one of the files, or has another one at its path."""
+    for file in files:
+        if problem := _problem(file):
+            raise NodeUnfit(
+                f"{file.path}: {problem}; the probe was built with this file left out (--external): copy it from the "
+                "reference node, or build the probe with the file inside"
+            )
+
+
+def _problem(file: ExternalFile) -> str:
+    path = Path(file.path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "is not a regular file here"
+        if status.st_size != file.size:
+            return f"has {status.st_size} bytes here, {file.size} at capture"
+        # CRIU compares the permission bits of files that it opens again.
+        if stat.S_IMODE(status.st_mode) != file.mode:
+            return f"has permissions {stat.S_IMODE(status.st_mode):04o} here, {file.mode:04o} at capture"
+        if file_sha256(path) != file.sha256:
+            return "has other contents here than at capture (its SHA-256 differs)"
+    except FileNotFoundError:
+        return "is missing here"
+    except OSError as error:
+        return f"cannot be read here ({error.strerror})"
+    return ""
+
+
 def copy_written_files(image: CheckpointImages, folder: Path, outputs: Iterable[str]) -> dict[str, Path]:
     """Copy every regular file open for writing, while the process is stopped: path -> copy in `folder`."""
     skipped = set(outputs)
@@ -78,9 +149,14 @@ def private_files(phase: int, copies: dict[str, Path]) -> tuple[list[ContainedFi
     contained, listed = [], []
     for path, copy in copies.items():
         mode = stat.S_IMODE(copy.stat().st_mode)
-        contained.append(ContainedFile(f"{_PRIVATE_ROOT}/{phase}{path}", copy, mode, OUTPUT))
         listed.append(PrivateFile(phase, path, file_sha256(copy), mode))
+        contained.append(ContainedFile(private_path(listed[-1]), copy, mode, OUTPUT))
     return contained, listed
+
+
+def private_path(file: PrivateFile) -> str:
+    """Where a private copy stands in the probe's list of files."""
+    return f"{_PRIVATE_ROOT}/{file.phase}{file.path}"
 
 
 def file_sha256(path: Path) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.contents import PrivateFile
+from probe.contents import ExternalFile, PrivateFile
 from probe.reference import Reference
 
 MANIFEST_VERSION = 1
@@ -32,6 +32,7 @@ class PhaseRecord:
     *_event                     addresses of event records (checkpoint/stubs.S)
     raw_pages, kept_pages       pages of the checkpoint as CRIU wrote it, and in the probe
     touched_pages               pages the phase touches; `whole` says why a phase was not reduced
+    raw_bytes                   size of the checkpoint as CRIU wrote it
     """
 
     id: int
@@ -56,6 +57,7 @@ class PhaseRecord:
     touched_pages: int
     whole: str = ""
     failure: str = ""
+    raw_bytes: int = 0
 
     def restore_error(self, clock: str) -> float | None:
         """Restored region time against the same region in the timing run, relative, by `clock`."""
@@ -69,7 +71,10 @@ class PhaseRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about a probe but its memory and files."""
+    """Everything about a probe but its memory and files.
+
+    trimmed_from: phases it had before `probe trim`, 0 if it was never trimmed.
+    """
 
     argv: tuple[str, ...]
     executable: str
@@ -101,6 +106,13 @@ class Manifest:
     private_files: tuple[PrivateFile, ...]
     raw_bytes: int
     warnings: tuple[str, ...] = field(default=())
+    external_files: tuple[ExternalFile, ...] = field(default=())
+    trimmed_from: int = 0
+
+    @property
+    def coverage(self) -> float:
+        """Time share of the phases that can be run."""
+        return sum(p.time_share for p in self.phases if p.t_ref)
 
     @property
     def noise(self) -> float:
@@ -132,6 +144,7 @@ class Manifest:
             fields["reference"] = Reference.from_json(fields["reference"])
             fields["phases"] = tuple(PhaseRecord.from_json(p) for p in fields["phases"])
             fields["private_files"] = tuple(PrivateFile(**p) for p in fields["private_files"])
+            fields["external_files"] = tuple(ExternalFile(**p) for p in fields.get("external_files", ()))
             return Manifest(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProbeFileDamaged(f"the probe's manifest is incomplete: {error!r}; build the probe again") from error

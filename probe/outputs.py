@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run printed the same as the plain runs did.
+"""Whether a run printed and wrote the same as the plain runs did.
 
 Programs print times and process numbers. What already differs between two plain runs cannot be held against a
 traced one: such lines are compared with their numbers blanked out, or not at all where even that differs.
@@ -8,6 +8,8 @@ traced one: such lines are compared with their numbers blanked out, or not at al
 from __future__ import annotations
 
 import filecmp
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,9 @@ from checkpoint.program import Streams
 _NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
 _LARGEST_BY_LINE = 64 << 20
 """Larger outputs that are not reproducible byte by byte are not compared line by line."""
+
+_LARGEST_WRITTEN = 4 << 30
+_TOO_LARGE = "too large"
 
 
 def compare_outputs(plain: Sequence[Streams], run: Streams, what: str) -> list[str]:
@@ -61,3 +66,39 @@ def _compare(references: Sequence[Path], other: Path, what: str) -> list[str]:
         if not same:
             raise Diverged(f"{what}, line {number + 1}, differs from the plain runs': {line[:80]!r} ({other})")
     return [f"{what}: {skipped} lines differ between plain runs and were not compared"] if skipped else []
+
+
+def note_written_files(paths: Sequence[str], target: Path) -> None:
+    """Note what a run left in the files it writes, as JSON in `target`: path -> SHA-256, or why there is none."""
+    target.write_text(json.dumps({path: _state(Path(path)) for path in paths}))
+
+
+def _state(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST_WRITTEN:
+            return _TOO_LARGE
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
+                digest.update(block)
+            return digest.hexdigest()
+    except OSError:
+        return "gone"
+
+
+def compare_written_files(plain: Sequence[Path], run: Path, what: str) -> list[str]:
+    """As `compare_outputs`, for what `note_written_files` noted after each run."""
+    try:
+        noted = [json.loads(path.read_text()) for path in (*plain, run)]
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{run.parent}: the notes of a run are gone ({error}); build without --resume") from error
+    doubts = []
+    for path, state in noted[-1].items():
+        before = {other.get(path) for other in noted[:-1]}
+        if len(before) > 1:
+            doubts.append(f"{what}: {path} differs between plain runs and was not compared")
+        elif state == _TOO_LARGE:
+            doubts.append(f"{what}: {path} is too large to compare")
+        elif state not in before:
+            raise Diverged(f"{what}: {path}, which it writes, differs from what plain runs leave there")
+    return doubts

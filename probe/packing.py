@@ -14,7 +14,7 @@ from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.images import read_checkpoint
 from checkpoint.program import Program
 from probe.capture import CapturedPhase
-from probe.contents import needed_files, private_files
+from probe.contents import external_files, needed_files, private_files, set_apart
 from probe.features import needed_features
 from probe.manifest import Manifest, PhaseRecord, this_node
 from probe.measures import WORK_UNIT, work
@@ -25,6 +25,7 @@ from probe.reference import Reference
 from probe.selection import Selection
 from probe.validation import TimedProfile
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
+from reducer.compression import Compression
 
 LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""
@@ -45,13 +46,29 @@ class Findings:
     outputs: tuple[str, ...]
     seed: int
     warnings: Sequence[str]
+    external: Sequence[str] = ()
+    compression: Compression = "gzip"
+
+
+def checkpoint_files(
+    folder: Path, program: Program, captured: Sequence[CapturedPhase], outputs: tuple[str, ...]
+) -> list[ContainedFile]:
+    """The files that the checkpoints below `folder` map or read."""
+    images = [read_checkpoint(folder / c.folder) for c in captured]
+    return needed_files(images, os.path.realpath(program.executable), outputs)
+
+
+def touched_name(phase: int) -> str:
+    """Name of the probe's member with the touched pages of a phase (probe/reducing.py)."""
+    return f"touched-{phase}"
 
 
 def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
     """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
     NoPrediction, where too little of the run was restored."""
-    images = [read_checkpoint(folder / c.folder) for c in found.captured]
-    files = needed_files(images, os.path.realpath(found.program.executable), found.outputs)
+    files, left_out = set_apart(
+        checkpoint_files(folder, found.program, found.captured, found.outputs), found.external
+    )
     private = []
     for phase in found.captured:
         contained, listed = private_files(phase.phase, written_copies(folder, phase))
@@ -99,14 +116,15 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         private_files=tuple(private),
         raw_bytes=sum(r.raw_bytes for r in found.reduced),
         warnings=tuple(found.warnings),
+        external_files=tuple(external_files(left_out)),
     )
     touched = {
-        f"touched-{r.phase}": touched_file(folder, r.phase).read_bytes()
+        touched_name(r.phase): touched_file(folder, r.phase).read_bytes()
         for r in found.reduced
         if touched_file(folder, r.phase).exists()
     }
     checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
-    sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), touched)
+    sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), touched, found.compression)
     return manifest, sizes
 
 
@@ -152,6 +170,7 @@ def _records(found: Findings) -> list[PhaseRecord]:
                 touched_pages=reduced.touched,
                 whole=reduced.whole,
                 failure=result.failure,
+                raw_bytes=reduced.raw_bytes,
             )
         )
     return records

@@ -61,6 +61,7 @@ class Profile:
     images       path and sha256 of every image with blocks
     unit         what the intervals are equal in: "seconds" (native tracer) or "instructions"
     executed     all blocks that ran at least once, also those that were too hot to count on
+    written      regular files that the program had open for writing
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
     """
 
@@ -78,6 +79,7 @@ class Profile:
     removed_sites: int
     installed_sites: int
     install_seconds: float
+    written: tuple[str, ...] = ()
 
     @property
     def intervals(self) -> int:
@@ -107,6 +109,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "removed_sites": profile.removed_sites,
         "installed_sites": profile.installed_sites,
         "install_seconds": profile.install_seconds,
+        "written": list(profile.written),
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
     }
@@ -179,4 +182,5 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         removed_sites=header["removed_sites"],
         installed_sites=header["installed_sites"],
         install_seconds=header["install_seconds"],
+        written=tuple(str(p) for p in header["written"]),
     )

@@ -82,10 +82,12 @@ def measure_reference(
     runs: int = DEFAULT_RUNS,
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
+    after_run: Callable[[str], None] | None = None,
 ) -> Reference:
     """Run the program `runs` times plainly, and once more in the caller's own environment.
 
-    Outputs stay in `folder` for comparison. Raises ProgramFailed. `progress` gets the runs done.
+    Outputs stay in `folder` for comparison; `after_run` gets the name of each run when it is over. Raises
+    ProgramFailed. `progress` gets the runs done.
     """
 
     def one(name: str, environment: Mapping[str, str] | None = None) -> PlainRun:
@@ -97,6 +99,8 @@ def measure_reference(
     done = []
     for name in plain_run_names(runs):
         done.append(one(name))
+        if after_run:
+            after_run(name)
         if progress:
             progress(len(done))
     own = one("own-environment", program.env)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ from checkpoint.criu import find_criu
 from checkpoint.errors import NodeUnfit, NoPrediction, PhaseFailed, ProbeError
 from checkpoint.images import read_checkpoint
 from checkpoint.restore import RestoreJob, check_privilege
-from probe.contents import NodeFiles
+from probe.contents import NodeFiles, check_external
 from probe.features import cpu_flags
 from probe.manifest import Manifest, PhaseRecord, this_node
 from probe.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
-from probe.prediction import PhaseTiming, Prediction, ReferenceRun, predict
+from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.progress import Display, Silent
 from probe.work_folder import full_disk_named
 from reducer.unpack import ProbeArchive, open_probe
@@ -94,11 +95,13 @@ def run(
     shown = display or Silent()
     with full_disk_named(Path(tempfile.gettempdir())), open_probe(probe_path) as archive:
         manifest = Manifest.from_json(archive.manifest)
+        check_coverage(manifest, min_coverage)
         check_features(manifest)
         check_privilege()
         criu = find_criu()
         with shown.stage("check") as report:
             archive.verify()
+            check_external(manifest.external_files)
             report(1.0)
         cpu = measuring_cpu()
         with tempfile.TemporaryDirectory(prefix="probe-run-") as folder, shown.stage("run") as report, away_from(cpu):
@@ -112,6 +115,25 @@ def run(
             raise
         raise PhaseFailed(f"{failed[0]} ({len(failed)} of {len(measured)} phases failed: {error})") from error
     return RunResult(str(probe_path), manifest, this_node(), tuple(measured), prediction)
+
+
+def check_coverage(manifest: Manifest, min_coverage: float | None) -> None:
+    """Raise NoPrediction where the probe as such holds less of the run than is asked for: before anything is run."""
+    need = PredictionOptions().min_coverage if min_coverage is None else min_coverage
+    have = manifest.coverage
+    if have < need:
+        why = f" (it was trimmed to {len(manifest.phases)} of {manifest.trimmed_from} phases)" * bool(
+            manifest.trimmed_from
+        )
+        raise NoPrediction(
+            f"the probe covers {have:.1%} of the run{why}, {need:.1%} are needed; use one with more phases, or accept "
+            f"a wider interval with --min-coverage {rounded_down(have):g}"
+        )
+
+
+def rounded_down(coverage: float) -> float:
+    """A coverage that this one reaches, in full percent."""
+    return math.floor(coverage * 100) / 100
 
 
 def check_features(manifest: Manifest) -> None:

@@ -82,20 +82,20 @@ def _mix_variances(
         inside = spread * min(1.0, change)
         return float((candidate_shares**2 * inside).sum()), missing**2 * change, math.inf
 
-    between = _between(np.log(ratios), shares, noise)
+    between = between_variance(np.log(ratios), shares, noise)
     rates = np.array([math.log(m.phase.t_run / m.phase.work) if m.phase.work > 0 else math.nan for m in measured])
     known = np.isfinite(rates)
-    rate_between = _between(rates[known], shares[known], np.zeros(int(known.sum()))) if known.sum() > 1 else 0.0
+    rate_between = between_variance(rates[known], shares[known], np.zeros(int(known.sum()))) if known.sum() > 1 else 0.0
     relative = np.ones_like(spread)
     np.divide(spread, rate_between, out=relative, where=spread < rate_between)
     relative = np.where(spread > 0, relative, 0.0)
     inside = between * relative
-    linear = _between(ratios / mean, shares, noise * (ratios / mean) ** 2)
+    linear = between_variance(ratios / mean, shares, noise * (ratios / mean) ** 2)
     freedom = max(options.mix_freedom, 1.0 / float((shares**2).sum()) - 1.0)
     return float((candidate_shares**2 * inside).sum()), missing**2 * linear, freedom
 
 
-def _between(values: FloatArray, shares: FloatArray, noise: FloatArray) -> float:
+def between_variance(values: FloatArray, shares: FloatArray, noise: FloatArray) -> float:
     """Variance of `values` under `shares`, corrected for their number, less `noise`, at least 0."""
     weights = shares / shares.sum()
     apart = 1.0 - float((weights**2).sum())

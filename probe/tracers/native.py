@@ -18,6 +18,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.counting import SiteCounters
+from checkpoint.descriptors import written_files
 from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.loading import LoadWatch
 from checkpoint.program import Program, Streams
@@ -57,6 +58,7 @@ class _Recording:
     to_remove: npt.NDArray[np.int64] | None = None
     prologue: float = 0.0
     install_seconds: float = 0.0
+    written: set[str] = field(default_factory=set)
 
     def cost(self) -> npt.NDArray[np.float64]:
         dead = [i.sites.flags_dead for i in self.counters.images]
@@ -88,6 +90,7 @@ class _Recording:
         if elapsed > _SHORTEST_LOOK and self.to_remove is None:
             self._cool_down(fresh, elapsed, current)
         if end_row:
+            self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
             self.seconds.append(at - self.row_started)
             self.before, self.row_started = now, at
@@ -170,7 +173,7 @@ def trace(
         status = _record(recording, progress)
         usage = tracee.usage
     check_exit(program, status, streams)
-    return _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0)
+    return _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0, streams)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:
@@ -222,7 +225,7 @@ def _matrix(rows: list[Row], columns: int) -> sp.csr_array:
     return sp.csr_array((data, indices, indptr), shape=(len(rows), columns))
 
 
-def _profile(program: Program, recording: _Recording, cpu_seconds: float) -> Profile:
+def _profile(program: Program, recording: _Recording, cpu_seconds: float, streams: Streams) -> Profile:
     rows, seconds = recording.rows, recording.seconds
     if len(rows) < FEWEST_INTERVALS:
         raise ProgramTooShort(
@@ -248,6 +251,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float) -> Pro
         removed_sites=int(recording.counters.removed.sum()),
         installed_sites=recording.counters.columns,
         install_seconds=recording.install_seconds,
+        written=tuple(sorted(recording.written - {str(streams.stdout), str(streams.stderr)})),
     )
 
 
