@@ -17,6 +17,7 @@ from probe.profile import Profile
 from probe.running import RunResult, run
 from probe.selection import SelectionOptions
 from probe.showing import show
+from probe.trimming import TrimmedProbe, trim
 
 __all__ = [
     "BuildOptions",
@@ -26,8 +27,10 @@ __all__ = [
     "Profile",
     "RunResult",
     "SelectionOptions",
+    "TrimmedProbe",
     "build",
     "run",
     "show",
     "trace",
+    "trim",
 ]

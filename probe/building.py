@@ -119,7 +119,7 @@ def trace(
 ) -> Profile:
     """Stage 1 alone: trace `argv` and write its profile to `output`. Needs no root. Errors as in `build`."""
     target = Path(output).absolute()
-    _check_target(target)
+    check_target(target)
     program = resolve_program(argv, isa=isa, stdin=stdin)
     with work_folder(None, {}, resume=False) as folder:
         cpu = measuring_cpu()
@@ -130,7 +130,8 @@ def trace(
     return profile
 
 
-def _check_target(target: Path) -> None:
+def check_target(target: Path) -> None:
+    """Raise StorageError where no finished file can be put at `target`."""
     if target.is_dir():
         raise StorageError(f"{target}: is a folder; give the name of a file")
     if target.exists() and not target.is_file():
@@ -143,7 +144,7 @@ def _check_target(target: Path) -> None:
 
 
 def _check_machine(target: Path) -> Criu:
-    _check_target(target)
+    check_target(target)
     if os.geteuid() != 0:
         raise PrivilegeMissing("building a probe needs root for its checkpoints: run it as root or with `sudo -n`")
     check_randomisation_control()

@@ -17,15 +17,17 @@ from rich.console import Console
 
 from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
-from probe import building, running, showing
+from probe import building, running, showing, trimming
 from probe.doctor import run_doctor
 from probe.progress import display_for
 from probe.selection import SelectionOptions
 from probe.tracers import TRACERS
+from reducer.compression import COMPRESSIONS, Compression
 from reducer.reduction import REDUCTIONS, Reduction
 
 _LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
+_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -42,6 +44,20 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return float(found[1]) * _UNITS[found[2]]
 
 
+class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number of bytes such as 20M or 1.5G (powers of 1000); a bare number is bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kMG]?)B?", str(value).strip(), re.IGNORECASE)
+        if not found or float(found[1]) <= 0:
+            self.fail(f"{value!r} is not a size such as 20M", param, ctx)
+        return int(float(found[1]) * _SIZES[found[2].lower()])
+
+
 _PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 _TRACER = click.option(
     "--tracer", type=click.Choice(TRACERS), default="auto", show_default=True, help="What counts blocks; auto: native."
@@ -56,6 +72,13 @@ _ISA = click.option(
 )
 _STDIN = click.option(
     "--stdin", type=click.Path(exists=True, dir_okay=False), default="/dev/null", help="File for standard input."
+)
+_COMPRESS = click.option(
+    "--compress",
+    type=click.Choice(COMPRESSIONS),
+    default="gzip",
+    show_default=True,
+    help="How the probe is compressed; zstd is smaller, but not every node reads it.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
@@ -97,6 +120,13 @@ def doctor(fix: bool, as_json: bool) -> None:
     help="What becomes of pages that a phase does not touch.",
 )
 @click.option(
+    "--external",
+    multiple=True,
+    metavar="PATH",
+    help="Leave this file, or the files in this folder, out: every node must have them. Repeatable.",
+)
+@_COMPRESS
+@click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
@@ -114,6 +144,8 @@ def build(
     isa: str,
     stdin: str,
     how: Reduction,
+    external: tuple[str, ...],
+    compress: Compression,
     work: Path | None,
     resume: bool,
     as_json: bool,
@@ -127,6 +159,8 @@ def build(
         warmup=warmup,
         isa=isa,
         reduce=how,
+        external=external,
+        compress=compress,
         selection=SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed),
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
@@ -158,10 +192,42 @@ def trace(
 
 @cli.command()
 @_PROBE
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The smaller probe to write."
+)
+@click.option("--phases", type=click.IntRange(1, 1000), help="Keep this many phases.")
+@click.option("--coverage", type=click.FloatRange(0, 1), help="Keep phases with this share of the run's time.")
+@click.option("--max-size", type=Size(), help="Keep what fits in this size, such as 20M.")
+@_COMPRESS
+def trim(
+    probe_file: Path,
+    output: Path,
+    phases: int | None,
+    coverage: float | None,
+    max_size: int | None,
+    compress: Compression,
+) -> None:
+    """Write a smaller probe with the most important phases of another."""
+    if sum(x is not None for x in (phases, coverage, max_size)) != 1:
+        raise click.UsageError("give exactly one of --phases, --coverage and --max-size")
+    trimmed = trimming.trim(
+        probe_file, output, phases=phases, coverage=coverage, max_size=max_size, compression=compress
+    )
+    showing.print_trimmed(trimmed, Console())
+
+
+@cli.command()
+@_PROBE
+@click.option("--tradeoff", is_flag=True, help="What keeping fewer phases would give (probe trim).")
 @_JSON
-def show(probe_file: Path, as_json: bool) -> None:
+def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     """Show what a probe contains and how far to trust it."""
-    _print_description(probe_file, as_json)
+    if not tradeoff:
+        _print_description(probe_file, as_json)
+    elif as_json:
+        click.echo(json.dumps(trimming.tradeoff_json(probe_file), indent=2))
+    else:
+        showing.print_tradeoff(trimming.tradeoff(probe_file), Console())
 
 
 @cli.command()

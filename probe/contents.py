@@ -75,7 +75,9 @@ def set_apart(
     Raises ProbeError for a name that is none of the files.
     """
     prefixes = {name: os.path.realpath(name) for name in external}
-    carried, left_out, used = [], [], set()
+    carried: list[ContainedFile] = []
+    left_out: list[ContainedFile] = []
+    used: set[str] = set()
     for file in files:
         by = {n for n, p in prefixes.items() if file.original_path == p or file.original_path.startswith(f"{p}/")}
         used |= by

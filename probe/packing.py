@@ -66,9 +66,7 @@ def touched_name(phase: int) -> str:
 def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
     """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
     NoPrediction, where too little of the run was restored."""
-    files, left_out = set_apart(
-        checkpoint_files(folder, found.program, found.captured, found.outputs), found.external
-    )
+    files, left_out = set_apart(checkpoint_files(folder, found.program, found.captured, found.outputs), found.external)
     private = []
     for phase in found.captured:
         contained, listed = private_files(phase.phase, written_copies(folder, phase))

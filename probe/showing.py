@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from probe.manifest import Manifest
 from probe.running import RunResult
+from probe.trimming import Tradeoff, TrimmedProbe
 from reducer.member_table import FORMAT_VERSION
 from reducer.unpack import open_probe
 
@@ -44,7 +46,8 @@ def show(path: Path | str) -> dict[str, Any]:
         "boundaries": manifest.boundaries,
         "size_bytes": size,
         "raw_bytes": manifest.raw_bytes,
-        "coverage": sum(p.time_share for p in manifest.phases if p.t_ref),
+        "coverage": manifest.coverage,
+        "trimmed_from": manifest.trimmed_from or None,
         "phases": [
             {
                 "id": p.id,
@@ -70,6 +73,7 @@ def show(path: Path | str) -> dict[str, Any]:
         },
         "cpu_features": list(manifest.cpu_features),
         "files": files,
+        "external_files": [vars(file) for file in manifest.external_files],
         "warnings": list(manifest.warnings),
     }
 
@@ -102,7 +106,8 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
         f"ET_ref          {_seconds(d['et_ref_seconds'])} ({d['clock']} time, median of {len(d['et_ref_runs'])}; "
         f"{_seconds(d['et_plain_environment_seconds'])} in its plain environment)",
         f"size            {_bytes(d['size_bytes'])}, {compared} its raw checkpoints ({_bytes(d['raw_bytes'])})",
-        f"intervals       {d['intervals']} of {_seconds(d['interval_seconds'])}, {len(d['phases'])} phases, "
+        f"intervals       {d['intervals']} of {_seconds(d['interval_seconds'])}, {len(d['phases'])} phases"
+        f"{' left of ' + str(d['trimmed_from']) if d['trimmed_from'] else ''}, "
         f"{_percent(d['coverage'])} of the time covered",
         f"noise           {d['noise']:.3f} (timing run / plain run); tracing {d['tracing_overhead']:.3f}",
         f"errors          selection {_percent(d['errors']['selection'], 2)} "
@@ -125,8 +130,41 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
     console.print(table)
     for file in d["files"]:
         console.print(f"{file['purpose']:<8} {file['path']} ({_bytes(file['size'])})", highlight=False, markup=False)
+    for file in d["external_files"]:
+        console.print(
+            f"external {file['path']} ({_bytes(file['size'])}): every node must have it", highlight=False, markup=False
+        )
     for warning in d["warnings"]:
         console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_tradeoff(rows: Sequence[Tradeoff], console: Console) -> None:
+    """What keeping fewer phases would give."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("phases", "coverage", "size", "expected error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row.phases), _percent(row.coverage), _bytes(row.size_bytes), _percent(row.expected_error, 2)
+        )  # fmt: skip
+    console.print(table)
+
+
+def print_trimmed(trimmed: TrimmedProbe, console: Console) -> None:
+    """What `probe trim` has made, and what it takes to run it."""
+    m = trimmed.manifest
+    console.print(
+        f"{trimmed.path}: {len(m.phases)} of {m.trimmed_from} phases, {_percent(m.coverage)} of the time covered, "
+        f"{_bytes(trimmed.size_bytes)} (before: {_bytes(trimmed.source_bytes)}), expected error "
+        f"{_percent(trimmed.expected_error, 2)}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
+    if trimmed.least_coverage is not None:
+        console.print(
+            f"warning: `probe run` predicts from this probe only with --min-coverage {trimmed.least_coverage:g}; "
+            "the rest of the time is extrapolated",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def print_result(result: RunResult, console: Console) -> None:
