@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that a program writes must be the same under the tracer: its output is more than what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from command import Command
+
+from checkpoint.descriptors import written_files
+from checkpoint.errors import Diverged, StorageError
+from probe.outputs import compare_written_files, note_written_files
+from probe.profile import load_profile
+
+# Looks up in /proc whether it is traced, as programs with copy protection do, and writes down what it found.
+TELLTALE = r"""
+#include <stdio.h>
+#include <string.h>
+
+int main(int count, char **words)
+{
+    char line[256];
+    int traced = 0;
+    volatile double sum = 0;
+    FILE *status = fopen("/proc/self/status", "r"), *out = fopen(words[1], "w");
+    while (fgets(line, sizeof line, status))
+        if (sscanf(line, "TracerPid: %d", &traced) == 1)
+            break;
+    fclose(status);
+    fprintf(out, "%s\n", traced && count > 2 ? "traced" : "alone");
+    for (int i = 0; i < 40; i++)
+        for (int k = 0; k < 3000000; k++)
+            sum += k * 1e-9;
+    fclose(out);
+    puts("done");
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def telltale(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("telltale")
+    (folder / "telltale.c").write_text(TELLTALE)
+    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", folder / "telltale", folder / "telltale.c"]
+    subprocess.run(command, check=True)
+    return folder / "telltale"
+
+
+@pytest.mark.slow
+def test_a_file_written_otherwise_under_the_tracer_fails_the_build(
+    telltale: Path, command: Command, tmp_path: Path
+) -> None:
+    written = tmp_path / "written"
+    target = tmp_path / "out.probe"
+    said = command.refused(7, "build", "-q", "--interval", "20ms", "-o", target, "--", telltale, written, "look")
+    assert str(written) in said and "traced run" in said
+    assert not target.exists()
+
+
+@pytest.mark.slow
+def test_a_file_written_the_same_does_not(telltale: Path, command: Command, tmp_path: Path) -> None:
+    written, target = tmp_path / "written", tmp_path / "out.profile"
+    assert command("trace", "-q", "--interval", "20ms", "-o", target, "--", telltale, written).returncode == 0
+    assert load_profile(target).written == (str(written),)
+
+
+def test_open_files_are_told_by_how_they_are_open(tmp_path: Path) -> None:
+    read, write = tmp_path / "read", tmp_path / "write"
+    read.write_text("x")
+    with read.open() as _, write.open("w") as _, Path("/dev/null").open("w") as _:
+        found = written_files(os.getpid())
+    assert str(write) in found and str(read) not in found and "/dev/null" not in found
+    assert written_files(2**22 - 1) == set()
+
+
+def _notes(folder: Path, *contents: str | None) -> list[Path]:
+    written, notes = folder / "w", []
+    for number, text in enumerate(contents):
+        written.unlink(missing_ok=True)
+        if text is not None:
+            written.write_text(text)
+        notes.append(folder / f"{number}.json")
+        note_written_files([str(written)], notes[-1])
+    return notes
+
+
+def test_equal_files_pass_and_others_do_not(tmp_path: Path) -> None:
+    *plain, run = _notes(tmp_path, "a", "a", "a")
+    assert compare_written_files(plain, run, "the run") == []
+    for other in ("b", None):
+        *plain, run = _notes(tmp_path, "a", "a", other)
+        with pytest.raises(Diverged, match="the run"):
+            compare_written_files(plain, run, "the run")
+
+
+def test_files_that_differ_between_plain_runs_are_named_not_compared(tmp_path: Path) -> None:
+    *plain, run = _notes(tmp_path, "a", "b", "c")
+    assert "was not compared" in compare_written_files(plain, run, "the run")[0]
+
+
+def test_damaged_notes_are_a_storage_error(tmp_path: Path) -> None:
+    *plain, run = _notes(tmp_path, "a", "a", "a")
+    run.write_text(json.dumps({})[:1])
+    with pytest.raises(StorageError, match="without --resume"):
+        compare_written_files(plain, run, "the run")
