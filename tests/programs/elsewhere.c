@@ -8,13 +8,14 @@
 #include "site.h"
 
 static volatile int zero;
+static char *volatile nowhere;
 
 static void misbehave(const char *how)
 {
     if (!strcmp(how, "illegal"))
         __builtin_trap();
     else if (!strcmp(how, "segment"))
-        *(volatile char *)16 = 1;
+        *nowhere = 1;
     else if (!strcmp(how, "divide"))
         zero = 1 / zero;
     else if (!strcmp(how, "kill"))
