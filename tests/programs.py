@@ -160,7 +160,8 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     "records": Program("reads numbered records from standard input, dies at one that is not the next", quick=()),
     "holder": Program("holds what its second argument names: to be refused", quick=("10", "eventfd")),
-    "elsewhere": Program("misbehaves as its second argument says once the host's name changes"),
+    "elsewhere": Program("misbehaves as the host's name says once that changes"),
+    "touches": Program("regions that touch known pages, and check what they find there", quick=()),
     # Divergence.
     "random": Program(
         "control flow from time, pid and random bytes, output equal unless 'loud'", steady=False

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of regions that test programs mark themselves, without a whole build around them.
+
+A program passes `site_warm`, `site_start` and `site_end` (tests/programs/site.h) once per region, in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from programs import symbols
+from tracing import program_of
+
+from checkpoint.criu import find_criu
+from checkpoint.images import CheckpointImages
+from checkpoint.markers import Marker
+from checkpoint.program import Streams
+from checkpoint.restore import RestoreJob
+from probe.capture import Place, RegionPlan, capture
+
+SECONDS = 10.0
+
+
+def no_copies(_plan: RegionPlan, _images: CheckpointImages) -> Mapping[str, Path]:
+    return {}
+
+
+def captured_regions(
+    path: Path,
+    *arguments: str,
+    folder: Path,
+    regions: int = 1,
+    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]] = no_copies,
+) -> list[RestoreJob]:
+    """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
+    in `folder / "stdout"`."""
+    image = str(path.resolve())
+    places = {name: Marker(image, symbols(path)[name]) for name in ("site_warm", "site_start", "site_end")}
+
+    def place(name: str, count: int) -> Place:
+        return Place(places[name], count)
+
+    plans = [
+        RegionPlan(n, n, 1, place("site_warm", n), place("site_start", n), place("site_end", n))
+        for n in range(1, regions + 1)
+    ]
+    streams = Streams(folder / "stdout", folder / "stderr")
+    folder.mkdir(parents=True, exist_ok=True)
+    program = program_of(path, *arguments)
+    captured = capture(
+        cast(Any, SimpleNamespace(program=program)),
+        plans,
+        criu=find_criu(),
+        folder=folder,
+        streams=streams,
+        expected_seconds=SECONDS,
+        on_dump=on_dump,
+    )
+    return [
+        RestoreJob(
+            phase=phase.phase,
+            images=folder / phase.folder,
+            outputs=(str(streams.stdout), str(streams.stderr)),
+            folders=(program.cwd,),
+            binds=(),
+            written=[(str(folder / copy), path) for path, copy in phase.written.items()],
+            warm_event=phase.warm_event,
+            start_event=phase.start_event,
+            end_event=phase.end_event,
+            expected_seconds=SECONDS / 100,
+        )
+        for phase in captured
+    ]
