@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from checkpoint.criu import Criu, find_criu
-from checkpoint.errors import Diverged, PrivilegeMissing, ProgramFailed, ProgramTooShort, StorageError
+from checkpoint.errors import Diverged, PrivilegeMissing, ProbeError, ProgramFailed, ProgramTooShort, StorageError
 from checkpoint.plain import run_plain
 from checkpoint.program import DEFAULT_ISA, Program, Streams, check_randomisation_control, resolve_program
 from checkpoint.restore import RestoreJob
@@ -100,6 +100,9 @@ def build(
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
     criu = _check_machine(target)
     check_packing(chosen.compress)
+    for name in chosen.external:
+        if not Path(name).exists():
+            raise ProbeError(f"--external {name}: no such file or folder")
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
     with work_folder(Path(work).absolute() if work is not None else None, parameters, resume=resume) as folder:
         job = _Build(program, chosen, folder, criu, display or Silent())
