@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
+from checkpoint.mapped import read_maps
 
 _KINDS = {
     "socket:": "a socket",
@@ -24,8 +25,16 @@ _KINDS = {
 }
 
 
+_MAPPINGS = {
+    "/anon_hugepage": "huge pages (hugetlb)",
+    "/SYSV": "System V shared memory",
+}
+"""Mappings by the names the kernel gives them, of which CRIU would say something less plain."""
+
+
 def refuse_outside_descriptors(pid: int, name: str) -> None:
-    """Raise ProgramUnsupported, naming every descriptor of process `pid` that no probe can hold."""
+    """Raise ProgramUnsupported, naming what process `pid` holds and no probe can: descriptors, and memory that CRIU
+    does not dump."""
     found = []
     folder = Path(f"/proc/{pid}/fd")
     for entry in sorted(folder.iterdir(), key=lambda p: int(p.name)):
@@ -38,10 +47,15 @@ def refuse_outside_descriptors(pid: int, name: str) -> None:
             found.append(f"{kind} (descriptor {entry.name})")
         elif target.endswith(" (deleted)"):
             found.append(f"a deleted file (descriptor {entry.name}, {target[:-10]})")
+    for mapping in read_maps(pid):
+        special = next((what for start, what in _MAPPINGS.items() if mapping.path.startswith(start)), None)
+        if special is not None and mapping.path.endswith(" (deleted)"):
+            found.append(f"{special} at {mapping.start:#x}-{mapping.end:#x}")
     if found:
         raise ProgramUnsupported(
             f"{name}: holds {', '.join(found)} where a phase starts; what is at the other end is not there when the "
-            "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets."
+            "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets, and "
+            "without huge pages or shared memory."
         )
 
 

@@ -29,6 +29,7 @@ from checkpoint.errors import (
     StorageError,
     ToolMissing,
 )
+from checkpoint.images import read_checkpoint
 
 RESTORE_SECONDS = 120.0
 _LEAST_REGION_SECONDS = 30.0
@@ -103,9 +104,11 @@ def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu:
     """Restore and run one phase `repeats` times, one after the other. Nothing is left running or mounted.
 
     `scratch` is an existing folder for logs and private output files. Raises PhaseFailed (signal, time-out, order),
-    CriuError, PrivilegeMissing, NodeUnfit.
+    CriuError, PrivilegeMissing, NodeUnfit; ProbeFileDamaged for images that do not fit together.
     """
     check_privilege()
+    # From a pages image that is too short CRIU restores for ever.
+    read_checkpoint(job.images)
     limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
     with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
         spec = _spec(job, criu, folder, limit, cpu) | {"repeats": repeats}
@@ -132,6 +135,7 @@ def observe_touches(
     Raises PhaseFailed and the others as `time_phase`.
     """
     check_privilege()
+    read_checkpoint(job.images)
     limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
     with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
         spec = _spec(job, criu, folder, limit, None) | {
