@@ -161,6 +161,7 @@ PROGRAMS: Mapping[str, Program] = {
     "records": Program("reads numbered records from standard input, dies at one that is not the next", quick=()),
     "holder": Program("holds what its second argument names: to be refused", quick=("10", "eventfd")),
     "elsewhere": Program("misbehaves as the host's name says once that changes"),
+    "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
     # Divergence.
     "random": Program(
