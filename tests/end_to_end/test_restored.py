@@ -9,22 +9,26 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Command, criu_script, in_mounts
 from conftest import MakeProgram, Sample
 
-RENAMED = ["unshare", "--uts", "sh", "-c", 'echo elsewhere > /proc/sys/kernel/hostname; exec "$@"', "sh"]
-"""A prefix for a node of another name."""
+from checkpoint.tracee import process_state
+from probe import BuildOptions, SelectionOptions, build
 
 
-def built(
-    command: Command, folder: Path, *argv: str | Path, name: str = "built.probe", options: tuple[str, ...] = ()
-) -> Path:
-    path = folder / name
-    arguments = ["build", "-q", "--interval", "20ms", "--max-phases", "2", *options, "-o", path, "--", *argv]
-    done = command(*arguments, cwd=folder)
-    assert done.returncode == 0, done.stderr
+def renamed(name: str) -> list[str]:
+    """A prefix for a node of another name."""
+    return ["unshare", "--uts", "sh", "-c", f'echo {name} > /proc/sys/kernel/hostname; exec "$@"', "sh"]
+
+
+def built(folder: Path, *argv: str | Path, **options: Any) -> Path:
+    """A probe built here, with fewer runs than the command makes."""
+    quick = BuildOptions(interval=0.02, runs=1, repeats=2, selection=SelectionOptions(max_phases=2))
+    path = folder / "built.probe"
+    build([str(word) for word in argv], path, options=quick, cwd=str(folder), **options)
     return path
 
 
@@ -35,43 +39,56 @@ def fingerprint(path: Path) -> tuple[str, int, int]:
 # -- phases that fail
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def changeable(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> Path:
+    """A probe whose phases misbehave on a node of another name."""
+    return built(tmp_path_factory.mktemp("changeable"), program("elsewhere"), "300")
+
+
+def test_a_phase_lives_where_nothing_changed(changeable: Path, command: Command) -> None:
+    assert command("run", "-q", "--repeat", "1", changeable).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
         ("illegal", ["SIGILL", "lacks an instruction", "--isa"]),
         ("segment", ["SIGSEGV", "memory"]),
+        ("divide", ["SIGFPE", "arithmetic"]),
         ("kill", ["SIGKILL", "memory"]),
         ("exit", ["exited with status 5"]),
     ],
 )
-def test_a_phase_that_dies(how: str, words: list[str], command: Command, tmp_path: Path, program: MakeProgram) -> None:
-    path = built(command, tmp_path, program("elsewhere"), "300", how)
-    assert command("run", "-q", "--repeat", "1", path).returncode == 0
-    said = command.refused(12, "run", "-q", "--repeat", "1", path, prefix=RENAMED)
+def test_a_phase_that_dies(how: str, words: list[str], changeable: Path, command: Command) -> None:
+    said = command.refused(12, "run", "-q", "--repeat", "1", changeable, prefix=renamed(how))
     assert re.search(r"phase \d", said)
     assert [w for w in words if w not in said] == []
 
 
-@pytest.mark.slow
-def test_a_phase_that_is_killed_from_outside(command: Command, tmp_path: Path, program: MakeProgram) -> None:
-    path = built(command, tmp_path, program("elsewhere"), "300", "hang")
-    running = command.start("run", "-q", "--repeat", "1", path, prefix=RENAMED)
+def processes_of(words: str) -> set[int]:
+    """Numbers of the processes with these words in their command lines, \\0 behind each."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and words in (entry / "cmdline").read_text(errors="replace"):
+                found.add(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_phase_that_is_killed_from_outside(changeable: Path, command: Command) -> None:
+    running = command.start("run", "-q", "--repeat", "1", changeable, prefix=renamed("hang"))
     killed: set[int] = set()
-
-    def restored() -> list[int]:
-        # A restored process has the name of its program before it has all of its memory: let it settle.
-        return [n for n, line in command.processes().items() if line.startswith(str(program("elsewhere")))]
-
     while running.poll() is None:
-        for number in restored():
-            if number not in killed and Path(f"/proc/{number}/stat").read_text().split()[2] == "S":
+        # Asleep: it has been restored and hangs.
+        for number in processes_of("/elsewhere\0") - killed:
+            if process_state(number) == "S":
                 os.kill(number, signal.SIGTERM)
                 killed.add(number)
     _, said = running.communicate()
     assert killed and running.returncode == 12, said
     assert "was killed by SIGTERM; likely cause: " in said
-    command.nothing_left()
 
 
 # -- files
@@ -86,7 +103,7 @@ def test_input_is_the_probe_s_own(command: Command, tmp_path: Path, program: Mak
     """Standard input at its offset, the working folder, and contents that the node has changed since."""
     records(tmp_path / "records", 90_000)
     (tmp_path / "here").touch()
-    path = built(command, tmp_path, program("records"), options=("--stdin", str(tmp_path / "records")))
+    path = built(tmp_path, program("records"), stdin=str(tmp_path / "records"))
     assert command("run", "-q", "--repeat", "2", path).returncode == 0
     shown = command.json("show", path)
     assert (str(tmp_path / "records"), "input") in {(f["path"], f["purpose"]) for f in shown["files"]}
@@ -105,7 +122,7 @@ def test_input_is_the_probe_s_own(command: Command, tmp_path: Path, program: Mak
 @pytest.mark.slow
 def test_files_the_program_writes_stay_as_they_are(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     target = tmp_path / "results"
-    path = built(command, tmp_path, program("filewrite"), "200", target)
+    path = built(tmp_path, program("filewrite"), "200", target)
     for contents in (b"somebody's results\n", b""):
         target.write_bytes(contents)
         target.chmod(0o640)
@@ -118,7 +135,7 @@ def test_files_the_program_writes_stay_as_they_are(command: Command, tmp_path: P
 @pytest.mark.slow
 def test_output_stays_out_of_ours(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     chatty = program("fileread")
-    path = built(command, tmp_path, chatty, "60")
+    path = built(tmp_path, chatty, "60")
     done = command("run", "--repeat", "1", path)
     assert done.returncode == 0
     for line in (done.stdout + done.stderr).splitlines():
@@ -165,7 +182,7 @@ def test_the_program_is_not_there(sample: Sample, command: Command, tmp_path: Pa
 def test_the_working_folder_is_not_there(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     folder = tmp_path / "inner"
     folder.mkdir()
-    path = built(command, folder, program("nbody"), "120").rename(tmp_path / "moved.probe")
+    path = built(folder, program("nbody"), "120").rename(tmp_path / "moved.probe")
     shutil.rmtree(folder)
     done = command("run", "-q", "--repeat", "1", path)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does something else once the host's name has changed: what goes wrong in a restored phase alone.
-// Usage: elsewhere [MILLISECONDS] [illegal|segment|divide|kill|exit|hang]
+// Does something else once the host's name has changed: what goes wrong in a restored phase alone. The new name
+// says what: illegal, segment, divide, kill, exit; anything else hangs.
+// Usage: elsewhere [MILLISECONDS]
 #include <signal.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -17,7 +18,7 @@ static void misbehave(const char *how)
     else if (!strcmp(how, "segment"))
         *nowhere = 1;
     else if (!strcmp(how, "divide"))
-        zero = 1 / zero;
+        zero = 1000 / zero;
     else if (!strcmp(how, "kill"))
         kill(getpid(), SIGKILL);
     else if (!strcmp(how, "exit"))
@@ -34,8 +35,8 @@ int main(int argc, char **argv)
     uname(&first);
     for (long i = size_argument(argc, argv, 400); i; i--) {
         uname(&now);
-        if (argc > 2 && strcmp(first.nodename, now.nodename))
-            misbehave(argv[2]);
+        if (strcmp(first.nodename, now.nodename))
+            misbehave(now.nodename);
         state = work(state);
     }
     printf("elsewhere %016llx\n", (unsigned long long)state);

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every kind of executable, built and run: the prediction is near a full run's time."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import MakeProgram
+from programs import VARIANTS
+
+from probe import BuildOptions, SelectionOptions, build, run, show
+
+QUICK = BuildOptions(interval=0.02, runs=1, repeats=2, selection=SelectionOptions(max_phases=2))
+
+
+def cpu_seconds(argv: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kind_of_executable(variant: str, tmp_path: Path, program: MakeProgram) -> None:
+    argv = [str(program("nbody", variant)), "100"]
+    path = tmp_path / "nbody.probe"
+    build(argv, path, options=QUICK, cwd=str(tmp_path))
+    prediction = run(path, repeats=2).prediction
+    full = sorted(cpu_seconds(argv) for _ in range(3))[1]
+    assert 0.7 < prediction.seconds / full < 1.4
+    assert 0.7 < prediction.estimators["direct"] / full < 1.4
+    purposes = {f["purpose"] for f in show(path)["files"]}
+    assert ("library" in purposes) == ("static" not in variant)
+
+
+@pytest.mark.slow
+def test_a_program_that_replaces_itself(tmp_path: Path, program: MakeProgram) -> None:
+    path = tmp_path / "execer.probe"
+    built = build([str(program("execer")), "200"], path, options=QUICK, cwd=str(tmp_path))
+    assert built.manifest.intervals >= 4
+    assert run(path, repeats=1).prediction.seconds > 0.05
