@@ -131,9 +131,8 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
     for file in d["files"]:
         console.print(f"{file['purpose']:<8} {file['path']} ({_bytes(file['size'])})", highlight=False, markup=False)
     for file in d["external_files"]:
-        console.print(
-            f"external {file['path']} ({_bytes(file['size'])}): every node must have it", highlight=False, markup=False
-        )
+        line = f"external {file['path']} ({_bytes(file['size'])}): every node must have it"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for warning in d["warnings"]:
         console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One small real probe, built once for all tests that ask for it, and the `probe` command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from programs import build
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 120.0
+
+_made: dict[Path, SmallProbe] = {}
+
+
+@dataclass(frozen=True)
+class SmallProbe:
+    """A probe of several phases; its program has the file `stdin` open. `again` rebuilds it in moments."""
+
+    path: Path
+    stdin: Path
+    arguments: tuple[str, ...]
+
+    def again(self, output: Path, *options: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """Pack the same run once more, with other options of packing."""
+        return command(
+            "build",
+            "-q",
+            "-o",
+            str(output),
+            *options,
+            "--resume",
+            *self.arguments,
+            status=status,
+            cwd=self.stdin.parent,
+        )
+
+
+def command(*arguments: str | Path, status: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the `probe` command; it must end with `status`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "probe", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=cwd,
+        # Without what pytest sets anew for each test: a build that is resumed must find the same environment.
+        env={**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def small_probe(builds: Path) -> SmallProbe:
+    """The probe, below the session's folder `builds`."""
+    if builds not in _made:
+        folder = builds / "small-probe"
+        folder.mkdir()
+        stdin = folder / "input.dat"
+        stdin.write_bytes(os.urandom(300_000))
+        stdin.chmod(0o640)
+        arguments = ("--work", str(folder / "work"), "--interval", "10ms", "--max-phases", "4", "--stdin", str(stdin))
+        arguments += ("--", str(build("sorter", builds)), "1")
+        path = folder / "small.probe"
+        command("build", "-q", "-o", path, *arguments, cwd=folder)
+        _made[builds] = SmallProbe(path, stdin, arguments)
+    return _made[builds]
