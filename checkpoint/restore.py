@@ -10,6 +10,7 @@ import json
 import os
 import selectors
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from checkpoint.errors import (
     StorageError,
     ToolMissing,
 )
-from checkpoint.images import read_checkpoint
+from checkpoint.images import CheckpointImages, read_checkpoint
 
 RESTORE_SECONDS = 120.0
 _LEAST_REGION_SECONDS = 30.0
@@ -108,10 +109,10 @@ def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu:
     """
     check_privilege()
     # From a pages image that is too short CRIU restores for ever.
-    read_checkpoint(job.images)
+    images = read_checkpoint(job.images)
     limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
     with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
-        spec = _spec(job, criu, folder, limit, cpu) | {"repeats": repeats}
+        spec = _spec(job, images, criu, folder, limit, cpu) | {"repeats": repeats}
         lines = _run_agent(_AGENT, spec, limit + RESTORE_SECONDS)
         if len(lines) < repeats and lines[-1].get("status") == "ok":
             raise PhaseFailed(f"phase {job.phase}: the restore agent ended after {len(lines)} of {repeats} repeats")
@@ -135,10 +136,10 @@ def observe_touches(
     Raises PhaseFailed and the others as `time_phase`.
     """
     check_privilege()
-    read_checkpoint(job.images)
+    images = read_checkpoint(job.images)
     limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
     with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
-        spec = _spec(job, criu, folder, limit, None) | {
+        spec = _spec(job, images, criu, folder, limit, None) | {
             "options": ["--lazy-pages"],
             "runs": [list(r) for r in runs],
             "pages": str(pages),
@@ -157,14 +158,19 @@ def observe_touches(
         return touched.tolist()
 
 
-def _spec(job: RestoreJob, criu: Criu, folder: str, limit: float, cpu: int | None) -> dict[str, Any]:
+def _spec(
+    job: RestoreJob, images: CheckpointImages, criu: Criu, folder: str, limit: float, cpu: int | None
+) -> dict[str, Any]:
+    # CRIU compares the permission bits of folders, too.
+    used = [images.files[images.cwd_file_id], *(images.files[d.file_id] for d in images.descriptors)]
+    modes = {file.path: stat.S_IMODE(file.mode) for file in used if stat.S_ISDIR(file.mode)}
     return {
         "criu": list(criu.command),
         "options": [],
         "images": str(job.images),
         "scratch": folder,
         "outputs": list(job.outputs),
-        "folders": list(job.folders),
+        "folders": [[path, modes.get(path)] for path in dict.fromkeys([*job.folders, *modes])],
         "binds": [list(b) for b in job.binds],
         "written": [list(w) for w in job.written],
         "warm": job.warm_event,

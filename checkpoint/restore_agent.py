@@ -121,10 +121,12 @@ def enter_private_root(scratch: str) -> Set[int]:
     return covered
 
 
-def make_room(folders: List[str], files: List[str]) -> None:
-    """Create what is missing of these paths, inside the private root."""
-    for folder in folders:
+def make_room(folders: List[Tuple[str, Optional[int]]], files: List[str], covered: Set[int]) -> None:
+    """Create what is missing of these paths, inside the private root, and give the folders their permission bits."""
+    for folder, mode in folders:
         os.makedirs(folder, exist_ok=True)
+        if mode is not None and os.stat(folder).st_dev in covered:
+            os.chmod(folder, mode)
     for path in files:
         if not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -277,7 +279,7 @@ def prepare(spec: Spec) -> None:
     written = [(os.path.realpath(source), target) for source, target in spec["written"]]
     covered = enter_private_root(spec["scratch"])
     old = os.path.join(spec["scratch"], "old")
-    make_room(spec["folders"], [target for _, target in binds + written])
+    make_room(spec["folders"], [target for _, target in binds + written], covered)
     for source, target in binds:
         bind(old + source, target)
     for number, (source, target) in enumerate(written):

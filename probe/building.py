@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -297,6 +298,7 @@ class _Build:
         plans = plan_regions(profile, timed, selection, self.options.warmup)
         streams = output_streams(self.folder.path, _STREAMS)
         outputs = self._outputs()
+        begun = time.time()
         with self.display.stage("capture") as report:
             captured = capture(
                 profile,
@@ -308,7 +310,7 @@ class _Build:
                 cpu=self.cpu,
                 progress=lambda done: report(done / len(plans)),
                 on_dump=lambda plan, images: copy_written_files(
-                    images, self.folder.file(f"written-{plan.phase}"), outputs
+                    images, self.folder.file(f"written-{plan.phase}"), outputs, since=begun
                 ),
             )
         self.folder.write_json("captured.json", [c.to_json() for c in captured])

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,13 @@ _PRIVATE_ROOT = "/private"
 """Where private copies stand in the probe's list of files: below /private/<phase>, since each phase has its own."""
 
 
+_CLOCK_STEP = 0.02
+"""Seconds by which the clock of file times may be behind."""
+
+
 @dataclass(frozen=True)
 class PrivateFile:
-    """A file that was open for writing when `phase` was captured: its contents and permission bits then."""
+    """A file that was being written when `phase` was captured: its contents and permission bits then."""
 
     phase: int
     path: str
@@ -42,18 +46,26 @@ class ExternalFile:
     mode: int
 
 
-def needed_files(images: Sequence[CheckpointImages], executable: str, outputs: Iterable[str]) -> list[ContainedFile]:
-    """Every regular file that the checkpoints map or read, each once. `outputs` are the program's own streams."""
+def needed_files(
+    images: Sequence[tuple[CheckpointImages, Collection[str]]], executable: str, outputs: Iterable[str]
+) -> list[ContainedFile]:
+    """Every regular file that the checkpoints map or read, each once.
+
+    With each checkpoint come the paths of its private copies (`copy_written_files`); `outputs` are the program's own
+    streams.
+    """
     found: dict[str, str] = {executable: PROGRAM}
-    skipped = set(outputs)
-    for image in images:
+    streams = set(outputs)
+    for image, copied in images:
+        skipped = streams.union(copied)
         for mapping in file_mappings(image):
-            found.setdefault(mapping.path, LIBRARY if mapping.prot & 4 else INPUT)
+            if mapping.path not in skipped:
+                found.setdefault(mapping.path, LIBRARY if mapping.prot & 4 else INPUT)
         for file in open_files(image):
             if file.is_regular and not file.writable and file.path not in skipped:
                 found.setdefault(file.path, INPUT)
     # A library is mapped once with and several times without permission to execute.
-    libraries = {m.path for image in images for m in file_mappings(image) if m.prot & 4}
+    libraries = {m.path for image, _ in images for m in file_mappings(image) if m.prot & 4}
     files = []
     for path, purpose in found.items():
         local = Path(path)
@@ -129,21 +141,36 @@ def _problem(file: ExternalFile) -> str:
     return ""
 
 
-def copy_written_files(image: CheckpointImages, folder: Path, outputs: Iterable[str]) -> dict[str, Path]:
-    """Copy every regular file open for writing, while the process is stopped: path -> copy in `folder`."""
+def copy_written_files(
+    image: CheckpointImages, folder: Path, outputs: Iterable[str], *, since: float
+) -> dict[str, Path]:
+    """Copy every regular file that will not stay as it is, while the process is stopped: path -> copy in `folder`.
+
+    Those are the files open for writing, and those it reads that were changed after `since` (seconds of the epoch, the
+    start of the run): the program's own intermediate files, which it will write again or remove.
+    """
     skipped = set(outputs)
+    paths = {f.path for f in open_files(image) if f.is_regular and (f.writable or _changed(f.path, since))}
+    paths |= {mapping.path for mapping in file_mappings(image) if _changed(mapping.path, since)}
     copies: dict[str, Path] = {}
-    for file in open_files(image):
-        if file.is_regular and file.writable and file.path not in skipped and file.path not in copies:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            target = folder / str(len(copies))
-            try:
-                # With its permission bits: CRIU refuses to reopen a file that has others.
-                shutil.copy(file.path, target)
-            except OSError as error:
-                raise ProgramUnsupported(f"{file.path}: open for writing but cannot be copied: {error}") from error
-            copies[file.path] = target
+    for path in sorted(paths - skipped):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = folder / str(len(copies))
+        try:
+            # With its permission bits: CRIU refuses to reopen a file that has others.
+            shutil.copy(path, target)
+        except OSError as error:
+            raise ProgramUnsupported(f"{path}: open for writing but cannot be copied: {error}") from error
+        copies[path] = target
     return copies
+
+
+def _changed(path: str, since: float) -> bool:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_mtime >= since - _CLOCK_STEP
 
 
 def private_files(phase: int, copies: dict[str, Path]) -> tuple[list[ContainedFile], list[PrivateFile]]:

@@ -54,7 +54,7 @@ def checkpoint_files(
     folder: Path, program: Program, captured: Sequence[CapturedPhase], outputs: tuple[str, ...]
 ) -> list[ContainedFile]:
     """The files that the checkpoints below `folder` map or read."""
-    images = [read_checkpoint(folder / c.folder) for c in captured]
+    images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
     return needed_files(images, os.path.realpath(program.executable), outputs)
 
 

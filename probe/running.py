@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.criu import find_criu
-from checkpoint.errors import NodeUnfit, NoPrediction, PhaseFailed, ProbeError
+from checkpoint.errors import NodeUnfit, NoPrediction, PhaseFailed, ProbeError, ProbeFileDamaged
 from checkpoint.images import read_checkpoint
 from checkpoint.restore import RestoreJob, check_privilege
 from probe.contents import NodeFiles, check_external
@@ -149,6 +149,9 @@ def check_features(manifest: Manifest) -> None:
 def _jobs(
     archive: ProbeArchive, manifest: Manifest, folder: Path
 ) -> list[tuple[RestoreJob, Callable[[Path], None] | None]]:
+    held = [phase.id for phase in archive.phases]
+    if odd := [phase.id for phase in manifest.phases if phase.t_ref and phase.id not in held]:
+        raise ProbeFileDamaged(f"the probe's manifest names a phase {odd[0]!r} that it does not hold; build it again")
     files = NodeFiles(archive, folder)
     jobs: list[tuple[RestoreJob, Callable[[Path], None] | None]] = []
     for phase in manifest.phases:
