@@ -161,6 +161,13 @@ PROGRAMS: Mapping[str, Program] = {
     "records": Program("reads numbered records from standard input, dies at one that is not the next", quick=()),
     "holder": Program("holds what its second argument names: to be refused", quick=("10", "eventfd")),
     "elsewhere": Program("misbehaves as the host's name says once that changes"),
+    "household": Program(
+        "reads, writes, renames and removes files of its folder, and dies when they are not as it left them",
+        flags=("-Wl,-rpath,$ORIGIN",),
+        beside=("libown.so",),
+        variants=DYNAMIC,
+        quick=(),
+    ),
     "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
     # Divergence.

@@ -130,7 +130,7 @@ def state_at_the_end(job: RestoreJob, pages: list[int], folder: Path) -> dict[st
     script = folder / "state.py"
     script.write_text(STATE % str(ROOT))
     (folder / "scratch").mkdir()
-    spec = restore._spec(job, find_criu(), str(folder / "scratch"), 30.0, None)
+    spec = restore._spec(job, read_checkpoint(job.images), find_criu(), str(folder / "scratch"), 30.0, None)
     answer = folder / "scratch" / "answer"
     restore._run_agent(script, {**spec, "pages": pages, "answer": str(answer)}, 60.0)
     found = json.loads(answer.read_text())
