@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-SESSION_VARIABLE = "PROBE_TEST_SESSION"
-"""In the environment of everything a test starts, so that strays are found wherever they were re-parented to."""
+from tracing import SESSION_VARIABLE
 
 _GRACE_SECONDS = 2.0
 

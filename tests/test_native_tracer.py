@@ -214,6 +214,7 @@ def test_counters_that_went_away_between_wait_and_copy(builds: Path) -> None:
 def test_interrupted_from_the_keyboard(builds: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from checkpoint.program import *; from probe.tracers.native import *\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in background
         f"p = resolve_program([{str(build('flat', builds))!r}, '20000'])\n"
         "try:\n"
         "    streams = Streams(*map(Path, sys.argv[1:]))\n"
@@ -222,7 +223,7 @@ def test_interrupted_from_the_keyboard(builds: Path) -> None:
         "    print('interrupted', len(Path('/proc/self/task/%d/children' % os.getpid()).read_text()))\n"
     )
     with streams_of() as streams:
-        command = [sys.executable, "-c", "import os\n" + code, str(streams.stdout), str(streams.stderr)]
+        command = [sys.executable, "-c", "import os, signal\n" + code, str(streams.stdout), str(streams.stderr)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None and float(child.stdout.readline()) > 0
         child.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from iced_x86 import Code, Decoder, FlowControl, Instruction, Mnemonic, OpKind, Register
-from programs import VARIANTS, build, symbols
+from programs import VARIANTS, build, run, symbols
 from tracing import compile_small, count_run, program_of
 
 from checkpoint import sites as sites_module
@@ -202,6 +202,40 @@ def test_no_byte_of_data_in_code_is_changed(builds: Path) -> None:
         for low, high in (("datacode_begin", "datacode_end"), ("datacode_offsets", "datacode_jump")):
             touched = (sites.offset + sites.length > places[low]) & (sites.offset < places[high])
             assert not touched.any()
+
+
+# Data between instructions, jumped over and then read. `clean` decodes to instructions that could be displaced;
+# `broken` ends in a byte that is none in 64-bit code, and nothing in the text refers to it.
+MIXED = r"""
+#include <stdint.h>
+#include <stdio.h>
+uint64_t mixed(void);
+extern const uint8_t *const pointer;
+__asm__(".text\n.globl mixed, data_here\n.type mixed, @function\nmixed:\n.cfi_startproc\n"
+        "mov $0x1234567, %eax\njmp 1f\ndata_here: .byte 0xb8, 1, 2, 3, 4, 0xb9, 5, 6, 7, 8 TAIL\n"
+        "1: WAY\nmovzbl 2(%rdx), %edx\nadd %rdx, %rax\nret\n.cfi_endproc\n.size mixed, .-mixed\n"
+        ".section .data.rel.ro, \"aw\"\n.balign 8\n.globl pointer\npointer: .quad data_here\n.text\n");
+int main(void)
+{
+    uint64_t sum = mixed();
+    for (int i = 0; i < 10; i++)
+        sum = sum * 31 + pointer[i];
+    printf("%llx\n", (unsigned long long)sum);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "way"),
+    [("", "lea data_here(%rip), %rdx"), (", 0x06", "mov pointer(%rip), %rdx")],
+    ids=["clean", "broken"],
+)
+def test_data_in_code_is_known_by_its_use_and_by_its_bytes(tail: str, way: str, tmp_path: Path) -> None:
+    source = MIXED.replace(" TAIL", tail).replace("WAY", way)
+    path = compile_small(tmp_path, "mixed", source)
+    assert in_function(path, "mixed") == 0 and in_function(path, "main") > 0
+    assert count_run(program_of(path)).end.stdout == run(path).stdout
 
 
 def test_padding_is_no_site(builds: Path) -> None:

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import SESSION_VARIABLE
 from programs import bad_file, build, run
-from tracing import SECONDS, compile_small, program_of, streams_of
+from tracing import SECONDS, SESSION_VARIABLE, compile_small, program_of, streams_of
 
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramUnsupported
 from checkpoint.mapped import MapEntry, find_gap, read_maps
@@ -406,6 +405,7 @@ def test_interrupted_from_the_keyboard(detached: bool, builds: Path) -> None:
     """SIGINT while the program runs: KeyboardInterrupt here, and the program gone before it is seen."""
     code = (
         "import os, sys; from pathlib import Path; from checkpoint.program import *; from checkpoint.tracee import *\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in background
         f"p = resolve_program([{str(build('flat', builds))!r}, '5000'])\n"
         "try:\n"
         "  with Tracee.start(p, Streams(*map(Path, sys.argv[1:]))) as t:\n"

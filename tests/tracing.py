@@ -28,6 +28,9 @@ SECONDS = 30.0
 """No test program runs longer than a part of this; a test that waits for more has failed."""
 
 
+SESSION_VARIABLE = "PROBE_TEST_SESSION"
+"""In the environment of everything a test starts, so that strays are found wherever they were re-parented to."""
+
 _SINGLESTEP, _WALL = 9, 0x40000000
 
 
@@ -50,7 +53,7 @@ def streams_of(folder: Path | None = None) -> Iterator[Streams]:
 def program_of(path: Path, *arguments: str, stdin: str = "/dev/null") -> Program:
     """As the tests' plain runs: a fixed small environment."""
     env = {"PATH": os.defpath, "LC_ALL": "C"}
-    env |= {k: v for k, v in os.environ.items() if k == "PROBE_TEST_SESSION"}
+    env |= {k: v for k, v in os.environ.items() if k == SESSION_VARIABLE}
     return resolve_program([str(path), *arguments], stdin=stdin, env=env)
 
 
