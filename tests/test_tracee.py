@@ -379,12 +379,13 @@ def test_killed_whatever_it_is_doing(state: Callable[[Tracee], None], builds: Pa
     assert time.monotonic() - begun < 3
 
 
-def test_the_program_dies_with_us(builds: Path) -> None:
+@pytest.mark.parametrize("let_go", ["resume", "detach"])
+def test_the_program_dies_with_us(let_go: str, builds: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from checkpoint.program import *; from checkpoint.tracee import *\n"
         f"p = resolve_program([{str(build('flat', builds))!r}, '5000'])\n"
         "t = Tracee.start(p, Streams(*map(Path, sys.argv[1:])))\n"
-        "t.resume(); print(t.pid, flush=True); os.kill(os.getpid(), 9)\n"
+        f"t.{let_go}(); print(t.pid, flush=True); os.kill(os.getpid(), 9)\n"
     )
     with streams_of() as streams:
         done = subprocess.run(
