@@ -81,41 +81,25 @@ PROGRAMS: Mapping[str, Program] = {
     "stencil": _phased("five-point relaxation of a plate", "50"),
     "phases": _phased("kernels whose CPI differs a hundredfold take turns", "1"),
     # Stubs.
-    "redzone": _with_assembly(
-        "live data below the stack pointer across displaced instructions", "redzone", "10"
-    ),
-    "flags": _with_assembly(
-        "every flag live across stores, calls and jumps that are displaced", "flags", "3"
-    ),
+    "redzone": _with_assembly("live data below the stack pointer across displaced instructions", "redzone", "10"),
+    "flags": _with_assembly("every flag live across stores, calls and jumps that are displaced", "flags", "3"),
     "riprel": _with_assembly("RIP-relative operands of every form at the heads of blocks", "riprel", "10"),
     "avx": Program("sixteen full AVX registers live across a stub", quick=("1",), flags=("-mavx2",)),
     "callpop": _with_assembly("calls as the only site; code that reads its return address", "callpop", "20"),
-    "flat": _with_assembly(
-        "a long stretch with one hot site; with a second argument, one with none", "flat", "5"
-    ),
+    "flat": _with_assembly("a long stretch with one hot site; with a second argument, one with none", "flat", "5"),
     # Control flow and decoding.
-    "jumptable": _with_assembly(
-        "indirect jumps to heads of blocks and into the middle of one", "jumptable", "2"
-    ),
-    "overlap": _with_assembly(
-        "direct jumps into the middle of instructions; overlapping blocks", "overlap", "100"
-    ),
+    "jumptable": _with_assembly("indirect jumps to heads of blocks and into the middle of one", "jumptable", "2"),
+    "overlap": _with_assembly("direct jumps into the middle of instructions; overlapping blocks", "overlap", "100"),
     "datacode": _with_assembly("data, decodable and not, inside functions", "datacode", "1000"),
     "selfcheck": Program("compares its code with its file: notices patches, exits with 4 (documented limit)"),
     "jit": Program("writes and rewrites code at run time"),
-    "ifunc": Program(
-        "code chosen for the CPU: GNU ifunc, __builtin_cpu_supports, memcpy, strlen", quick=("20",)
-    ),
+    "ifunc": Program("code chosen for the CPU: GNU ifunc, __builtin_cpu_supports, memcpy, strlen", quick=("20",)),
     "rep": Program("string instructions of 8 MB that count as one"),
     "vdso": Program("lives in the vDSO"),
     "bigtext": Program("100,000 blocks in 2,500 functions", ("bigtext.c", "bigtext_source.py")),
     # Signals.
-    "signals": Program(
-        "4 kHz timer signals inside stubs; exact counts in the file of the 2nd argument", quick=("5",)
-    ),
-    "altstack": Program(
-        "the handler on an alternate stack, the red zone live", ("altstack.c", "redzone.S"), ("20",)
-    ),
+    "signals": Program("4 kHz timer signals inside stubs; exact counts in the file of the 2nd argument", quick=("5",)),
+    "altstack": Program("the handler on an alternate stack, the red zone live", ("altstack.c", "redzone.S"), ("20",)),
     "raiser": Program("signals sent to itself, handler counts exact", quick=("1",)),
     "faults": Program(
         "SIGSEGV at a displaced instruction and siglongjmp; 'skip' moves the saved RIP, prints ok or moved",
@@ -155,9 +139,7 @@ PROGRAMS: Mapping[str, Program] = {
         quick=("1",),
         beside=("text.txt",),
     ),
-    "filewrite": Program(
-        "writes and appends to filewrite.out beside it, or to the 2nd argument", quick=("1",)
-    ),
+    "filewrite": Program("writes and appends to filewrite.out beside it, or to the 2nd argument", quick=("1",)),
     "records": Program("reads numbered records from standard input, dies at one that is not the next", quick=()),
     "holder": Program("holds what its second argument names: to be refused", quick=("10", "eventfd")),
     "elsewhere": Program("misbehaves as the host's name says once that changes"),
@@ -171,9 +153,7 @@ PROGRAMS: Mapping[str, Program] = {
     "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
     # Divergence.
-    "random": Program(
-        "control flow from time, pid and random bytes, output equal unless 'loud'", steady=False
-    ),
+    "random": Program("control flow from time, pid and random bytes, output equal unless 'loud'", steady=False),
     "addrhash": Program("control flow from addresses: steady with ASLR off; 'mmap' adds a mapping's address"),
 }
 
@@ -267,9 +247,7 @@ def _settle(aslr: bool) -> None:
         ctypes.CDLL(None).personality(ADDR_NO_RANDOMIZE)
 
 
-def run(
-    path: Path, *arguments: str, aslr: bool = False, timeout: float = 60.0
-) -> subprocess.CompletedProcess[str]:
+def run(path: Path, *arguments: str, aslr: bool = False, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
     """A plain run in a fixed environment, no core file, no ASLR unless asked for; `timeout` in seconds."""
     return subprocess.run(
         [str(path), *arguments],
@@ -293,11 +271,7 @@ def symbols(path: Path) -> dict[str, int]:
         table = ELFFile(file).get_section_by_name(".symtab")
         if not isinstance(table, SymbolTableSection):
             raise ValueError(f"{path} has no symbol table; ask the pie variant, whose addresses are the same")
-        return {
-            symbol.name: symbol["st_value"]
-            for symbol in table.iter_symbols()
-            if symbol["st_shndx"] != "SHN_UNDEF"
-        }
+        return {symbol.name: symbol["st_value"] for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"}
 
 
 def _elf32_exit() -> bytes:

@@ -93,9 +93,7 @@ def unpack_each(path: Path, folder: Path) -> dict[str, bytes]:
     with open_probe(path) as probe:
         for phase in probe.phases:
             probe.extract_phase(phase.id, folder / str(phase.id))
-            found.update(
-                {f"{phase.id}/{name}": data for name, data in contents(folder / str(phase.id)).items()}
-            )
+            found.update({f"{phase.id}/{name}": data for name, data in contents(folder / str(phase.id)).items()})
         for file in probe.files:
             probe.extract_file(file.sha256, folder / "file")
             found[file.path] = (folder / "file").read_bytes()
@@ -386,17 +384,13 @@ def change_file(**values: Any) -> Callable[[dict[str, Any]], None]:
         (lambda document: document["members"].pop(), "lacks its index|members end"),
     ],
 )
-def test_a_manifest_made_to_harm_is_refused(
-    small: Path, change: Callable[[dict[str, Any]], None], says: str
-) -> None:
+def test_a_manifest_made_to_harm_is_refused(small: Path, change: Callable[[dict[str, Any]], None], says: str) -> None:
     rewrite(small, change)
     with pytest.raises(ProbeFileDamaged, match=says):
         open_probe(small)
 
 
-@pytest.mark.parametrize(
-    "text", [b"[]", b"1", b"{", b"\xff", b"[" * 100000, b"1" * 10000, b"", b'{"members": {}}']
-)
+@pytest.mark.parametrize("text", [b"[]", b"1", b"{", b"\xff", b"[" * 100000, b"1" * 10000, b"", b'{"members": {}}'])
 def test_a_manifest_that_is_no_manifest_is_refused(small: Path, text: bytes) -> None:
     seal(small, text, b"")
     with pytest.raises(ProbeFileDamaged, match="is damaged"):
@@ -470,9 +464,7 @@ def index_of(*runs: tuple[int, int]) -> bytes:
         (b"", "index of 0 pages"),
     ],
 )
-def test_a_page_index_that_leaves_its_pages_is_refused(
-    small: Path, tmp_path: Path, index: bytes, says: str
-) -> None:
+def test_a_page_index_that_leaves_its_pages_is_refused(small: Path, tmp_path: Path, index: bytes, says: str) -> None:
     replace_member(small, "phase/5/index", gzip.compress(index), len(index))
     with open_probe(small) as probe:
         with pytest.raises(ProbeFileDamaged, match=says):
@@ -745,8 +737,6 @@ own = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names
 print(sorted(own - {"__main__", "__mp_main__"}))
 """
     arguments = [str(REPOSITORY), str(small), str(tmp_path / "out")]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, *arguments], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, *arguments], capture_output=True, text=True)
     assert done.stdout == "['checkpoint', 'reducer']\n", done.stderr
     assert contents(tmp_path / "out") == contents(tmp_path / "second")

@@ -217,9 +217,7 @@ def _local_source(etc: Path, uri: str) -> None:
     (etc / "sources.list").write_text(f"deb {uri} {codename} main\n")
 
 
-def test_an_unsigned_archive_is_refused_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unsigned_archive_is_refused_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system, codename = private_criu._distribution()
     archive = tmp_path / "archive"
     for suite in suites_from(system, codename):

@@ -53,14 +53,10 @@ def test_json_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["exit_code"] == status
     assert [f["name"] for f in report["findings"]] == NAMES
     assert set(report["findings"][0]) == {"name", "status", "detail", "remedy", "fixable", "exit_code"}
-    assert report_json([], [Repair("criu", True, "d")])["repairs"] == [
-        {"name": "criu", "done": True, "detail": "d"}
-    ]
+    assert report_json([], [Repair("criu", True, "d")])["repairs"] == [{"name": "criu", "done": True, "detail": "d"}]
 
 
-def test_plain_lines_without_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIN_ROOT", "/nowhere")
     run_doctor()
     printed = capsys.readouterr().out

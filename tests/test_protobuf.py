@@ -60,9 +60,7 @@ def test_every_cut_is_either_an_error_or_a_prefix_of_the_fields(fields: list[Fie
 
 
 @given(FIELDS, st.data())
-def test_flipped_bits_end_in_the_declared_error_or_another_message(
-    fields: list[Field], data: st.DataObject
-) -> None:
+def test_flipped_bits_end_in_the_declared_error_or_another_message(fields: list[Field], data: st.DataObject) -> None:
     encoded = bytearray(Message([*fields, Field(1, WireType.BYTES, b"x")]).encode())
     position = data.draw(st.integers(0, 8 * len(encoded) - 1))
     encoded[position // 8] ^= 1 << position % 8

@@ -241,9 +241,7 @@ def test_held_out_error_by_hand() -> None:
 
 
 def test_finds_the_phases_of_a_program() -> None:
-    vectors, instructions, seconds, eligible = program(
-        np.random.default_rng(1), [60, 30, 90, 20], [0.3, 2.0, 0.5, 8.0]
-    )
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(1), [60, 30, 90, 20], [0.3, 2.0, 0.5, 8.0])
     selection = select_phases(vectors, instructions, seconds, eligible, QUICK)
     check_invariants(selection, instructions, seconds, eligible)
     assert [len(phase.members) for phase in selection.phases] == [60, 30, 90, 20]
@@ -255,12 +253,8 @@ def test_finds_the_phases_of_a_program() -> None:
 @pytest.mark.parametrize("by_time", [True, False])
 def test_one_behaviour_is_one_phase(by_time: bool) -> None:
     # As matrix multiplication in the thesis: a short start, then one phase with over 95 % of the weight.
-    vectors, instructions, seconds, eligible = program(
-        np.random.default_rng(5), [3, 200], [1.0, 0.4], time_noise=0.02
-    )
-    selection = select_phases(
-        vectors, instructions, seconds, eligible, replace(QUICK, refine_by_time=by_time)
-    )
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(5), [3, 200], [1.0, 0.4], time_noise=0.02)
+    selection = select_phases(vectors, instructions, seconds, eligible, replace(QUICK, refine_by_time=by_time))
     assert max(phase.weight for phase in selection.phases) > 0.95
 
 
@@ -321,9 +315,7 @@ def test_phases_that_together_hold_little_are_dropped_smallest_first() -> None:
 
 
 def test_phases_that_cannot_be_captured_are_merged_and_recorded() -> None:
-    vectors, instructions, seconds, eligible = program(
-        np.random.default_rng(6), [50, 10, 50], [1.0, 1.2, 4.0]
-    )
+    vectors, instructions, seconds, eligible = program(np.random.default_rng(6), [50, 10, 50], [1.0, 1.2, 4.0])
     eligible[50:60] = False
     selection = select_phases(vectors, instructions, seconds, eligible, QUICK)
     check_invariants(selection, instructions, seconds, eligible)
@@ -367,9 +359,7 @@ def test_one_phase_allowed_holds_everything() -> None:
     dense[5:8] = 0
     instructions = instructions.copy()
     instructions[5] = 0
-    selection = select_phases(
-        sparse.csr_array(dense), instructions, seconds, eligible, replace(QUICK, max_phases=1)
-    )
+    selection = select_phases(sparse.csr_array(dense), instructions, seconds, eligible, replace(QUICK, max_phases=1))
     assert [len(phase.members) for phase in selection.phases] == [40]
     assert instructions[selection.phases[0].representative] > 0
 
