@@ -28,6 +28,10 @@ from reducer.unpack import ProbeArchive, open_probe
 
 TRADEOFF_VERSION = 1
 
+_SLACK = 1.25
+"""A probe may turn out so much smaller than predicted, with another compression above all: what is too large after all
+is not finished, and one phase less is tried."""
+
 
 @dataclass(frozen=True)
 class Tradeoff:
@@ -104,7 +108,6 @@ def trim(
             kept = _kept(archive, manifest, rows[number - 1].kept)
             size = repack(archive, kept, target, compression=compression, limit=max_size)
             if size is None:
-                # The prediction was a little too small: one phase less.
                 number -= 1
             if number == 0:
                 raise _too_large(rows, max_size, str(path))
@@ -171,8 +174,7 @@ def _enough(
             )
         return found
     assert max_size is not None
-    fitting = [row.phases for row in rows if row.size_bytes <= max_size]
-    # Even the first may turn out a little smaller than predicted.
+    fitting = [row.phases for row in rows if row.size_bytes <= max_size * _SLACK]
     return fitting[-1] if fitting else 1
 
 

@@ -179,6 +179,16 @@ class ProbeArchive:
             self._check_index(index, position)
             yield from runs_of(index)
 
+    def own_pages(self, phase_id: int) -> Iterator[memoryview]:
+        """The pages that a phase brings along, some at a time; known to be right when the iterator has ended."""
+        position = self._position(phase_id)
+        stream, left = self._stream(position), self._table.new_pages(position)
+        while left:
+            pages = min(CHUNK_PAGES, left)
+            yield stream.read(pages)
+            left -= pages
+        stream.finish()
+
     def read_pages(self, first: int, count: int) -> bytes:
         """`count` pages from number `first` on, whichever phase brought them. Spools all pages up to these."""
         if not self._all_pages:
