@@ -90,7 +90,7 @@ def test_columns_add_up_to_the_exact_counts(name: str, builds: Path) -> None:
     assert found == {site: expected[site] for site in found}
     assert set(profile.executed.site.tolist()) == {site for site, count in expected.items() if count}
     assert profile.intervals >= 5 and len(profile.seconds) == profile.counts.shape[0]
-    assert profile.seconds[:-1] == pytest.approx(INTERVAL, rel=0.5, abs=0.03)
+    assert profile.seconds.min() > 0 and INTERVAL / 2 < np.median(profile.seconds) < 10 * INTERVAL
     assert profile.installed_sites == len(sites) and profile.images == ((str(path), truth.images[0].sha256),)
     assert 0 < profile.cpu_seconds < 30 and profile.unit == "seconds"
 
@@ -429,8 +429,16 @@ def test_libraries_and_executed_programs_are_timed(builds: Path) -> None:
         with streams_of() as streams:
             timed = validate(profile, streams=streams)
         assert (timed.missing, timed.out_of_order) == (0, 0)
-        if name == "execer":
-            assert timed.wall_seconds < profile.seconds.sum() + profile.prologue / 2, "the first image is not timed"
+
+
+def test_the_timing_run_begins_where_the_intervals_do(builds: Path) -> None:
+    """Not with the program that executed the traced one, nor with the loader and the installing of stubs."""
+    profile = profile_of(build("execer", builds), "150")
+    with streams_of() as streams:
+        stamped = stamped_run(profile, candidates(profile), streams=streams)
+    assert stamped.started_cpu > 0.1, "the first program's share"
+    assert 0 < stamped.cpu.min() - stamped.started_cpu < 0.06
+    assert 0 < stamped.wall.min() - stamped.started < (stamped.ended - stamped.started) / 3
 
 
 def test_a_program_that_does_not_repeat_itself(builds: Path) -> None:
