@@ -204,16 +204,15 @@ def test_no_byte_of_data_in_code_is_changed(builds: Path) -> None:
             assert not touched.any()
 
 
-# Data between instructions, jumped over and then read. `clean` decodes to instructions that could be displaced;
-# `broken` ends in a byte that is none in 64-bit code, and nothing in the text refers to it.
+# A function with ten bytes of data in it that decode to instructions which could be displaced, and its body where
+# they are jumped over and addressed, and where they lie behind the end with a byte that is no instruction.
 MIXED = r"""
 #include <stdint.h>
 #include <stdio.h>
 uint64_t mixed(void);
 extern const uint8_t *const pointer;
-__asm__(".text\n.globl mixed, data_here\n.type mixed, @function\nmixed:\n.cfi_startproc\n"
-        "mov $0x1234567, %eax\njmp 1f\ndata_here: .byte 0xb8, 1, 2, 3, 4, 0xb9, 5, 6, 7, 8 TAIL\n"
-        "1: WAY\nmovzbl 2(%rdx), %edx\nadd %rdx, %rax\nret\n.cfi_endproc\n.size mixed, .-mixed\n"
+__asm__(".text\n.globl mixed\n.type mixed, @function\nmixed:\n.cfi_startproc\nmov $0x1234567, %eax\n"
+        "BODY\n.cfi_endproc\n.size mixed, .-mixed\n"
         ".section .data.rel.ro, \"aw\"\n.balign 8\n.globl pointer\npointer: .quad data_here\n.text\n");
 int main(void)
 {
@@ -224,16 +223,19 @@ int main(void)
     return 0;
 }
 """
+DATA = "data_here: .byte 0xb8, 1, 2, 3, 4, 0xb9, 5, 6, 7, 8"
 
 
 @pytest.mark.parametrize(
-    ("tail", "way"),
-    [("", "lea data_here(%rip), %rdx"), (", 0x06", "mov pointer(%rip), %rdx")],
-    ids=["clean", "broken"],
+    "body",
+    [
+        rf"jmp 1f\n{DATA}\n1: lea data_here(%rip), %rdx\nmovzbl 2(%rdx), %edx\nadd %rdx, %rax\nret",
+        rf"mov pointer(%rip), %rdx\nmovzbl 2(%rdx), %edx\nadd %rdx, %rax\nret\n{DATA}, 0x06",
+    ],
+    ids=["used", "undecodable"],
 )
-def test_data_in_code_is_known_by_its_use_and_by_its_bytes(tail: str, way: str, tmp_path: Path) -> None:
-    source = MIXED.replace(" TAIL", tail).replace("WAY", way)
-    path = compile_small(tmp_path, "mixed", source)
+def test_data_in_code_is_known_by_its_use_and_by_its_bytes(body: str, tmp_path: Path) -> None:
+    path = compile_small(tmp_path, "mixed", MIXED.replace("BODY", body))
     assert in_function(path, "mixed") == 0 and in_function(path, "main") > 0
     assert count_run(program_of(path)).end.stdout == run(path).stdout
 

@@ -448,6 +448,7 @@ def test_room_is_near_free_and_away_from_the_stack() -> None:
         assert max(near.end, at + (1 << 20)) - min(near.start, at) < 1 << 31
         assert all(at + (1 << 20) <= e.start or at >= e.end for e in maps)
         assert at + (1 << 20) <= stack.start - (64 << 20)
-    full = [entry(0x1_0000, 0x7FFF_FFFF_E000)]
-    with pytest.raises(LookupError, match="2 GB"):
-        find_gap(full, image.start, image.end, 4096)
+    for far in (image.start - (3 << 30), image.end + (3 << 30)):
+        full = [entry(0x1_0000, far), entry(far + 4096, 0x7FFF_FFFF_E000)]
+        with pytest.raises(LookupError, match="2 GB"):
+            find_gap(full, image.start, image.end, 4096)
