@@ -80,6 +80,7 @@ PROGRAMS: Mapping[str, Program] = {
     "sorter": _phased("generate, quicksort, verify; working sets of five sizes", "1"),
     "stencil": _phased("five-point relaxation of a plate", "50"),
     "phases": _phased("kernels whose CPI differs a hundredfold take turns", "1"),
+    "bigheap": Program("a table that fills the memory, little of it used at a time", quick=("4", "1"), folder=PHASED),
     # Stubs.
     "redzone": _with_assembly("live data below the stack pointer across displaced instructions", "redzone", "10"),
     "flags": _with_assembly("every flag live across stores, calls and jumps that are displaced", "flags", "3"),
