@@ -146,7 +146,7 @@ def test_a_trimmed_probe_can_be_trimmed_again(whole: Path, tmp_path: Path) -> No
     shares=st.lists(st.sampled_from([0.1, 0.2, 0.25]), min_size=4, max_size=4),
     number=st.integers(1, 4),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_phases_come_back(
     phases: list[list[int]], shares: list[float], number: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
