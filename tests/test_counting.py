@@ -247,5 +247,6 @@ def test_removed_sites_count_no_more(builds: Path) -> None:
             tracee.resume()
 
     traced = count_run(program_of(path, "200"), while_running=remove_all)
-    assert seen and (traced.counts == seen[0]).all()
+    # Where it was stopped inside a stub, it finishes that one.
+    assert seen and 0 <= (traced.counts - seen[0]).sum() <= 1
     assert 0 < (traced.executions(path, address) or 0) < 200_000_000
