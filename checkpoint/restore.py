@@ -211,7 +211,9 @@ def _run_agent(script: Path, spec: dict[str, Any], line_seconds: float) -> list[
             # Process 1 of the namespace is killed by unshare's --kill-child; the rest dies with it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(agent.pid, signal.SIGKILL)
-            agent.stdin.close()
+            # What could not be written is still in the buffer; click takes a broken pipe for one of its own output.
+            with contextlib.suppress(BrokenPipeError):
+                agent.stdin.close()
             agent.wait()
 
 
