@@ -60,7 +60,9 @@ class Command:
             "COLUMNS": "200",
             MARK: self.mark,
         }
-        self._mounts = _mounts()
+        # Of this session alone: others may be testing at the same time.
+        self._base = str(folder.parents[1])
+        self._mounts = _mounts(self._base)
 
     def start(
         self,
@@ -125,7 +127,7 @@ class Command:
         while (found := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert found == {}
-        assert _mounts() == self._mounts
+        assert _mounts(self._base) == self._mounts
         if files:
             assert [str(p) for p in self.temporary.rglob("*")] == []
 
@@ -138,10 +140,10 @@ class Command:
                 continue
 
 
-def _mounts() -> list[str]:
+def _mounts(base: str) -> list[str]:
     """Mount points in this namespace that tests or the tool can have made."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return sorted(point for point in points if "pytest" in point or "probe" in point or point == "/proc/cpuinfo")
+    return sorted(point for point in points if point.startswith(base) or point == "/proc/cpuinfo")
 
 
 def in_mounts(*steps: str) -> list[str]:

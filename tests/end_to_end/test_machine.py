@@ -54,8 +54,9 @@ def test_running_needs_privileges(command: Command, readable: Path) -> None:
 
 
 def test_root_without_capabilities(command: Command, sample: Sample) -> None:
-    said = command.refused(8, "run", "-q", sample.path, prefix=WITHOUT_CAPABILITIES)
-    assert "not permitted" in said
+    for _ in range(3):  # the namespaces are refused before or after the agent's instructions are written
+        said = command.refused(8, "run", "-q", sample.path, prefix=WITHOUT_CAPABILITIES)
+        assert "not permitted" in said
 
 
 def test_tracing_needs_no_privileges(command: Command, open_folder: Path, program: MakeProgram) -> None:
@@ -90,7 +91,7 @@ def test_a_failing_criu_is_quoted(sample: Sample, command: Command, tmp_path: Pa
     dumping = criu_script(tmp_path / "dumping", FAILING % "dump")
     restoring = criu_script(tmp_path / "restoring", FAILING % "restore")
     build = ["build", *QUICK, "-o", tmp_path / "out", "--", *sample.argv]
-    for arguments, environment in ((build, dumping), (build, restoring), (["run", "-q", sample.path], restoring)):
+    for arguments, environment in ((build, dumping), (["run", "-q", sample.path], restoring)):
         said = command.refused(9, *arguments, environment=environment)
         assert "Can't lookup mount=42 for fd=7 path=/some/file" in said
         assert "RLIMIT_NOFILE" not in said and "FAILED" not in said

@@ -193,8 +193,7 @@ def test_a_lesser_processor(sample: Sample, command: Command, tmp_path: Path) ->
     assert "avx2" in sample.described["cpu_features"], "the C library's AVX2 functions count as used"
     fake = tmp_path / "cpuinfo"
     fake.write_text(re.sub(r"\bavx2\b", "", Path("/proc/cpuinfo").read_text()))
-    diary = tmp_path / "diary"
-    environment = criu_script(tmp_path / "criu", f'echo "$@" >> {diary}\nexec $REAL "$@"')
+    # Asked to restore, it would end with exit status 9.
+    environment = criu_script(tmp_path / "criu", 'case " $* " in *" restore "*) exit 1 ;; esac; exec $REAL "$@"')
     said = command.refused(14, "run", "-q", sample.path, prefix=at_path("/proc/cpuinfo", fake), environment=environment)
     assert "lacks avx2" in said and "--isa" in said
-    assert not diary.exists() or "restore" not in diary.read_text()
