@@ -65,7 +65,11 @@ class SiteCounters:
         sites = image.sites.take(rows)
         code_size, counter_size = counter_code_size(sites), page_align(8 * len(sites))
         maps = read_maps(self._tracee.pid)
-        base = find_gap(maps, loaded.low, loaded.high, code_size + counter_size + _GUARD)
+        try:
+            base = find_gap(maps, loaded.low, loaded.high, code_size + counter_size + _GUARD)
+        except LookupError:
+            # No room near the image: it is left out, as blocks without a safe instruction are.
+            return 0
         counters = base + code_size
         stubs = encode_counters(sites, loaded.bias, base, counters)
         self._tracee.map_memory(base, code_size, executable=True)

@@ -115,7 +115,10 @@ class MarkerSet:
         events = [sorted(self.wanted[m], key=lambda e: e.count) for m in markers]
         room = [len(e) + 1 + REGION_EVENTS for e in events]
         code_size, data_size = marker_sizes(room)
-        base = find_gap(read_maps(self.tracee.pid), loaded.low, loaded.high, code_size + data_size + _GUARD)
+        try:
+            base = find_gap(read_maps(self.tracee.pid), loaded.low, loaded.high, code_size + data_size + _GUARD)
+        except LookupError as error:
+            raise Diverged(f"{loaded.image.path}: {error}, where the traced run had room for its counters") from error
         self.tracee.map_memory(base, code_size, executable=True)
         self.tracee.map_memory(base + code_size, data_size, executable=False)
         code = encode_markers(sites, loaded.bias, events, base, base + code_size, spare_events=REGION_EVENTS + 1)
