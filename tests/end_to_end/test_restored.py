@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command, criu_script, in_mounts
+from command import Command, criu_script, in_mounts, wait_for
 from conftest import MakeProgram, Sample
 
 from checkpoint.tracee import process_state
@@ -89,6 +89,16 @@ def test_a_phase_that_is_killed_from_outside(changeable: Path, command: Command)
     _, said = running.communicate()
     assert killed and running.returncode == 12, said
     assert "was killed by SIGTERM; likely cause: " in said
+
+
+def test_a_hanging_phase_dies_with_the_command(changeable: Path, command: Command) -> None:
+    """Nobody is left who would notice a broken pipe: the agent must see that the command has gone."""
+    with command.start("run", "-q", "--repeat", "1", changeable, prefix=renamed("hang")) as running:
+        wait_for(lambda: any(process_state(n) == "S" for n in processes_of("/elsewhere\0")), "a restored process")
+        running.kill()
+    command.nothing_left(files=False)
+    wait_for(lambda: not processes_of("/elsewhere\0"), "the end of the restored process", 5)
+    shutil.rmtree(next(command.temporary.iterdir()))
 
 
 # -- files
