@@ -279,6 +279,12 @@ def test_the_hottest_go_and_cheap_runs_keep_all() -> None:
     assert hottest_sites(np.array([1e6, 9e8, 1e6, 5e7, 2e6, 0]), cost).tolist() == [1, 3]
 
 
+def test_executions_spread_over_many_sites_cost_more() -> None:
+    # 4e7 executions a second: bearable on a few sites, which stay in the caches; not on 20,000.
+    assert not len(hottest_sites(np.full(20, 2e6), np.full(20, 1e-9)))
+    assert len(hottest_sites(np.full(20_000, 2e3), np.full(20_000, 1e-9))) > 10_000
+
+
 # -- boundaries
 
 
