@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ FORMAT_VERSION = 1
 _MAGIC = "probe profile"
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, NotImplementedError,
-    zipfile.BadZipFile, zlib.error,
+    zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
 Floats = npt.NDArray[np.float64]

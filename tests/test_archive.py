@@ -195,7 +195,10 @@ pid = int(sys.argv[1])
 done = subprocess.run(sys.argv[2:], capture_output=True, text=True)
 assert done.returncode == 0, done.stdout + done.stderr
 state = lambda: open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
-assert state() == "T", state()
+deadline = time.monotonic() + 20
+while state() != "T":  # CRIU may return a moment before the process stands still
+    assert time.monotonic() < deadline, state()
+    time.sleep(0.01)
 os.kill(pid, signal.SIGCONT)
 used = lambda: sum(map(int, open(f"/proc/{pid}/schedstat").read().split()[2:]))
 before, deadline = used(), time.monotonic() + 20
