@@ -44,7 +44,7 @@ def run_plain(
         os.kill(pid, signal.SIGCONT)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         wall = time.monotonic() - start
-        waited = _run_delay(pid)
+        waited = run_delay(pid)
         _, status, usage = os.wait4(pid, 0)
     finally:
         if status is None:
@@ -54,7 +54,7 @@ def run_plain(
     return PlainRun(wall, usage.ru_utime + usage.ru_stime, waited, status)
 
 
-def _run_delay(pid: int) -> float:
+def run_delay(pid: int) -> float:
     """Seconds the process waited for a processor (/proc/PID/schedstat, second field); 0 where it is not kept."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9

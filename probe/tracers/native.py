@@ -21,6 +21,7 @@ from checkpoint.counting import SiteCounters
 from checkpoint.descriptors import written_files
 from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.loading import LoadWatch
+from checkpoint.plain import run_delay
 from checkpoint.program import Program, Streams
 from checkpoint.tracee import Occurrence, Tracee, What
 from probe.exit_status import check_exit
@@ -38,6 +39,9 @@ _NONE = np.zeros(0, dtype=np.int64)
 _LOOKS_PER_INTERVAL = 4
 """Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long."""
 
+_LEAST_ADVANCE = 0.75
+"""Share of an interval that the program must have had for itself before its row ends."""
+
 
 @dataclass
 class _Recording:
@@ -54,6 +58,8 @@ class _Recording:
     started: float = 0.0
     looked_at: float = 0.0
     row_started: float = 0.0
+    waited_by_look: float = 0.0
+    waited_by_row: float = 0.0
     too_hot: npt.NDArray[np.int64] = field(default_factory=lambda: _NONE)
     to_remove: npt.NDArray[np.int64] | None = None
     prologue: float = 0.0
@@ -72,30 +78,38 @@ class _Recording:
         self.counters.forget_unmapped(self.watch.known())
         self.install_seconds += time.monotonic() - before
 
-    def look(self, *, end_row: bool, end_of_run: bool = False) -> None:
-        """Copy the counters; ask for the removal of hot sites; at a row's end keep the difference."""
-        at = time.monotonic()
+    def look(self, *, end_row: bool, end_of_run: bool = False) -> bool:
+        """Copy the counters; ask for the removal of hot sites; at a row's end keep the difference.
+
+        Returns whether the row ended. One in which nothing was counted, or in which the program mostly waited for a
+        processor that something else had, goes on: its ends could not be marked, and it would be no interval.
+        """
+        at, waited = time.monotonic(), run_delay(self.tracee.pid)
         try:
             now = self.counters.read()
         except OSError:
             # Killed or replaced by execve since the last wait: the next one says so.
             if end_of_run:
                 raise
-            return
+            return end_row
         self.looked = _padded(self.looked, len(now))
-        elapsed = at - self.looked_at
+        elapsed = at - self.looked_at - (waited - self.waited_by_look)
         fresh = now - self.looked
-        self.looked, self.looked_at = now, at
+        self.looked, self.looked_at, self.waited_by_look = now, at, waited
         current = _row(now - _padded(self.before, len(now)), max(at - self.row_started, 1e-6))
         if elapsed > _SHORTEST_LOOK and self.to_remove is None:
             self._cool_down(fresh, elapsed, current)
-        if end_row:
+        advance = at - self.row_started - (waited - self.waited_by_row)
+        grown = len(current.columns) > 0 and advance >= _LEAST_ADVANCE * self.interval
+        ended = end_of_run or (end_row and grown)
+        if ended:
             self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
             self.seconds.append(at - self.row_started)
-            self.before, self.row_started = now, at
+            self.before, self.row_started, self.waited_by_row = now, at, waited
             if len(self.rows) > MOST_INTERVALS:
                 self._halve()
+        return ended
 
     def _cool_down(self, fresh: npt.NDArray[np.int64], elapsed: float, current: Row) -> None:
         """Remove the sites that were too hot at the last look, as far as this look shows that they can go."""
@@ -146,6 +160,7 @@ class _Recording:
     def begin(self) -> None:
         now = time.monotonic()
         self.started = self.looked_at = self.row_started = now
+        self.waited_by_look = self.waited_by_row = run_delay(self.tracee.pid)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
 
 
@@ -183,8 +198,7 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
         due = recording.row_started + pause * looks
         occurrence = tracee.wait(max(0.0, due - time.monotonic()))
         if occurrence.what is What.TIMEOUT:
-            ended = looks >= _LOOKS_PER_INTERVAL
-            recording.look(end_row=ended)
+            ended = recording.look(end_row=looks >= _LOOKS_PER_INTERVAL)
             looks = 1 if ended else looks + 1
             if ended and progress:
                 progress(time.monotonic() - recording.started)
