@@ -57,9 +57,11 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
         raise OSError(number, "mounting %s on %s: %s" % (source, target, os.strerror(number)))
 
 
-def bind(source: str, target: str) -> None:
-    """Show the file `source` at the path `target`, in this mount namespace only."""
+def bind(source: str, target: str, read_only: bool = False) -> None:
+    """Show the file or folder `source` at the path `target`, in this mount namespace only."""
     mount(source, target, "", _MS_BIND)
+    if read_only:
+        mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
 
 
 def mount_points() -> List[Tuple[str, str]]:
@@ -86,8 +88,7 @@ def cover(point: str, target: str, layer: str) -> bool:
         mount("overlay", target, "overlay", 0, "lowerdir=%s,upperdir=%s,workdir=%s" % tuple(paths))
         return True
     except OSError:
-        bind(point, target)
-        mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+        bind(point, target, read_only=True)
         return False
 
 
@@ -281,7 +282,7 @@ def prepare(spec: Spec) -> None:
     old = os.path.join(spec["scratch"], "old")
     make_room(spec["folders"], [target for _, target in binds + written], covered)
     for source, target in binds:
-        bind(old + source, target)
+        bind(old + source, target, read_only=True)
     for number, (source, target) in enumerate(written):
         show_copy(old + source, target, os.path.join(spec["scratch"], "written-%d" % number), covered)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -133,6 +133,7 @@ VANDAL = r"""
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 static volatile int sink;
 #define PLACE(name) __attribute__((noipa)) static void name(void) \
@@ -145,8 +146,13 @@ int main(int argc, char **argv)
 {
     char text[16] = {0};
     require(argc == 2 && chdir(argv[1]) == 0);
+    int input = open("input", O_RDONLY);
     warm();
     start();
+    // No overlay between the program and what it reads most, and no way through to the node's file.
+    struct statfs system;
+    require(fstatfs(input, &system) == 0 && system.f_type != 0x794c7630 && open("input", O_RDWR) < 0);
+    require(statfs("diary", &system) == 0 && system.f_type == 0x794c7630);
     int file = open("added", O_WRONLY | O_CREAT | O_EXCL, 0600);
     require(write(file, "x", 1) == 1 && close(file) == 0);
     file = open("diary", O_RDWR | O_APPEND);
@@ -167,7 +173,7 @@ def test_a_region_may_do_what_it_wants_to_files(tmp_path: Path) -> None:
     town = tmp_path / "town"
     (town / "empty").mkdir(parents=True)
     (town / "diary").write_text("dear me\n")
-    for name in ("short", "gone", "moved"):
+    for name in ("short", "gone", "moved", "input"):
         (town / name).write_text(name)
     (job,) = captured_regions(program, str(town), folder=tmp_path / "captured")
     # The run it was captured from went no further than its region's start.
