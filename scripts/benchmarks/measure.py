@@ -142,6 +142,7 @@ def figures(show: dict[str, Any], run: dict[str, Any], plain: Sequence[PlainRun]
         "clock": clock,
         "phases": len(show["phases"]),
         "largest_weight": max((p["weight"] for p in show["phases"]), default=0.0),
+        "largest_time_share": max((p["time_share"] for p in show["phases"]), default=0.0),
         "coverage": show["coverage"],
         "selection_error": show["errors"]["selection"],
         "selection_held_out": show["errors"]["selection_held_out"],
