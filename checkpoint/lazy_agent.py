@@ -54,6 +54,7 @@ _LAZY = 2
 TOUCHED = "touched"
 _POLL_MILLISECONDS = 20
 _LOOK_SECONDS = 0.01
+_NOT_READY_SECONDS = 0.0005
 
 
 class PageServer(threading.Thread):
@@ -91,7 +92,8 @@ class PageServer(threading.Thread):
     def run(self) -> None:
         try:
             self._serve()
-        except (OSError, TimeoutError, ValueError, struct.error) as error:
+        except Exception as error:
+            # Whatever it was: a server that is gone leaves zeros in place of pages, and nobody the wiser.
             self.failure = f"page server: {error}"
 
     def finish(self) -> None:
@@ -121,17 +123,21 @@ class PageServer(threading.Thread):
                     if not connection.recv(4):
                         poll.unregister(connection)
                     continue
-                if event & (select.POLLHUP | select.POLLERR) and not event & select.POLLIN:
-                    return
+                if not event & select.POLLIN:
+                    # An error until CRIU has set the descriptor up (UFFDIO_API). To leave now would close it, and
+                    # every missing page would silently be zeros.
+                    self._finished.wait(_NOT_READY_SECONDS)
+                    continue
                 try:
                     message = os.read(descriptor, _MESSAGE_BYTES)
                 except BlockingIOError:
                     continue
                 if not message:
                     return
-                self._handle(descriptor, message)
+                self._take_event(descriptor, message)
 
-    def _handle(self, descriptor: int, message: bytes) -> None:
+    # Not `_handle`: threads have an attribute of that name since Python 3.13.
+    def _take_event(self, descriptor: int, message: bytes) -> None:
         kind = message[0]
         if kind == _EVENT_PAGEFAULT:
             flags, address = struct.unpack_from("<QQ", message, 8)

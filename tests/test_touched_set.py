@@ -292,7 +292,7 @@ def test_moved_and_removed_pages_are_followed_to_where_they_came_from(
         else:
             message = struct.pack("<B7xQQ", 0x15, start * PAGE_SIZE, (start + count) * PAGE_SIZE)
             truth |= dict.fromkeys(source, -1)
-        server._handle(-1, message.ljust(32, b"\0"))
+        server._take_event(-1, message.ljust(32, b"\0"))
     for page, original in truth.items():
         found = server._original(page * PAGE_SIZE)
         assert found == (original * PAGE_SIZE if original >= 0 else -1)
@@ -303,7 +303,7 @@ def test_discarding_one_range_over_and_over_is_remembered_once() -> None:
     server._moved = []
     for _ in range(1000):
         for start in (0, 1 << 20):
-            server._handle(-1, struct.pack("<B7xQQ", 0x15, start, start + PAGE_SIZE).ljust(32, b"\0"))
+            server._take_event(-1, struct.pack("<B7xQQ", 0x15, start, start + PAGE_SIZE).ljust(32, b"\0"))
     assert len(server._moved) == 2
 
 
