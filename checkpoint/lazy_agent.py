@@ -23,6 +23,7 @@ import fcntl
 import json
 import mmap
 import os
+import queue
 import select
 import signal
 import socket
@@ -37,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from checkpoint.restore_agent import (
     kill,
-    leave_with_parent,
+    pass_orders,
     prepare,
     refused,
     restore,
@@ -231,7 +232,7 @@ def main() -> None:
     """One line in, one line out."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     spec = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    threading.Thread(target=pass_orders, args=(queue.SimpleQueue(),), daemon=True).start()
     try:
         prepare(spec)
         server = PageServer(spec)

@@ -6,20 +6,16 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
-import json
 import os
-import selectors
 import signal
 import stat
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkpoint.agent_process import AgentProcess
 from checkpoint.criu import Criu, failure, read_tail, real_errors
 from checkpoint.errors import (
     CriuError,
@@ -28,7 +24,6 @@ from checkpoint.errors import (
     PrivilegeMissing,
     ProbeError,
     StorageError,
-    ToolMissing,
 )
 from checkpoint.images import CheckpointImages, open_files, read_checkpoint
 
@@ -37,11 +32,9 @@ _LEAST_REGION_SECONDS = 30.0
 _REGION_SLACK = 100.0
 """A region may take this many times as long as on the reference node, or the process is taken for lost."""
 
-_LONGEST_LINE = 1 << 16
 _AGENT = Path(__file__).with_name("restore_agent.py")
 _LAZY_AGENT = Path(__file__).with_name("lazy_agent.py")
 _TOUCHED = "touched"
-_NAMESPACES = ("--pid", "--mount", "--fork", "--mount-proc", "--kill-child", "--propagation", "private")
 
 _LIKELY_CAUSES = {
     signal.SIGILL: "this CPU lacks an instruction that the phase uses: build the probe with a lower --isa",
@@ -101,22 +94,56 @@ def check_privilege() -> None:
         raise PrivilegeMissing("restoring with CRIU needs root; run the command as root or with `sudo -n`")
 
 
+class PhaseAgent:
+    """One phase, restored and timed whenever `repeat` is called, by an agent in namespaces of its own.
+
+    `scratch` is an existing folder for logs and private output files. Nothing is left running or mounted after
+    `close`, or after leaving the `with` block.
+    """
+
+    def __init__(self, job: RestoreJob, criu: Criu, *, scratch: Path, cpu: int | None = None) -> None:
+        check_privilege()
+        # From a pages image that is too short CRIU restores for ever.
+        images = read_checkpoint(job.images)
+        self._job = job
+        self._limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
+        self._cleanup = contextlib.ExitStack()
+        with self._cleanup:
+            self._folder = self._cleanup.enter_context(
+                tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch)
+            )
+            spec = _spec(job, images, criu, self._folder, self._limit, cpu)
+            self._agent = self._cleanup.enter_context(AgentProcess(_AGENT, spec))
+            self._cleanup = self._cleanup.pop_all()
+
+    def repeat(self) -> RegionTime:
+        """Restore the phase once and run it to its region's end.
+
+        Raises PhaseFailed (signal, time-out, order), CriuError, PrivilegeMissing, NodeUnfit, StorageError.
+        """
+        self._agent.order()
+        line = self._agent.answer(self._limit + RESTORE_SECONDS)
+        if line is None:
+            raise PhaseFailed(f"phase {self._job.phase}: the restore agent ended without an answer")
+        return _region_time(self._job, line, Path(self._folder))
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+    def __enter__(self) -> PhaseAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu: int | None = None) -> list[RegionTime]:
     """Restore and run one phase `repeats` times, one after the other. Nothing is left running or mounted.
 
-    `scratch` is an existing folder for logs and private output files. Raises PhaseFailed (signal, time-out, order),
-    CriuError, PrivilegeMissing, NodeUnfit; ProbeFileDamaged for images that do not fit together.
+    Raises as PhaseAgent does; ProbeFileDamaged for images that do not fit together.
     """
-    check_privilege()
-    # From a pages image that is too short CRIU restores for ever.
-    images = read_checkpoint(job.images)
-    limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
-    with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
-        spec = _spec(job, images, criu, folder, limit, cpu) | {"repeats": repeats}
-        lines = _run_agent(_AGENT, spec, limit + RESTORE_SECONDS)
-        if len(lines) < repeats and lines[-1].get("status") == "ok":
-            raise PhaseFailed(f"phase {job.phase}: the restore agent ended after {len(lines)} of {repeats} repeats")
-        return [_region_time(job, line, Path(folder)) for line in lines]
+    with PhaseAgent(job, criu, scratch=scratch, cpu=cpu) as agent:
+        return [agent.repeat() for _ in range(repeats)]
 
 
 def observe_touches(
@@ -146,7 +173,10 @@ def observe_touches(
             "margin_seconds": margin,
             "guard": [list(d) for d in dropped],
         }
-        line = _run_agent(_LAZY_AGENT, spec, limit + RESTORE_SECONDS + margin)[0]
+        with AgentProcess(_LAZY_AGENT, spec) as agent:
+            line = agent.answer(limit + RESTORE_SECONDS + margin)
+        if line is None:
+            raise PhaseFailed(f"phase {job.phase}: the lazy agent ended without an answer")
         if line.get("status") == "dropped":
             raise PageDropped(
                 f"phase {job.phase}: the page at {int(line['address']):#x} was dropped and is asked for",
@@ -184,76 +214,6 @@ def _spec(
         "restore_seconds": RESTORE_SECONDS,
         "region_seconds": limit,
     }
-
-
-def _run_agent(script: Path, spec: dict[str, Any], line_seconds: float) -> list[dict[str, Any]]:
-    """Start the agent and collect its lines; each has `line_seconds`. The agent is gone on return."""
-    command = ["unshare", *_NAMESPACES, sys.executable, "-I", str(script)]
-    try:
-        agent = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-    except FileNotFoundError as error:
-        raise ToolMissing("`unshare` is missing: install util-linux") from error
-    with agent:
-        assert agent.stdin and agent.stdout and agent.stderr
-        try:
-            with contextlib.suppress(BrokenPipeError):
-                agent.stdin.write(json.dumps(spec).encode() + b"\n")
-                agent.stdin.flush()
-            lines = []
-            reader = _LineReader(agent.stdout.fileno())
-            while (line := reader.next_line(line_seconds)) is not None:
-                lines.append(_parsed(line))
-            if not lines:
-                said = os.read(agent.stderr.fileno(), 2000).decode(errors="replace").strip()
-                if "ermission" in said or "not permitted" in said:
-                    raise PrivilegeMissing(f"namespaces cannot be made here: {said}; run as root")
-                raise ToolMissing(f"the restore agent gave no answer: {said or 'no message'}")
-            return lines
-        finally:
-            # Process 1 of the namespace is killed by unshare's --kill-child; the rest dies with it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(agent.pid, signal.SIGKILL)
-            # What could not be written is still in the buffer; click takes a broken pipe for one of its own output.
-            with contextlib.suppress(BrokenPipeError):
-                agent.stdin.close()
-            agent.wait()
-
-
-class _LineReader:
-    """Lines from a descriptor, each within a time limit and a length."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._buffer = b""
-
-    def next_line(self, timeout: float) -> bytes | None:
-        """The next line; None at the end. Raises PhaseFailed after `timeout` seconds of silence."""
-        deadline = time.monotonic() + timeout
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._descriptor, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise PhaseFailed(f"the restore agent was silent for {timeout:g} s")
-                data = os.read(self._descriptor, _LONGEST_LINE)
-                if not data:
-                    return None
-                self._buffer += data
-                if len(self._buffer) > _LONGEST_LINE:
-                    raise PhaseFailed("the restore agent sent an endless line")
-        line, self._buffer = self._buffer.split(b"\n", 1)
-        return line
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise PhaseFailed(f"the restore agent sent no JSON: {line[:100]!r}") from error
-    if not isinstance(value, dict):
-        raise PhaseFailed(f"the restore agent sent {line[:100]!r}")
-    return value
 
 
 def _region_time(job: RestoreJob, line: dict[str, Any], scratch: Path) -> RegionTime:

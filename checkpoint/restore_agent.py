@@ -5,8 +5,9 @@ Standard library alone, Python 3.8 and newer: this file also runs on candidate n
 
     unshare --pid --mount --fork --mount-proc --kill-child --propagation private python3 -I restore_agent.py
 
-and reads one line of JSON from standard input (see `main`); it writes one line of JSON per repeat. When standard
-input ends, whoever asked has gone: the agent leaves at once, and its namespace takes all its processes along.
+and reads one line of JSON from standard input (see `main`), then one line for every repeat that is wanted; it writes
+one line of JSON per repeat. When standard input ends, whoever asked has gone: the agent leaves at once, and its
+namespace takes all its processes along.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import queue
 import re
 import shutil
 import signal
@@ -38,6 +40,7 @@ _KERNEL = {
 """File systems that hold no files of anybody's, and cannot be covered."""
 
 _CHILD = {signal.SIGCHLD}
+_LONGEST_ORDER = 4096
 _CONTINUE_AGAIN_SECONDS = 0.05
 
 
@@ -267,11 +270,13 @@ def refused(error: OSError) -> Dict[str, Any]:
     return {"status": "node", "errno": error.errno, "detail": str(error)}
 
 
-def leave_with_parent() -> None:
-    """End everything here when standard input ends."""
-    while sys.stdin.buffer.read(4096):
-        pass
-    os._exit(3)
+def pass_orders(orders: "queue.SimpleQueue[bytes]") -> None:
+    """Pass on every further line of standard input, and end everything here when it ends."""
+    while True:
+        line = sys.stdin.buffer.readline(_LONGEST_ORDER)
+        if not line:
+            os._exit(3)
+        orders.put(line)
 
 
 def prepare(spec: Spec) -> None:
@@ -311,10 +316,13 @@ def main() -> None:
     """One line in: {criu, options, images, scratch, outputs, folders, binds, written, warm, start, end, ...}."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
     spec = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=leave_with_parent, daemon=True).start()
-    for number in range(spec["repeats"]):
+    orders = queue.SimpleQueue()  # type: queue.SimpleQueue[bytes]
+    threading.Thread(target=pass_orders, args=(orders,), daemon=True).start()
+    number = 0
+    while orders.get():
         if not repeat_in_child(spec, number):
             break
+        number += 1
     os._exit(0)
 
 

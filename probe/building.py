@@ -21,13 +21,21 @@ from probe.capture import CapturedPhase, capture, plan_regions
 from probe.contents import copy_written_files, set_apart
 from probe.manifest import Manifest
 from probe.measures import interval_times, vectors, work
-from probe.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
+from probe.measuring import MeasuredPhase, PhaseToMeasure, away_from, measure_phases, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack, written_copies
 from probe.profile import Profile, load_profile, save_profile
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
-from probe.reference import DEFAULT_RUNS, Reference, measure_reference, output_streams, plain_run_names
+from probe.reference import (
+    DEFAULT_RUNS,
+    EARLY_RUNS,
+    Reference,
+    SpreadRuns,
+    measure_reference,
+    output_streams,
+    plain_run_names,
+)
 from probe.selection import Selection, SelectionOptions, select_phases
 from probe.tracers import trace_program
 from probe.validation import TimedProfile, load_timing, save_timing, validate
@@ -90,7 +98,7 @@ def build(
 ) -> BuiltProbe:
     """Trace `argv`, choose its phases, checkpoint them and write the probe to `output` (mode 0600).
 
-    Runs the program about seven times in full, in `cwd` (default: here) with environment `env` (default: ours). With
+    Runs the program about nine times in full, in `cwd` (default: here) with environment `env` (default: ours). With
     `work` every stage leaves its result there and `resume` goes on after the last finished one. Needs root.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
@@ -182,7 +190,7 @@ class _Build:
                 checkpoint_files(self.folder.path, self.program, captured, self._outputs()), self.options.external
             )
         reduced = self._reduce(captured, timed)
-        measured = self._self_check(captured, reduced, timed)
+        measured, reference = self._self_check(captured, reduced, timed, reference)
         found = Findings(
             self.program, profile, reference, timed, selection, captured, reduced, measured, self._outputs(),
             self.options.selection.seed, [*self.warnings, *_kept_whole(reduced, self.options.reduce)],
@@ -228,14 +236,12 @@ class _Build:
     def _reference(self, profile: Profile) -> Reference:
         if self.folder.is_finished("reference"):
             return self.folder.read("reference.json", Reference.from_json)
-        runs = self.options.runs
         with self.display.stage("reference") as report:
             reference = measure_reference(
                 self.program,
                 folder=self.folder.path,
-                runs=runs,
                 cpu=self.cpu,
-                progress=lambda done: report(done / (runs + 1)),
+                progress=report,
                 after_run=lambda run: self._note_written(run, profile),
             )
         self.folder.write_json("reference.json", reference.to_json())
@@ -246,7 +252,7 @@ class _Build:
         def streams(name: str) -> Streams:
             return Streams(self.folder.file(f"{name}.stdout"), self.folder.file(f"{name}.stderr"))
 
-        names = plain_run_names(self.options.runs)
+        names = plain_run_names(EARLY_RUNS)
         self.warnings += compare_outputs([streams(name) for name in names], streams(run), what)
         self.warnings += compare_written_files([self._notes(name) for name in names], self._notes(run), what)
 
@@ -346,18 +352,23 @@ class _Build:
         return reduced
 
     def _self_check(
-        self, captured: list[CapturedPhase], reduced: list[ReducedPhase], timed: TimedProfile
-    ) -> list[MeasuredPhase]:
-        jobs = [(self._job(p, r.folder, timed), None) for p, r in zip(captured, reduced, strict=True)]
+        self, captured: list[CapturedPhase], reduced: list[ReducedPhase], timed: TimedProfile, early: Reference
+    ) -> tuple[list[MeasuredPhase], Reference]:
+        """The phases' times as they will be measured elsewhere, and the program's, made by turns."""
+        phases = [PhaseToMeasure(self._job(p, r.folder, timed)) for p, r in zip(captured, reduced, strict=True)]
+        repeats = self.options.repeats
+        runs = SpreadRuns(self.program, self.folder.path, runs=self.options.runs, rounds=repeats, cpu=self.cpu)
         with self.display.stage("self-check") as report:
-            return measure_phases(
-                jobs,
+            measured = measure_phases(
+                phases,
                 self.criu,
-                repeats=self.options.repeats,
+                repeats=repeats,
                 scratch=self.folder.path,
                 cpu=self.cpu,
                 progress=report,
+                after_round=runs.after_round,
             )
+        return measured, runs.reference(early)
 
 
 def _kept_whole(reduced: list[ReducedPhase], how: Reduction) -> list[str]:

@@ -118,7 +118,7 @@ class Manifest:
     def noise(self) -> float:
         """Instrumented over plain reference time (thesis, equation 4.3)."""
         timed = self.timing_cpu_seconds if self.reference.clock == "cpu" else self.timing_seconds
-        return timed / self.reference.seconds
+        return timed / self.reference.early_seconds
 
     @property
     def restore_error(self) -> float | None:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.criu import Criu
 from checkpoint.errors import PhaseFailed, ProbeError
-from checkpoint.restore import RegionTime, RestoreJob, time_phase
+from checkpoint.restore import PhaseAgent, RegionTime, RestoreJob
+
+GROUP_BYTES = 1 << 30
+"""Unpacked phases that are on disk at the same time."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +48,92 @@ def away_from(cpu: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+@dataclass(frozen=True)
+class PhaseToMeasure:
+    """A phase and how its images come to be where the job says (`unpack`; None: they are there already), which
+    takes about `size` bytes while it is measured."""
+
+    job: RestoreJob
+    unpack: Callable[[Path], None] | None = None
+    size: int = 0
+
+
 def measure_phases(
-    jobs: Sequence[tuple[RestoreJob, Callable[[Path], None] | None]],
+    phases: Sequence[PhaseToMeasure],
     criu: Criu,
     *,
     repeats: int,
     scratch: Path,
     cpu: int | None,
     progress: Callable[[float], None],
+    after_round: Callable[[int], None] | None = None,
 ) -> list[MeasuredPhase]:
-    """Time every phase. A job's images are first unpacked by its second part (None: they are there already).
+    """Time every phase `repeats` times, in rounds: all phases once, then all again.
 
-    A phase that fails does not stop the others; what is wrong with this machine (no privilege, no CRIU) does.
+    A node's speed changes for seconds at a time (clock, neighbours). Repeats made one after the other would all meet
+    the same speed, and a phase would seem slow; in rounds a slow stretch costs each phase one repeat, which the median
+    drops. `after_round` gets the number of rounds made. Phases that are unpacked first are taken in groups of at most
+    GROUP_BYTES. A phase that fails does not stop the others; what is wrong with this machine (no privilege, no CRIU)
+    does.
     """
-    results = []
-    for number, (job, unpack) in enumerate(jobs):
-        try:
-            if unpack is not None:
-                unpack(job.images)
-            times = time_phase(job, criu, repeats=repeats, scratch=scratch, cpu=cpu)
-            results.append(MeasuredPhase(job.phase, tuple(times)))
-        except PhaseFailed as error:
-            results.append(MeasuredPhase(job.phase, (), str(error), error))
-        finally:
-            if unpack is not None:
-                shutil.rmtree(job.images, ignore_errors=True)
-        progress((number + 1) / len(jobs))
+    done = 0.0
+    results: list[MeasuredPhase] = []
+
+    def made() -> None:
+        nonlocal done
+        done += 1.0
+        progress(done / (repeats * len(phases)))
+
+    for group in _groups(phases):
+        with ExitStack() as cleanup:
+            measured = [_Measured(phase, criu, scratch, cpu, cleanup) for phase in group]
+            for number in range(repeats):
+                for one in measured:
+                    one.repeat()
+                    made()
+                if after_round is not None:
+                    after_round(number + 1)
+            results += [one.result() for one in measured]
     return results
+
+
+def _groups(phases: Sequence[PhaseToMeasure]) -> Iterator[list[PhaseToMeasure]]:
+    group: list[PhaseToMeasure] = []
+    for phase in phases:
+        if group and sum(p.size for p in group) + phase.size > GROUP_BYTES:
+            yield group
+            group = []
+        group.append(phase)
+    if group:
+        yield group
+
+
+class _Measured:
+    """One phase while its group is measured. What it starts and unpacks, `cleanup` takes away."""
+
+    def __init__(self, phase: PhaseToMeasure, criu: Criu, scratch: Path, cpu: int | None, cleanup: ExitStack) -> None:
+        self._phase, self._criu, self._scratch, self._cpu, self._cleanup = phase, criu, scratch, cpu, cleanup
+        self._times: list[RegionTime] = []
+        self._error: PhaseFailed | None = None
+        self._agent: PhaseAgent | None = None
+        if phase.unpack is not None:
+            cleanup.callback(shutil.rmtree, phase.job.images, ignore_errors=True)
+
+    def repeat(self) -> None:
+        if self._error is not None:
+            return
+        try:
+            if self._agent is None:
+                if self._phase.unpack is not None:
+                    self._phase.unpack(self._phase.job.images)
+                agent = PhaseAgent(self._phase.job, self._criu, scratch=self._scratch, cpu=self._cpu)
+                self._agent = self._cleanup.enter_context(agent)
+            self._times.append(self._agent.repeat())
+        except PhaseFailed as error:
+            self._error = error
+
+    def result(self) -> MeasuredPhase:
+        phase = self._phase.job.phase
+        if self._error is not None:
+            return MeasuredPhase(phase, (), str(self._error), self._error)
+        return MeasuredPhase(phase, tuple(self._times))

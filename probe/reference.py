@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,9 @@ from checkpoint.program import Program, Streams
 from probe.exit_status import check_exit
 
 DEFAULT_RUNS = 3
+EARLY_RUNS = 2
+"""Plain runs before anything else: enough to see which of its output a program does not repeat."""
+
 CPU_BOUND_BLOCKED = 0.01
 """A program that sleeps for less than this share of its run is timed by its CPU clock."""
 
@@ -24,8 +27,10 @@ Clock = Literal["wall", "cpu"]
 class Reference:
     """Plain runs of the whole program, seconds.
 
-    `wall`, `cpu`: of each run, under the environment that every other run shares. `plain_environment`: one run under
-    the caller's own environment, wall and CPU. `clock` says which of the two is the program's time.
+    `wall`, `cpu`: of each run, under the environment that every other run shares; ET_ref comes from them.
+    `early_wall`, `early_cpu`: the same of runs made right before the timing run, whose cost they show.
+    `plain_environment`: one run under the caller's own environment, wall and CPU. `clock` says which of the two is
+    the program's time.
     """
 
     wall: tuple[float, ...]
@@ -33,6 +38,8 @@ class Reference:
     blocked_share: float
     plain_environment: tuple[float, float]
     clock: Clock
+    early_wall: tuple[float, ...]
+    early_cpu: tuple[float, ...]
 
     @property
     def runs(self) -> tuple[float, ...]:
@@ -43,6 +50,11 @@ class Reference:
     def seconds(self) -> float:
         """ET_ref: the median run."""
         return statistics.median(self.runs)
+
+    @property
+    def early_seconds(self) -> float:
+        """The median run right before the timing run."""
+        return statistics.median(self.early_cpu if self.clock == "cpu" else self.early_wall)
 
     @property
     def plain_seconds(self) -> float:
@@ -60,6 +72,8 @@ class Reference:
             blocked_share=float(value["blocked_share"]),
             plain_environment=(float(value["plain_environment"][0]), float(value["plain_environment"][1])),
             clock=value["clock"],
+            early_wall=tuple(value["early_wall"]),
+            early_cpu=tuple(value["early_cpu"]),
         )
 
 
@@ -75,37 +89,56 @@ def plain_run_names(runs: int) -> list[str]:
     return [f"plain-{i}" for i in range(runs)]
 
 
+def plain_run(
+    program: Program, folder: Path, name: str, *, cpu: int | None, environment: Mapping[str, str] | None = None
+) -> PlainRun:
+    """One full run whose output stays in `folder` under `name`. Raises ProgramFailed."""
+    streams = output_streams(folder, name)
+    result = run_plain(program, streams, environment=environment, cpu=cpu)
+    check_exit(program, result.status, streams)
+    return result
+
+
+class SpreadRuns:
+    """Plain runs spread between the rounds of the self-check, so that ET_ref and T_ref meet the same machine: its
+    speed drifts by several percent within minutes."""
+
+    def __init__(self, program: Program, folder: Path, *, runs: int, rounds: int, cpu: int | None) -> None:
+        self._program, self._folder, self._cpu = program, folder, cpu
+        self._runs, self._rounds = runs, rounds
+        self._done: list[PlainRun] = []
+
+    def after_round(self, rounds: int) -> None:
+        """Make the runs that are due after so many rounds. Raises ProgramFailed."""
+        while len(self._done) < rounds * self._runs // self._rounds:
+            self._done.append(plain_run(self._program, self._folder, "between", cpu=self._cpu))
+
+    def reference(self, early: Reference) -> Reference:
+        """`early` with ET_ref from these runs."""
+        return replace(early, wall=tuple(r.wall for r in self._done), cpu=tuple(r.cpu for r in self._done))
+
+
 def measure_reference(
     program: Program,
     *,
     folder: Path,
-    runs: int = DEFAULT_RUNS,
     cpu: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[float], None] | None = None,
     after_run: Callable[[str], None] | None = None,
 ) -> Reference:
-    """Run the program `runs` times plainly, and once more in the caller's own environment.
+    """Run the program EARLY_RUNS times plainly, and once more in the caller's own environment.
 
     Outputs stay in `folder` for comparison; `after_run` gets the name of each run when it is over. Raises
-    ProgramFailed. `progress` gets the runs done.
+    ProgramFailed. `progress` gets the share done.
     """
-
-    def one(name: str, environment: Mapping[str, str] | None = None) -> PlainRun:
-        streams = output_streams(folder, name)
-        result = run_plain(program, streams, environment=environment, cpu=cpu)
-        check_exit(program, result.status, streams)
-        return result
-
     done = []
-    for name in plain_run_names(runs):
-        done.append(one(name))
+    for name in plain_run_names(EARLY_RUNS):
+        done.append(plain_run(program, folder, name, cpu=cpu))
         if after_run:
             after_run(name)
         if progress:
-            progress(len(done))
-    own = one("own-environment", program.env)
-    if progress:
-        progress(runs + 1)
+            progress(len(done) / (EARLY_RUNS + 1))
+    own = plain_run(program, folder, "own-environment", cpu=cpu, environment=program.env)
     blocked = statistics.median(r.blocked / r.wall for r in done)
     return Reference(
         wall=tuple(r.wall for r in done),
@@ -113,4 +146,6 @@ def measure_reference(
         blocked_share=blocked,
         plain_environment=(own.wall, own.cpu),
         clock="cpu" if blocked < CPU_BOUND_BLOCKED else "wall",
+        early_wall=tuple(r.wall for r in done),
+        early_cpu=tuple(r.cpu for r in done),
     )

@@ -13,11 +13,12 @@ from typing import Any
 from checkpoint.criu import find_criu
 from checkpoint.errors import NodeUnfit, NoPrediction, PhaseFailed, ProbeError, ProbeFileDamaged
 from checkpoint.images import read_checkpoint
+from checkpoint.pagemap import PAGE_SIZE
 from checkpoint.restore import RestoreJob, check_privilege
 from probe.contents import NodeFiles, check_external
 from probe.features import cpu_flags
 from probe.manifest import Manifest, PhaseRecord, this_node
-from probe.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
+from probe.measuring import MeasuredPhase, PhaseToMeasure, away_from, measure_phases, measuring_cpu
 from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.progress import Display, Silent
 from probe.work_folder import full_disk_named
@@ -146,14 +147,12 @@ def check_features(manifest: Manifest) -> None:
         )
 
 
-def _jobs(
-    archive: ProbeArchive, manifest: Manifest, folder: Path
-) -> list[tuple[RestoreJob, Callable[[Path], None] | None]]:
+def _jobs(archive: ProbeArchive, manifest: Manifest, folder: Path) -> list[PhaseToMeasure]:
     held = [phase.id for phase in archive.phases]
     if odd := [phase.id for phase in manifest.phases if phase.t_ref and phase.id not in held]:
         raise ProbeFileDamaged(f"the probe's manifest names a phase {odd[0]!r} that it does not hold; build it again")
     files = NodeFiles(archive, folder)
-    jobs: list[tuple[RestoreJob, Callable[[Path], None] | None]] = []
+    jobs: list[PhaseToMeasure] = []
     for phase in manifest.phases:
         if not phase.t_ref:
             continue
@@ -171,7 +170,7 @@ def _jobs(
             end_event=phase.end_event,
             expected_seconds=phase.warm_ref + max(phase.t_ref),
         )
-        jobs.append((job, _unpacker(archive, phase)))
+        jobs.append(PhaseToMeasure(job, _unpacker(archive, phase), phase.kept_pages * PAGE_SIZE))
     return jobs
 
 

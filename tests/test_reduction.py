@@ -21,6 +21,7 @@ from regions import captured_regions
 
 import probe.reducing
 from checkpoint import restore
+from checkpoint.agent_process import AgentProcess
 from checkpoint.criu import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.images import CheckpointImages, read_checkpoint
@@ -132,7 +133,8 @@ def state_at_the_end(job: RestoreJob, pages: list[int], folder: Path) -> dict[st
     (folder / "scratch").mkdir()
     spec = restore._spec(job, read_checkpoint(job.images), find_criu(), str(folder / "scratch"), 30.0, None)
     answer = folder / "scratch" / "answer"
-    restore._run_agent(script, {**spec, "pages": pages, "answer": str(answer)}, 60.0)
+    with AgentProcess(script, {**spec, "pages": pages, "answer": str(answer)}) as agent:
+        agent.answer(60.0)
     found = json.loads(answer.read_text())
     assert found["status"] == "ok", found
     return dict(found)

@@ -51,7 +51,7 @@ def record(phase: int, **changed: Any) -> PhaseRecord:
 
 
 def manifest_of(phases: Sequence[PhaseRecord], **changed: Any) -> Manifest:
-    reference = Reference((1.0,) * 3, (1.0,) * 3, 0.0, (1.0, 1.0), "cpu")
+    reference = Reference((1.0,) * 3, (1.0,) * 3, 0.0, (1.0, 1.0), "cpu", (1.0,) * 2, (1.0,) * 2)
     base = Manifest(
         argv=("tool",), executable="/tool", cwd="/", stdin="/dev/null", isa="x86-64-v3", tracer="native",
         unit="seconds", interval=0.01, intervals=100, reference_node={}, reference=reference, timing_seconds=1.0,
