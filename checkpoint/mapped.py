@@ -51,6 +51,20 @@ def read_maps(pid: int) -> list[MapEntry]:
     return entries
 
 
+def huge_ranges(pid: int) -> list[tuple[int, int]]:
+    """Address ranges of the mappings of a process that hold transparent huge pages."""
+    found: list[tuple[int, int]] = []
+    span = (0, 0)
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        first, *fields = line.split(None, 2)
+        if not first.endswith(":"):
+            start, end = first.split("-")
+            span = (int(start, 16), int(end, 16))
+        elif first == "AnonHugePages:" and int(fields[0]):
+            found.append(span)
+    return found
+
+
 def image_paths(maps: Sequence[MapEntry]) -> list[str]:
     """Files that have an executable mapping, in address order."""
     return list(dict.fromkeys(e.path for e in maps if e.path.startswith("/") and "x" in e.permissions))

@@ -106,7 +106,7 @@ class PhaseAgent:
         # From a pages image that is too short CRIU restores for ever.
         images = read_checkpoint(job.images)
         self._job = job
-        self._limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
+        self._limit = region_limit(job)
         self._cleanup = contextlib.ExitStack()
         with self._cleanup:
             self._folder = self._cleanup.enter_context(
@@ -125,7 +125,7 @@ class PhaseAgent:
         line = self._agent.answer(self._limit + RESTORE_SECONDS)
         if line is None:
             raise PhaseFailed(f"phase {self._job.phase}: the restore agent ended without an answer")
-        return _region_time(self._job, line, Path(self._folder))
+        return region_time(self._job, line, Path(self._folder))
 
     def close(self) -> None:
         self._cleanup.close()
@@ -164,7 +164,7 @@ def observe_touches(
     """
     check_privilege()
     images = read_checkpoint(job.images)
-    limit = max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
+    limit = region_limit(job)
     with tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch) as folder:
         spec = _spec(job, images, criu, folder, limit, None) | {
             "options": ["--lazy-pages"],
@@ -182,7 +182,7 @@ def observe_touches(
                 f"phase {job.phase}: the page at {int(line['address']):#x} was dropped and is asked for",
                 line["address"],
             )
-        _region_time(job, line, Path(folder))
+        region_time(job, line, Path(folder))
         touched = array.array("Q")
         touched.frombytes((Path(folder) / _TOUCHED).read_bytes())
         return touched.tolist()
@@ -216,16 +216,22 @@ def _spec(
     }
 
 
-def _region_time(job: RestoreJob, line: dict[str, Any], scratch: Path) -> RegionTime:
+def region_limit(job: RestoreJob) -> float:
+    """Seconds after which a region that has not ended is given up."""
+    return max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
+
+
+def region_time(job: RestoreJob, line: dict[str, Any], scratch: Path | None = None) -> RegionTime:
+    """What an agent's line says: the times, or the error raised. CRIU's log is in `scratch`."""
     if line.get("status") == "ok":
         return RegionTime(float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"]))
     raise _failure(job, line, scratch)
 
 
-def _failure(job: RestoreJob, line: dict[str, Any], scratch: Path) -> ProbeError:
+def _failure(job: RestoreJob, line: dict[str, Any], scratch: Path | None) -> ProbeError:
     status, detail = line.get("status"), str(line.get("detail", ""))
     name = f"phase {job.phase}"
-    if status == "restore":
+    if status == "restore" and scratch is not None:
         log = scratch / "restore.log"
         if "did not end" in detail:
             quoted = "; ".join(real_errors(read_tail(log)))
@@ -234,7 +240,7 @@ def _failure(job: RestoreJob, line: dict[str, Any], scratch: Path) -> ProbeError
         return type(error)(str(error).replace(f" (log: {log})", ""))
     if status == "node":
         if line.get("errno") in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return StorageError(f"{name}: the disk is full below {scratch.parent}: {detail}; free some, or set TMPDIR")
+            return StorageError(f"{name}: the disk is full: {detail}; free some, or set TMPDIR")
         return NodeUnfit(f"{name}: {detail}")
     if status == "killed":
         number = int(line["signal"])

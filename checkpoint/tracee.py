@@ -25,12 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.program import Program, Streams, fork_stopped
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-_libc.ptrace.restype = ctypes.c_long
+from checkpoint.ptrace import Registers, ptrace
 
 _CONT, _GETREGS, _SETREGS, _DETACH = 7, 12, 13, 17
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
@@ -50,21 +47,6 @@ _PROT_RW, _PROT_RX = 3, 5
 _MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
-
-
-class Registers(ctypes.Structure):
-    """struct user_regs_struct of x86-64 Linux."""
-
-    _fields_ = [
-        (name, ctypes.c_ulonglong)
-        for name in (
-            *("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"),
-            *("orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs"),
-        )
-    ]
-
-    def copy(self) -> Registers:
-        return Registers.from_buffer_copy(self)
 
 
 class What(enum.Enum):
@@ -88,19 +70,6 @@ class Occurrence:
 
 
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
-
-
-def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> int:
-    ctypes.set_errno(0)
-    result: int = _libc.ptrace(request, pid, address, data)
-    if result == -1 and ctypes.get_errno():
-        number = ctypes.get_errno()
-        if number == errno.EPERM:
-            raise PrivilegeMissing(
-                f"ptrace of process {pid} is refused (kernel.yama.ptrace_scope, or a container's filter)"
-            )
-        raise OSError(number, f"ptrace request {request:#x} on {pid}: {os.strerror(number)}")
-    return result
 
 
 @contextlib.contextmanager
@@ -129,7 +98,7 @@ def _reap(pid: int) -> int:
     """
     while True:
         with contextlib.suppress(OSError, ProbeError):
-            _ptrace(_CONT, pid)
+            ptrace(_CONT, pid)
         try:
             _, status = os.waitpid(pid, _WALL)
         except ChildProcessError:
@@ -178,7 +147,7 @@ class Tracee:
         if not os.WIFSTOPPED(status):
             self.status = status
             raise ProgramFailed(f"{self.program.executable}: could not be started")
-        _ptrace(_SEIZE, self.pid, 0, _OPTIONS)
+        ptrace(_SEIZE, self.pid, 0, _OPTIONS)
         self.attached = True
         os.kill(self.pid, signal.SIGCONT)
         while True:
@@ -215,7 +184,7 @@ class Tracee:
 
     def resume(self, deliver: int = 0) -> None:
         """Let the stopped process run, with signal `deliver` if not 0."""
-        _ptrace(_CONT, self.pid, 0, deliver)
+        ptrace(_CONT, self.pid, 0, deliver)
 
     def wait(self, timeout: float | None = None) -> Occurrence:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
@@ -253,7 +222,7 @@ class Tracee:
             return Occurrence(What.EXITING, self._event_message())
         if event == _EVENT_STOP:
             if stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
-                _ptrace(_LISTEN, self.pid)
+                ptrace(_LISTEN, self.pid)
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
             else:
@@ -269,7 +238,7 @@ class Tracee:
     def _trap_is_ours(self) -> bool:
         """SI_KERNEL marks a trap by int3; a SIGTRAP sent by the program itself carries another code."""
         info = (ctypes.c_int * 32)()
-        _ptrace(_GETSIGINFO, self.pid, 0, ctypes.addressof(info))
+        ptrace(_GETSIGINFO, self.pid, 0, ctypes.addressof(info))
         return bool(info[2] == _SI_KERNEL)
 
     def _wait_status(self, timeout: float | None) -> int | None:
@@ -307,17 +276,17 @@ class Tracee:
 
     def _event_message(self) -> int:
         value = ctypes.c_ulong()
-        _ptrace(_GETEVENTMSG, self.pid, 0, ctypes.addressof(value))
+        ptrace(_GETEVENTMSG, self.pid, 0, ctypes.addressof(value))
         return value.value
 
     def detach(self, *, leave_stopped: bool = False) -> None:
         """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
-        _ptrace(_DETACH, self.pid, 0, signal.SIGSTOP if leave_stopped else 0)
+        ptrace(_DETACH, self.pid, 0, signal.SIGSTOP if leave_stopped else 0)
         self.attached = False
 
     def reattach(self) -> None:
         """Trace again a process that is stopped (state T); it stays stopped."""
-        _ptrace(_SEIZE, self.pid, 0, _OPTIONS)
+        ptrace(_SEIZE, self.pid, 0, _OPTIONS)
         self.attached = True
         status = self._wait_status(_START_SECONDS)
         if status is None or not os.WIFSTOPPED(status):
@@ -340,7 +309,7 @@ class Tracee:
     def request_pause(self) -> None:
         """Ask the running process to stop at whatever instruction it is; a later `wait` returns PAUSED."""
         self._pause_requested = True
-        _ptrace(_INTERRUPT, self.pid)
+        ptrace(_INTERRUPT, self.pid)
 
     def kill(self) -> None:
         """End the process whatever its state, reap it, close what we hold of it. Never raises for a dead one."""
@@ -357,11 +326,11 @@ class Tracee:
 
     def registers(self) -> Registers:
         found = Registers()
-        _ptrace(_GETREGS, self.pid, 0, ctypes.addressof(found))
+        ptrace(_GETREGS, self.pid, 0, ctypes.addressof(found))
         return found
 
     def set_registers(self, registers: Registers) -> None:
-        _ptrace(_SETREGS, self.pid, 0, ctypes.addressof(registers))
+        ptrace(_SETREGS, self.pid, 0, ctypes.addressof(registers))
 
     def _reopen_memory(self) -> None:
         """/proc/PID/mem stays with the address space it was opened on: open it again after an execve."""
@@ -421,8 +390,8 @@ class Tracee:
     def _swap_signal_mask(self, mask: int) -> int:
         """Block the signals of `mask` (bit number - 1) instead of those blocked so far, which are returned."""
         before, after = ctypes.c_uint64(), ctypes.c_uint64(mask)
-        _ptrace(_GETSIGMASK, self.pid, ctypes.sizeof(before), ctypes.addressof(before))
-        _ptrace(_SETSIGMASK, self.pid, ctypes.sizeof(after), ctypes.addressof(after))
+        ptrace(_GETSIGMASK, self.pid, ctypes.sizeof(before), ctypes.addressof(before))
+        ptrace(_SETSIGMASK, self.pid, ctypes.sizeof(after), ctypes.addressof(after))
         return before.value
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:

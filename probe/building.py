@@ -14,14 +14,16 @@ import numpy as np
 
 from checkpoint.criu import Criu, find_criu
 from checkpoint.errors import Diverged, PrivilegeMissing, ProbeError, ProgramFailed, ProgramTooShort, StorageError
+from checkpoint.native import restorer
 from checkpoint.plain import run_plain
 from checkpoint.program import DEFAULT_ISA, Program, Streams, check_randomisation_control, resolve_program
 from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, capture, plan_regions
 from probe.contents import copy_written_files, set_apart
-from probe.manifest import Manifest
+from probe.flattening import FlatPhase, flatten_phases
+from probe.manifest import CRIU, DIRECT, Manifest
 from probe.measures import interval_times, vectors, work
-from probe.measuring import MeasuredPhase, PhaseToMeasure, away_from, measure_phases, measuring_cpu
+from probe.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack, written_copies
 from probe.profile import Profile, load_profile, save_profile
@@ -190,9 +192,11 @@ class _Build:
                 checkpoint_files(self.folder.path, self.program, captured, self._outputs()), self.options.external
             )
         reduced = self._reduce(captured, timed)
-        measured, reference = self._self_check(captured, reduced, timed, reference)
+        flat = self._flatten(captured, reduced, timed)
+        measured, direct, reference = self._self_check(captured, reduced, flat, timed, reference)
         found = Findings(
-            self.program, profile, reference, timed, selection, captured, reduced, measured, self._outputs(),
+            self.program, profile, reference, timed, selection, captured, reduced, measured, flat, direct,
+            self._outputs(),
             self.options.selection.seed, [*self.warnings, *_kept_whole(reduced, self.options.reduce)],
             self.options.external, self.options.compress,
         )  # fmt: skip
@@ -351,24 +355,48 @@ class _Build:
         self.folder.finish("reduce")
         return reduced
 
+    def _flatten(
+        self, captured: list[CapturedPhase], reduced: list[ReducedPhase], timed: TimedProfile
+    ) -> list[FlatPhase]:
+        if self.folder.is_finished("flatten"):
+            return self.folder.read("flat.json", _each(FlatPhase.from_json))
+        jobs = [(self._job(p, r.folder, timed), p.huge) for p, r in zip(captured, reduced, strict=True)]
+        with self.display.stage("flatten") as report:
+            flat = flatten_phases(jobs, folder=self.folder.path, progress=report)
+        self.folder.write_json("flat.json", [f.to_json() for f in flat])
+        self.folder.finish("flatten")
+        return flat
+
     def _self_check(
-        self, captured: list[CapturedPhase], reduced: list[ReducedPhase], timed: TimedProfile, early: Reference
-    ) -> tuple[list[MeasuredPhase], Reference]:
-        """The phases' times as they will be measured elsewhere, and the program's, made by turns."""
-        phases = [PhaseToMeasure(self._job(p, r.folder, timed)) for p, r in zip(captured, reduced, strict=True)]
+        self,
+        captured: list[CapturedPhase],
+        reduced: list[ReducedPhase],
+        flat: list[FlatPhase],
+        timed: TimedProfile,
+        early: Reference,
+    ) -> tuple[list[MeasuredPhase], list[MeasuredPhase], Reference]:
+        """The phases' times as they will be measured elsewhere, in both ways of restoring, and the program's, made by
+        turns."""
+        phases = []
+        for phase, whole, image in zip(captured, reduced, flat, strict=True):
+            job = self._job(phase, whole.folder, timed)
+            phases.append(PhaseToMeasure(job))
+            if not image.refused:
+                phases.append(PhaseToMeasure(job, DIRECT))
         repeats = self.options.repeats
         runs = SpreadRuns(self.program, self.folder.path, runs=self.options.runs, rounds=repeats, cpu=self.cpu)
         with self.display.stage("self-check") as report:
             measured = measure_phases(
                 phases,
-                self.criu,
+                Restorers(restorer(), self.criu),
                 repeats=repeats,
                 scratch=self.folder.path,
                 cpu=self.cpu,
                 progress=report,
                 after_round=runs.after_round,
             )
-        return measured, runs.reference(early)
+        by_criu, directly = ([m for m in measured if m.restorer == name] for name in (CRIU, DIRECT))
+        return by_criu, directly, runs.reference(early)
 
 
 def _kept_whole(reduced: list[ReducedPhase], how: Reduction) -> list[str]:

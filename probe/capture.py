@@ -22,6 +22,7 @@ from checkpoint.descriptors import refuse_outside_descriptors
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
 from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.loading import LoadWatch
+from checkpoint.mapped import huge_ranges
 from checkpoint.markers import Marker, MarkerSet
 from checkpoint.program import Streams
 from checkpoint.stubs import STAMP, STOP_AFTER, STOP_BEFORE, Event
@@ -60,7 +61,8 @@ class RegionPlan:
 @dataclass(frozen=True)
 class CapturedPhase:
     """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
-    event records. `written`: copies of the files open for writing, by their paths, below the work folder."""
+    event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
+    address ranges that hold huge pages."""
 
     phase: int
     interval: int
@@ -71,13 +73,14 @@ class CapturedPhase:
     start_event: int
     end_event: int
     written: dict[str, str]
+    huge: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> CapturedPhase:
-        return CapturedPhase(**value)
+        return CapturedPhase(**{**value, "huge": tuple((start, end) for start, end in value["huge"])})
 
 
 def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
@@ -194,6 +197,7 @@ class _CaptureRun:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
         refuse_outside_descriptors(self.tracee.pid, self.tracee.program.argv[0])
+        huge = tuple(huge_ranges(self.tracee.pid))
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -229,6 +233,7 @@ class _CaptureRun:
             start_event=start_event,
             end_event=end_event,
             written={path: str(copy.relative_to(folder)) for path, copy in copies.items()},
+            huge=huge,
         )
 
     def _checked(self, folder: Path) -> CheckpointImages:

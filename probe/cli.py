@@ -240,11 +240,41 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     help="How often each phase is timed.",
 )
 @click.option("--min-coverage", type=click.FloatRange(0, 1), help="Share of the time that must succeed. [default: 0.9]")
+@click.option(
+    "--restorer",
+    type=click.Choice(running.RESTORERS),
+    default=running.AUTO,
+    show_default=True,
+    help="direct: as any user; criu: needs root; auto: direct, and criu for what that cannot restore.",
+)
+@click.option(
+    "--only-recorded-calls",
+    is_flag=True,
+    help="End a phase that makes a system call it did not make when the probe was built (direct restorer).",
+)
+@click.option("--touch-in-order", is_flag=True, help="First touch a phase's pages in recorded order (direct restorer).")
 @_JSON
 @_QUIET
-def run(probe_file: Path, repeat: int, min_coverage: float | None, as_json: bool, quiet: bool) -> None:
+def run(
+    probe_file: Path,
+    repeat: int,
+    min_coverage: float | None,
+    restorer: str,
+    only_recorded_calls: bool,
+    touch_in_order: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Run a probe on this machine and predict the whole program's time."""
-    result = running.run(probe_file, repeats=repeat, min_coverage=min_coverage, display=display_for(quiet))
+    result = running.run(
+        probe_file,
+        repeats=repeat,
+        min_coverage=min_coverage,
+        restorer=restorer,
+        only_recorded_calls=only_recorded_calls,
+        touch_in_order=touch_in_order,
+        display=display_for(quiet),
+    )
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

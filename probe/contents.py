@@ -47,12 +47,15 @@ class ExternalFile:
 
 
 def needed_files(
-    images: Sequence[tuple[CheckpointImages, Collection[str]]], executable: str, outputs: Iterable[str]
+    images: Sequence[tuple[CheckpointImages, Collection[str]]],
+    executable: str,
+    outputs: Iterable[str],
+    opened: Iterable[str] = (),
 ) -> list[ContainedFile]:
     """Every regular file that the checkpoints map or read, each once.
 
     With each checkpoint come the paths of its private copies (`copy_written_files`); `outputs` are the program's own
-    streams.
+    streams; `opened` are files that phases open by their paths while they run.
     """
     found: dict[str, str] = {executable: PROGRAM}
     streams = set(outputs)
@@ -64,6 +67,10 @@ def needed_files(
         for file in open_files(image):
             if file.is_regular and not file.writable and file.path not in skipped:
                 found.setdefault(file.path, INPUT)
+    copied_somewhere = set(outputs).union(*(copied for _, copied in images))
+    for path in opened:
+        if path not in copied_somewhere:
+            found.setdefault(path, INPUT)
     # A library is mapped once with and several times without permission to execute.
     libraries = {m.path for image, _ in images for m in file_mappings(image) if m.prot & 4}
     files = []

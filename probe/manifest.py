@@ -15,6 +15,8 @@ from probe.contents import ExternalFile, PrivateFile
 from probe.reference import Reference
 
 MANIFEST_VERSION = 1
+DIRECT, CRIU = "direct", "criu"
+"""The two ways to restore a phase."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class PhaseRecord:
     raw_pages, kept_pages       pages of the checkpoint as CRIU wrote it, and in the probe
     touched_pages               pages the phase touches; `whole` says why a phase was not reduced
     raw_bytes                   size of the checkpoint as CRIU wrote it
+    t_ref_direct, cpu_ref_direct   as t_ref and cpu_ref, restored by the direct restorer
+    warm_ref_direct             the warm-up then
+    only_criu                   why the direct restorer cannot restore it ("" if it can)
     """
 
     id: int
@@ -58,15 +63,39 @@ class PhaseRecord:
     whole: str = ""
     failure: str = ""
     raw_bytes: int = 0
+    t_ref_direct: tuple[float, ...] = ()
+    cpu_ref_direct: tuple[float, ...] = ()
+    warm_ref_direct: float = 0.0
+    only_criu: str = ""
+
+    @property
+    def can_run(self) -> bool:
+        """Restored on the reference node at least in one way."""
+        return bool(self.t_ref or self.t_ref_direct)
+
+    def restored(self, restorer: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """(wall, CPU seconds) of the region on the reference node, restored in the same way as by `restorer`."""
+        if restorer == DIRECT and self.t_ref_direct:
+            return self.t_ref_direct, self.cpu_ref_direct
+        return (self.t_ref, self.cpu_ref) if self.t_ref else (self.t_ref_direct, self.cpu_ref_direct)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Warm-up and region on the reference node."""
+        if self.t_ref:
+            return self.warm_ref + max(self.t_ref)
+        return self.warm_ref_direct + max(self.t_ref_direct)
 
     def restore_error(self, clock: str) -> float | None:
         """Restored region time against the same region in the timing run, relative, by `clock`."""
-        restored, run = (self.cpu_ref, self.cpu_run) if clock == "cpu" else (self.t_ref, self.t_run)
+        wall, cpu = self.restored(CRIU)
+        restored, run = (cpu, self.cpu_run) if clock == "cpu" else (wall, self.t_run)
         return statistics.median(restored) / run - 1 if restored and run > 0 else None
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> PhaseRecord:
-        return PhaseRecord(**{**value, "t_ref": tuple(value["t_ref"]), "cpu_ref": tuple(value["cpu_ref"])})
+        times = ("t_ref", "cpu_ref", "t_ref_direct", "cpu_ref_direct")
+        return PhaseRecord(**{**value, **{name: tuple(value.get(name, ())) for name in times}})
 
 
 @dataclass(frozen=True)
@@ -112,7 +141,7 @@ class Manifest:
     @property
     def coverage(self) -> float:
         """Time share of the phases that can be run."""
-        return sum(p.time_share for p in self.phases if p.t_ref)
+        return sum(p.time_share for p in self.phases if p.can_run)
 
     @property
     def noise(self) -> float:

@@ -7,12 +7,14 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint.criu import Criu
+from checkpoint.direct import Confinement, DirectAgent, DirectRefused
 from checkpoint.errors import PhaseFailed, ProbeError
 from checkpoint.restore import PhaseAgent, RegionTime, RestoreJob
+from probe.manifest import CRIU, DIRECT
 
 GROUP_BYTES = 1 << 30
 """Unpacked phases that are on disk at the same time."""
@@ -20,12 +22,34 @@ GROUP_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class MeasuredPhase:
-    """Repeats of one phase; none where it failed, `failure` says why."""
+    """Repeats of one phase; none where it failed, `failure` says why. `restorer` is what restored it (DIRECT, CRIU)."""
 
     phase: int
     times: tuple[RegionTime, ...]
     failure: str = ""
     error: ProbeError | None = None
+    restorer: str = CRIU
+
+
+@dataclass(frozen=True)
+class Restorers:
+    """What phases are restored with here: the direct restorer's file, CRIU, or both; how they are confined."""
+
+    direct: Path | None = None
+    criu: Criu | None = None
+    confinement: Confinement = field(default_factory=Confinement)
+    touch_in_order: bool = False
+
+    def start(self, restorer: str, job: RestoreJob, scratch: Path, cpu: int | None) -> PhaseAgent | DirectAgent:
+        """An agent for one phase. Raises as PhaseAgent and DirectAgent do."""
+        if restorer == DIRECT:
+            assert self.direct is not None
+            return DirectAgent(
+                job, self.direct, scratch=scratch, cpu=cpu, confinement=self.confinement,
+                touch_in_order=self.touch_in_order,
+            )  # fmt: skip
+        assert self.criu is not None
+        return PhaseAgent(job, self.criu, scratch=scratch, cpu=cpu)
 
 
 def measuring_cpu() -> int | None:
@@ -51,16 +75,18 @@ def away_from(cpu: int | None) -> Iterator[None]:
 @dataclass(frozen=True)
 class PhaseToMeasure:
     """A phase and how its images come to be where the job says (`unpack`; None: they are there already), which
-    takes about `size` bytes while it is measured."""
+    takes about `size` bytes while it is measured. `fall_back`: CRIU takes over where the direct restorer refuses."""
 
     job: RestoreJob
+    restorer: str = CRIU
+    fall_back: bool = False
     unpack: Callable[[Path], None] | None = None
     size: int = 0
 
 
 def measure_phases(
     phases: Sequence[PhaseToMeasure],
-    criu: Criu,
+    restorers: Restorers,
     *,
     repeats: int,
     scratch: Path,
@@ -86,7 +112,7 @@ def measure_phases(
 
     for group in _groups(phases):
         with ExitStack() as cleanup:
-            measured = [_Measured(phase, criu, scratch, cpu, cleanup) for phase in group]
+            measured = [_Measured(phase, restorers, scratch, cpu, cleanup) for phase in group]
             for number in range(repeats):
                 for one in measured:
                     one.repeat()
@@ -111,11 +137,15 @@ def _groups(phases: Sequence[PhaseToMeasure]) -> Iterator[list[PhaseToMeasure]]:
 class _Measured:
     """One phase while its group is measured. What it starts and unpacks, `cleanup` takes away."""
 
-    def __init__(self, phase: PhaseToMeasure, criu: Criu, scratch: Path, cpu: int | None, cleanup: ExitStack) -> None:
-        self._phase, self._criu, self._scratch, self._cpu, self._cleanup = phase, criu, scratch, cpu, cleanup
+    def __init__(
+        self, phase: PhaseToMeasure, restorers: Restorers, scratch: Path, cpu: int | None, cleanup: ExitStack
+    ) -> None:
+        self._phase, self._restorers, self._scratch, self._cpu = phase, restorers, scratch, cpu
+        self._restorer = phase.restorer
         self._times: list[RegionTime] = []
-        self._error: PhaseFailed | None = None
-        self._agent: PhaseAgent | None = None
+        self._error: ProbeError | None = None
+        self._cleanup = cleanup
+        self._agent: PhaseAgent | DirectAgent | None = None
         if phase.unpack is not None:
             cleanup.callback(shutil.rmtree, phase.job.images, ignore_errors=True)
 
@@ -123,17 +153,25 @@ class _Measured:
         if self._error is not None:
             return
         try:
-            if self._agent is None:
-                if self._phase.unpack is not None:
-                    self._phase.unpack(self._phase.job.images)
-                agent = PhaseAgent(self._phase.job, self._criu, scratch=self._scratch, cpu=self._cpu)
-                self._agent = self._cleanup.enter_context(agent)
-            self._times.append(self._agent.repeat())
+            self._once()
         except PhaseFailed as error:
             self._error = error
+        except DirectRefused as error:
+            self._error = error
+            if self._phase.fall_back and not self._times:
+                self._restorer, self._agent, self._error = CRIU, None, None
+                self.repeat()
+
+    def _once(self) -> None:
+        if self._agent is None:
+            if self._phase.unpack is not None and not self._phase.job.images.exists():
+                self._phase.unpack(self._phase.job.images)
+            self._agent = self._restorers.start(self._restorer, self._phase.job, self._scratch, self._cpu)
+            self._cleanup.callback(self._agent.close)
+        self._times.append(self._agent.repeat())
 
     def result(self) -> MeasuredPhase:
         phase = self._phase.job.phase
         if self._error is not None:
-            return MeasuredPhase(phase, (), str(self._error), self._error)
-        return MeasuredPhase(phase, tuple(self._times))
+            return MeasuredPhase(phase, (), str(self._error), self._error, self._restorer)
+        return MeasuredPhase(phase, tuple(self._times), restorer=self._restorer)

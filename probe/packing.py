@@ -12,10 +12,12 @@ import numpy as np
 
 from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.images import read_checkpoint
+from checkpoint.native import restorer
 from checkpoint.program import Program
 from probe.capture import CapturedPhase
 from probe.contents import external_files, needed_files, private_files, set_apart
 from probe.features import needed_features
+from probe.flattening import FlatPhase
 from probe.manifest import Manifest, PhaseRecord, this_node
 from probe.measures import WORK_UNIT, work
 from probe.measuring import MeasuredPhase
@@ -26,6 +28,9 @@ from probe.selection import Selection
 from probe.validation import TimedProfile
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.compression import Compression
+
+RESTORER_NAME = "restorer"
+"""Name of the probe's member with the direct restorer."""
 
 LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""
@@ -43,6 +48,8 @@ class Findings:
     captured: Sequence[CapturedPhase]
     reduced: Sequence[ReducedPhase]
     measured: Sequence[MeasuredPhase]
+    flat: Sequence[FlatPhase]
+    direct: Sequence[MeasuredPhase]
     outputs: tuple[str, ...]
     seed: int
     warnings: Sequence[str]
@@ -51,11 +58,15 @@ class Findings:
 
 
 def checkpoint_files(
-    folder: Path, program: Program, captured: Sequence[CapturedPhase], outputs: tuple[str, ...]
+    folder: Path,
+    program: Program,
+    captured: Sequence[CapturedPhase],
+    outputs: tuple[str, ...],
+    opened: Sequence[str] = (),
 ) -> list[ContainedFile]:
-    """The files that the checkpoints below `folder` map or read."""
+    """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
     images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
-    return needed_files(images, os.path.realpath(program.executable), outputs)
+    return needed_files(images, os.path.realpath(program.executable), outputs, opened)
 
 
 def touched_name(phase: int) -> str:
@@ -66,7 +77,10 @@ def touched_name(phase: int) -> str:
 def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
     """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
     NoPrediction, where too little of the run was restored."""
-    files, left_out = set_apart(checkpoint_files(folder, found.program, found.captured, found.outputs), found.external)
+    opened = [path for phase in found.flat for path in phase.opened]
+    files, left_out = set_apart(
+        checkpoint_files(folder, found.program, found.captured, found.outputs, opened), found.external
+    )
     private = []
     for phase in found.captured:
         contained, listed = private_files(phase.phase, written_copies(folder, phase))
@@ -121,6 +135,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         for r in found.reduced
         if touched_file(folder, r.phase).exists()
     }
+    touched[RESTORER_NAME] = restorer().read_bytes()
     checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
     sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), touched, found.compression)
     return manifest, sizes
@@ -141,7 +156,9 @@ def _records(found: Findings) -> list[PhaseRecord]:
     amounts = work(found.profile, timed)
     begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
     records = []
-    for phase, reduced, result in zip(found.captured, found.reduced, found.measured, strict=True):
+    directly = {m.phase: m for m in found.direct}
+    for phase, reduced, flat, result in zip(found.captured, found.reduced, found.flat, found.measured, strict=True):
+        direct = directly.get(phase.phase, MeasuredPhase(phase.phase, ()))
         chosen = by_id[phase.phase]
         at = chosen.representative
         records.append(
@@ -158,7 +175,11 @@ def _records(found: Findings) -> list[PhaseRecord]:
                 cpu_run=float(timed.cpu[at]),
                 t_ref=tuple(t.wall for t in result.times),
                 cpu_ref=tuple(t.cpu for t in result.times),
-                warm_ref=float(np.median([t.warm for t in result.times])) if result.times else 0.0,
+                warm_ref=_warm(result),
+                t_ref_direct=tuple(t.wall for t in direct.times),
+                cpu_ref_direct=tuple(t.cpu for t in direct.times),
+                warm_ref_direct=_warm(direct),
+                only_criu=flat.refused or direct.failure,
                 warmup=phase.warmup,
                 warm_event=phase.warm_event,
                 start_event=phase.start_event,
@@ -174,9 +195,13 @@ def _records(found: Findings) -> list[PhaseRecord]:
     return records
 
 
+def _warm(measured: MeasuredPhase) -> float:
+    return float(np.median([t.warm for t in measured.times])) if measured.times else 0.0
+
+
 def _require_coverage(records: list[PhaseRecord], measured: Sequence[MeasuredPhase]) -> None:
     """Raise the first phase's error where too little of the run could be restored."""
-    coverage = sum(r.time_share for r in records if r.t_ref)
+    coverage = sum(r.time_share for r in records if r.can_run)
     if coverage >= LEAST_COVERAGE:
         return
     first: ProbeError | None = next((m.error for m in measured if m.error is not None), None)

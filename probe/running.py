@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.criu import find_criu
-from checkpoint.errors import NodeUnfit, NoPrediction, PhaseFailed, ProbeError, ProbeFileDamaged
+from checkpoint.direct import Confinement
+from checkpoint.errors import (
+    CriuError,
+    NodeUnfit,
+    NoPrediction,
+    PhaseFailed,
+    ProbeError,
+    ProbeFileDamaged,
+    ToolMissing,
+)
 from checkpoint.images import read_checkpoint
 from checkpoint.pagemap import PAGE_SIZE
 from checkpoint.restore import RestoreJob, check_privilege
 from probe.contents import NodeFiles, check_external
 from probe.features import cpu_flags
-from probe.manifest import Manifest, PhaseRecord, this_node
-from probe.measuring import MeasuredPhase, PhaseToMeasure, away_from, measure_phases, measuring_cpu
+from probe.manifest import CRIU, DIRECT, Manifest, PhaseRecord, this_node
+from probe.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
+from probe.packing import RESTORER_NAME
 from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.progress import Display, Silent
 from probe.work_folder import full_disk_named
@@ -26,6 +38,9 @@ from reducer.unpack import ProbeArchive, open_probe
 
 RESULT_VERSION = 1
 DEFAULT_REPEATS = 5
+AUTO = "auto"
+RESTORERS = (AUTO, DIRECT, CRIU)
+"""Choices of --restorer."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +66,11 @@ class RunResult:
                     "id": record.id,
                     "weight": record.weight,
                     "time_share": record.time_share,
-                    "t_ref": _median(record.cpu_ref if clock == "cpu" else record.t_ref),
+                    "t_ref": _median(record.restored(measured.restorer)[clock == "cpu"]),
                     "t_cand": _median(candidate),
                     "status": "ok" if measured.times else "failed",
                     "failure": measured.failure,
+                    "restorer": measured.restorer,
                     "repeats": [vars(t) for t in measured.times],
                 }
             )
@@ -82,11 +98,18 @@ def run(
     *,
     repeats: int = DEFAULT_REPEATS,
     min_coverage: float | None = None,
+    restorer: str = AUTO,
+    only_recorded_calls: bool = False,
+    touch_in_order: bool = False,
     display: Display | None = None,
 ) -> RunResult:
     """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
 
-    Everything in the file is checked before anything is restored. Needs root and CRIU. Raises ProbeFileDamaged,
+    `restorer`: DIRECT, which any user may; CRIU, which needs root; or AUTO, which takes DIRECT, and CRIU for phases
+    that DIRECT refuses. `only_recorded_calls`: end a phase at the first system call that it did not make when
+    the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
+
+    Everything in the file is checked before anything is restored. Raises ProbeFileDamaged,
     NodeUnfit, PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be
     predicted, NoPrediction where `min_coverage` is more than the probe has.
     """
@@ -98,16 +121,17 @@ def run(
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
         check_features(manifest)
-        check_privilege()
-        criu = find_criu()
         with shown.stage("check") as report:
             archive.verify()
             check_external(manifest.external_files)
             report(1.0)
         cpu = measuring_cpu()
         with tempfile.TemporaryDirectory(prefix="probe-run-") as folder, shown.stage("run") as report, away_from(cpu):
-            jobs = _jobs(archive, manifest, Path(folder))
-            measured = measure_phases(jobs, criu, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report)
+            restorers = _restorers(
+                archive, Path(folder), restorer, Confinement(only_recorded=only_recorded_calls), touch_in_order
+            )
+            jobs = _jobs(archive, manifest, Path(folder), restorers)
+            measured = measure_phases(jobs, restorers, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report)
     try:
         prediction = predict_from(manifest, measured, min_coverage=min_coverage)
     except NoPrediction as error:
@@ -147,14 +171,36 @@ def check_features(manifest: Manifest) -> None:
         )
 
 
-def _jobs(archive: ProbeArchive, manifest: Manifest, folder: Path) -> list[PhaseToMeasure]:
+def _restorers(
+    archive: ProbeArchive, folder: Path, wanted: str, confinement: Confinement, touch_in_order: bool
+) -> Restorers:
+    """What this user can restore with, of what is wanted. Raises PrivilegeMissing, CriuError where that is nothing."""
+    direct = criu = None
+    if wanted != CRIU:
+        if RESTORER_NAME not in archive.data_names:
+            if wanted == DIRECT:
+                raise NodeUnfit("the probe carries no direct restorer; build it again, or use --restorer criu as root")
+        else:
+            direct = folder / "direct-restorer"
+            direct.write_bytes(archive.read_data(RESTORER_NAME))
+            direct.chmod(0o700)
+    if wanted == CRIU or direct is None:
+        check_privilege()
+        criu = find_criu()
+    elif wanted == AUTO and os.geteuid() == 0:
+        with contextlib.suppress(CriuError, ToolMissing):
+            criu = find_criu()
+    return Restorers(direct, criu, confinement, touch_in_order)
+
+
+def _jobs(archive: ProbeArchive, manifest: Manifest, folder: Path, restorers: Restorers) -> list[PhaseToMeasure]:
     held = [phase.id for phase in archive.phases]
-    if odd := [phase.id for phase in manifest.phases if phase.t_ref and phase.id not in held]:
+    if odd := [phase.id for phase in manifest.phases if phase.can_run and phase.id not in held]:
         raise ProbeFileDamaged(f"the probe's manifest names a phase {odd[0]!r} that it does not hold; build it again")
     files = NodeFiles(archive, folder)
     jobs: list[PhaseToMeasure] = []
     for phase in manifest.phases:
-        if not phase.t_ref:
+        if not phase.can_run:
             continue
         written = folder / f"written-{phase.id}"
         written.mkdir(mode=0o700)
@@ -168,9 +214,18 @@ def _jobs(archive: ProbeArchive, manifest: Manifest, folder: Path) -> list[Phase
             warm_event=phase.warm_event,
             start_event=phase.start_event,
             end_event=phase.end_event,
-            expected_seconds=phase.warm_ref + max(phase.t_ref),
+            expected_seconds=phase.expected_seconds,
         )
-        jobs.append(PhaseToMeasure(job, _unpacker(archive, phase), phase.kept_pages * PAGE_SIZE))
+        direct = restorers.direct is not None and not (phase.only_criu and restorers.criu)
+        jobs.append(
+            PhaseToMeasure(
+                job,
+                DIRECT if direct else CRIU,
+                fall_back=restorers.criu is not None,
+                unpack=_unpacker(archive, phase),
+                size=phase.kept_pages * PAGE_SIZE,
+            )
+        )
     return jobs
 
 
@@ -190,18 +245,19 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
     for phase in manifest.phases:
         result = by_id.get(phase.id)
         times = result.times if result else ()
+        wall_ref, cpu_ref = phase.restored(result.restorer if result else CRIU)
         timings.append(
             PhaseTiming(
                 id=phase.id,
                 weight=phase.weight,
                 time_share=phase.time_share,
                 work=phase.work,
-                t_ref=phase.t_ref,
+                t_ref=wall_ref,
                 t_cand=tuple(t.wall for t in times),
                 t_run=phase.cpu_run if manifest.reference.clock == "cpu" else phase.t_run,
                 spread=phase.spread,
                 status="ok" if times else "failed",
-                cpu_ref=phase.cpu_ref,
+                cpu_ref=cpu_ref,
                 cpu_cand=tuple(t.cpu for t in times),
                 clock=manifest.reference.clock,
             )

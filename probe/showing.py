@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from probe.manifest import Manifest
+from probe.manifest import CRIU, Manifest
 from probe.running import RunResult
 from probe.trimming import Tradeoff, TrimmedProbe
 from reducer.member_table import FORMAT_VERSION
@@ -41,7 +41,7 @@ def show(path: Path | str) -> dict[str, Any]:
         "et_ref_runs": list(manifest.reference.runs),
         "et_plain_environment_seconds": manifest.reference.plain_seconds,
         "noise": manifest.noise,
-        "tracing_overhead": manifest.trace_seconds / manifest.reference.seconds,
+        "tracing_overhead": manifest.trace_seconds / manifest.reference.early_seconds,
         "sites": {"installed": manifest.sites, "removed": manifest.removed_sites, "seconds": manifest.install_seconds},
         "boundaries": manifest.boundaries,
         "size_bytes": size,
@@ -57,11 +57,13 @@ def show(path: Path | str) -> dict[str, Any]:
                 "weight": p.weight,
                 "time_share": p.time_share,
                 "t_run": p.cpu_run if clock == "cpu" else p.t_run,
-                "t_ref": statistics.median(p.cpu_ref if clock == "cpu" else p.t_ref) if p.t_ref else None,
+                "t_ref": _median_by(clock, *p.restored(CRIU)),
+                "t_ref_direct": _median_by(clock, p.t_ref_direct, p.cpu_ref_direct),
+                "only_criu": p.only_criu,
                 "restore_error": p.restore_error(clock),
                 "warmup_intervals": p.warmup,
                 "pages": {"raw": p.raw_pages, "kept": p.kept_pages, "touched": p.touched_pages},
-                "status": "ok" if p.t_ref else "failed",
+                "status": "ok" if p.can_run else "failed",
                 "failure": p.failure,
             }
             for p in manifest.phases
@@ -76,6 +78,10 @@ def show(path: Path | str) -> dict[str, Any]:
         "external_files": [vars(file) for file in manifest.external_files],
         "warnings": list(manifest.warnings),
     }
+
+
+def _median_by(clock: str, wall: Sequence[float], cpu: Sequence[float]) -> float | None:
+    return statistics.median(cpu if clock == "cpu" else wall) if wall else None
 
 
 def _percent(value: float | None, digits: int = 1) -> str:

@@ -59,7 +59,7 @@ class TrimmedProbe:
 
 def by_importance(manifest: Manifest) -> list[PhaseRecord]:
     """The phases that can be run, the one with most of the time first; equal ones in order of their ids."""
-    return sorted((p for p in manifest.phases if p.t_ref), key=lambda p: (-p.time_share, p.id))
+    return sorted((p for p in manifest.phases if p.can_run), key=lambda p: (-p.time_share, p.id))
 
 
 def tradeoff(path: Path | str) -> list[Tradeoff]:

@@ -107,12 +107,18 @@ def _run_and_compare(
     if status:
         raise ValueError(f"run: exit status {status}: {said[-_REFUSED:]}")
     record["run"] = json.loads(out)
+    # Once more with CRIU, for what restoring costs; how long regions take in both ways, the self-check has measured.
+    status, out, said = probe_command(
+        benchmark, data, "run", "-q", "--json", "--restorer", "criu", "--repeat", "1", str(target)
+    )  # fmt: skip
+    record["run_criu"] = json.loads(out) if not status else {"phases": [], "failure": said[-_REFUSED:]}
     record["plain_quiet"] = wait_until_quiet(patience) if plain_runs else True
     with watched() as load:
         runs = _plain_runs(benchmark, argv, data, target.parent, plain_runs)
     record["plain_load"] = load.to_json()
     record["plain"] = [vars(r) for r in runs]
     record["figures"] = figures(record["show"], record["run"], runs)
+    record["figures"]["direct"] = direct_against_criu(record["show"], record["run"], record["run_criu"])
 
 
 def _plain_runs(benchmark: Benchmark, argv: Sequence[str], data: Path, folder: Path, count: int) -> list[PlainRun]:
@@ -173,6 +179,28 @@ def figures(show: dict[str, Any], run: dict[str, Any], plain: Sequence[PlainRun]
             "reference_drift": show["et_ref_seconds"] / native - 1,
         }
     return found
+
+
+def direct_against_criu(show: dict[str, Any], run: dict[str, Any], by_criu: dict[str, Any]) -> dict[str, Any]:
+    """The direct restorer beside CRIU: region times (of the self-check, made by turns), restore times in seconds."""
+    ok = [p for p in show["phases"] if p["status"] == "ok"]
+    ratios = [p["t_ref_direct"] / p["t_ref"] - 1 for p in ok if p["t_ref_direct"] and not p["only_criu"]]
+    criu = {p["id"]: p["repeats"][0]["restore"] for p in by_criu["phases"] if p["repeats"]}
+    kept = {p["id"]: p["pages"]["kept"] * 4096 for p in ok}
+    taken = {
+        p["id"]: statistics.median(r["restore"] for r in p["repeats"])
+        for p in run["phases"] if p["repeats"] and p["restorer"] == "direct"
+    }  # fmt: skip
+    return {
+        "phases": len(ok),
+        "possible": sum(1 for p in ok if not p["only_criu"]),
+        "refused": sorted({p["only_criu"] for p in ok if p["only_criu"]}),
+        "region_errors": ratios,
+        "restore_over_bar": sum(1 for i, s in taken.items() if s > 0.020 + 0.001 * kept[i] / 2e6),
+        "slower_than_criu": sum(1 for i, s in taken.items() if i in criu and s > criu[i]),
+        "restore_median": statistics.median(taken.values()) if taken else None,
+        "restore_median_criu": statistics.median(criu.values()) if criu else None,
+    }
 
 
 def _from_work_folder(record: dict[str, Any], work: Path) -> None:

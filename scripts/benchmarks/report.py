@@ -12,6 +12,7 @@ TRACING_BAR, TRACING_WORST_BAR, VALIDATION_BAR = 1.2, 1.5, 1.2
 INSTALL_BAR_SECONDS, INSTALL_BAR_SITES = 3.0, 100_000
 REGIONS_BAR, PASS_BAR = 0.01, 0.05
 WEIGHT_BAR = 0.95
+DIRECT_MEDIAN_BAR, DIRECT_WORST_BAR, DIRECT_SHARE_BAR = 0.01, 0.04, 0.95
 
 Record = dict[str, Any]
 
@@ -32,6 +33,19 @@ def _agreeing(f: Record) -> str:
     return f"{b['markers_agreeing']}/{b['markers_compared']}"
 
 
+def _direct_errors(f: Record) -> str:
+    errors = [abs(e) for e in f.get("direct", {}).get("region_errors", [])]
+    if not errors:
+        return "-"
+    return f"{_percent(statistics.median(errors), 2, sign=False)} / {_percent(max(errors), sign=False)}"
+
+
+def _restore_times(f: Record) -> str:
+    direct = f.get("direct", {})
+    times = [direct.get("restore_median"), direct.get("restore_median_criu")]
+    return " / ".join("-" if t is None else f"{t * 1e3:.0f}" for t in times)
+
+
 def _disturbed(record: Record) -> str:
     """Processors' worth of other work during build, run and plain runs."""
     loads = [record.get(f"{step}_load") for step in ("build", "run", "plain")]
@@ -50,6 +64,8 @@ COLUMNS: tuple[tuple[str, Callable[[Record], str]], ...] = (
     ("phases", lambda f: str(f["phases"])),
     ("restore % med/worst", lambda f: f"{_percent(f['restore_error_median'], sign=False)} / "
      f"{_percent(f['restore_error_worst'], sign=False)}"),
+    ("direct/criu % med/worst", lambda f: _direct_errors(f)),
+    ("restore ms direct/criu", lambda f: _restore_times(f)),
     ("tracing", lambda f: f"{f['tracing']:.2f}"),
     ("timing", lambda f: f"{f['validation']:.2f}"),
     ("boundaries: u/m/o", _boundaries),
@@ -120,6 +136,7 @@ def bars(records: Sequence[Record], install: Record | None, long: Record | None,
                 share, weight = (record["figures"][f"largest_{k}"] for k in ("time_share", "weight"))
                 said = f"{share:.1%} of the time, {weight:.1%} of the counted instructions"
                 bar(f"matrix multiplication: one phase above {WEIGHT_BAR:.0%}", said, share > WEIGHT_BAR)
+        lines += _direct_bars([(r["name"], r["figures"]["direct"]) for r in good if "direct" in r["figures"]])
     if install is not None:
         if "seconds" in install:
             scaled = install["seconds"] * INSTALL_BAR_SITES / install["sites"]
@@ -143,3 +160,23 @@ def bars(records: Sequence[Record], install: Record | None, long: Record | None,
     if failed:
         bar("every program gives a probe", f"failed: {failed}", False)
     return "\n".join(lines)
+
+
+def _direct_bars(found: Sequence[tuple[str, Record]]) -> list[str]:
+    """The direct restorer against CRIU, over all phases of all programs."""
+    errors = [abs(e) for _, d in found for e in d["region_errors"]]
+    if not errors:
+        return []
+    phases, possible = (sum(d[k] for _, d in found) for k in ("phases", "possible"))
+    over = {name: sum(abs(e) > DIRECT_WORST_BAR for e in d["region_errors"]) for name, d in found}
+    late, slower = (sum(d[k] for _, d in found) for k in ("restore_over_bar", "slower_than_criu"))
+    median, worst = statistics.median(errors), max(errors)
+    rows = [
+        (median <= DIRECT_MEDIAN_BAR, f"direct against CRIU, region time, median within {DIRECT_MEDIAN_BAR:.0%}", f"{median:.2%}"),
+        (worst <= DIRECT_WORST_BAR, f"the same, worst within {DIRECT_WORST_BAR:.0%}",
+         f"{worst:.1%}; over in {sum(over.values())} of {len(errors)} phases: { {n: c for n, c in over.items() if c} }"),
+        (possible >= DIRECT_SHARE_BAR * phases, "phases that direct can restore", f"{possible} of {phases}"),
+        (not late, "direct restore within 20 ms + 1 ms per 2 MB", f"{late} of {possible} phases over"),
+        (not slower, "never slower than CRIU", f"{slower} of {possible} phases slower"),
+    ]  # fmt: skip
+    return [f"{'  met' if met else 'SHORT'}  {what}: {said}" for met, what, said in rows]

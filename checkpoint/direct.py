@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restoring a phase with the direct restorer: as an ordinary user, without CRIU, without namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpoint.agent_process import AgentProcess
+from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeError, ProbeFileDamaged, StorageError
+from checkpoint.flat_image import NAME, FlatImage, Option, decode
+from checkpoint.images import read_checkpoint
+from checkpoint.restore import RESTORE_SECONDS, RegionTime, RestoreJob, region_limit, region_time
+
+_AGENT = Path(__file__).with_name("direct_agent.py")
+_MEMORY_SLACK = 1 << 30
+"""Bytes of address space that a phase may take beyond twice what it had at capture."""
+_FILE_SLACK = 1 << 30
+_FILTER_SECONDS = 2e-7
+"""What a system call filter costs a call at most; measured, with the filter's answers cached by the kernel: 4e-8."""
+_FILTER_SHARE = 0.001
+"""A filter against the network is left out where it would cost a phase more than this share of its time."""
+
+
+class DirectRefused(NodeUnfit):
+    """The direct restorer cannot restore this phase here; CRIU may."""
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What a restored phase is kept from. `only_recorded`: every system call that it did not make at build time."""
+
+    only_recorded: bool = False
+
+
+class DirectAgent:
+    """One phase, restored directly and timed whenever `repeat` is called. Needs no privilege.
+
+    Nothing is left running after `close`, or after leaving the `with` block.
+    """
+
+    def __init__(
+        self,
+        job: RestoreJob,
+        restorer: Path,
+        *,
+        scratch: Path,
+        cpu: int | None = None,
+        confinement: Confinement | None = None,
+        touch_in_order: bool = False,
+    ) -> None:
+        images = read_checkpoint(job.images)
+        path = job.images / NAME
+        if not path.is_file():
+            raise DirectRefused(f"phase {job.phase}: the probe holds no image of it for the direct restorer")
+        self._flat = decode(path)
+        if self._flat.header.pages != images.pages:
+            raise ProbeFileDamaged(f"phase {job.phase}: {path} is of another checkpoint; build the probe again")
+        self._job = job
+        self._limit = region_limit(job)
+        self._cleanup = contextlib.ExitStack()
+        with self._cleanup:
+            name = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch))
+            spec = direct_spec(job, self._flat, images.pages_image, restorer, Path(name), cpu) | {
+                "option_bits": _options(job, self._flat, confinement or Confinement(), touch_in_order)
+            }
+            self._agent = self._cleanup.enter_context(AgentProcess(_AGENT, spec, private=False))
+            self._cleanup = self._cleanup.pop_all()
+
+    def repeat(self) -> RegionTime:
+        """Restore the phase once and run it to its region's end.
+
+        Raises DirectRefused; PhaseFailed (signal, time-out, order), StorageError, NodeUnfit.
+        """
+        self._agent.order()
+        line = self._agent.answer(self._limit + RESTORE_SECONDS)
+        if line is None:
+            raise PhaseFailed(f"phase {self._job.phase}: the restore agent ended without an answer")
+        if line.get("status") in ("direct", "crashed", "node"):
+            raise _refusal(self._job, self._flat, line)
+        return region_time(self._job, line)
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+    def __enter__(self) -> DirectAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def needs_private_view(flat: FlatImage) -> bool:
+    """Whether the phase opens or changes files by their paths while it runs."""
+    return bool(flat.opened or flat.header.changes_paths)
+
+
+def direct_spec(
+    job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, scratch: Path, cpu: int | None
+) -> dict[str, Any]:
+    """What the agent is told, but for the restorer's options. Puts the folder of copies into `scratch`."""
+    shown = {path: source for source, path in [*job.binds, *job.written]}
+    copies = scratch / "copies"
+    copies.mkdir(mode=0o700)
+    for number, path in enumerate(flat.files):
+        (copies / str(number)).symlink_to(Path(shown.get(path, path)).absolute())
+    sources = [str(Path(shown.get(path, path)).absolute()) for path in flat.written]
+    mapped = sum(m.end - m.start for m in flat.mappings)
+    return {
+        "restorer": str(restorer.absolute()),
+        "image": str((job.images / NAME).absolute()),
+        "pages": str(pages.absolute()),
+        "copies": str(copies.absolute()),
+        "sources": sources,
+        "scratch": str(scratch.absolute()),
+        "stamps": flat.stamps,
+        "warm": job.warm_event,
+        "start": job.start_event,
+        "end": job.end_event,
+        "cpu": cpu,
+        "private_view": needs_private_view(flat) and _view_is_possible(job, flat),
+        "folders": [[path, None] for path in job.folders],
+        # Files that it reads are shown by themselves: through the overlay each read would take a fifth longer.
+        "binds": [*map(list, job.binds), *([path, path] for path in flat.files if path not in shown)],
+        "written": [list(w) for w in job.written],
+        "restore_seconds": RESTORE_SECONDS,
+        "region_seconds": region_limit(job),
+        "memory_bytes": 2 * mapped + _MEMORY_SLACK,
+        "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources),
+    }
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _view_is_possible(job: RestoreJob, flat: FlatImage) -> bool:
+    """Whether this user may make namespaces. Raises DirectRefused where the phase cannot do without."""
+    if os.geteuid() == 0:
+        return True
+    pid = os.fork()
+    if pid == 0:
+        import ctypes
+
+        os._exit(0 if ctypes.CDLL(None).unshare(0x10020000) == 0 else 1)
+    if os.waitpid(pid, 0)[1] == 0:
+        return True
+    differing = {path for _, path in job.binds}
+    if flat.header.changes_paths:
+        what = "it creates, changes or removes files"
+    elif wrong := [path for path in flat.opened if path in differing or not os.access(path, os.R_OK)]:
+        what = f"it opens {wrong[0]}, which is not here as it was at capture"
+    else:
+        return False
+    raise DirectRefused(
+        f"phase {job.phase}: {what}, and this user may not have a private view of the files (no user namespaces here)"
+    )
+
+
+def _options(job: RestoreJob, flat: FlatImage, confinement: Confinement, touch_in_order: bool) -> int:
+    bits = Option.TOUCH_IN_ORDER * touch_in_order
+    if confinement.only_recorded:
+        if not flat.calls:
+            raise DirectRefused(f"phase {job.phase}: its system calls were not recorded when the probe was built")
+        bits |= Option.ONLY_RECORDED_CALLS
+    elif flat.header.calls_made * _FILTER_SECONDS <= _FILTER_SHARE * job.expected_seconds:
+        bits |= Option.NO_NETWORK
+    if not needs_private_view(flat):
+        # A private view keeps changes to itself anyway, and the phase may make them at their own paths.
+        bits |= Option.CONFINE_WRITES | Option.ANY_FOLDER
+    return bits
+
+
+_STEPS = {
+    1: "starting",
+    2: "the process that asked for it has ended",
+    3: "reading its flat image",
+    4: "its flat image is of another kind or version",
+    5: "its flat image is damaged (checksum)",
+    6: "its flat image has a table or address out of range",
+    7: "the addresses that the restorer wants for itself are taken",
+    8: "reading its pages: the pages image is too short or cannot be read",
+    9: "removing the old address space",
+    10: "opening the copy of {file}",
+    11: "mapping {mapping}",
+    12: "advising the kernel on {mapping}",
+    13: "protecting {mapping}",
+    14: "sharing the page of stamps at {address}",
+    15: "setting where heap and stack are (prctl PR_SET_MM_MAP)",
+    16: "setting the FS or GS base",
+    17: "setting the action of signal {detail}",
+    18: "setting limit {detail}",
+    19: "entering the working folder {cwd}",
+    20: "opening descriptor {detail}",
+    21: "this processor lacks part {detail} of the extended state that is in use",
+    22: "confining it (no_new_privs, landlock or seccomp)",
+    23: "starting interval timer {detail}",
+}
+"""What the restorer was doing, by its own numbers (enum step)."""
+
+_HINTS = {
+    errno.ENOMEM: "memory, address space (ulimit -v) or overcommit is limited here",
+    errno.EPERM: "the kernel forbids it: an address below vm.mmap_min_addr, a file system mounted noexec, or a "
+    "container's filter",
+    errno.EACCES: "permission denied: the file's mode, or a policy of SELinux or AppArmor",
+    errno.ENOSYS: "this kernel, or a container's filter, does not have the call",
+    errno.EMFILE: "too many open files allowed here (ulimit -n)",
+    errno.ENOENT: "it does not exist",
+    errno.EEXIST: "something is mapped there already",
+}
+_DAMAGED_STEPS, _OTHER_FAILURES = (4, 5, 6), (8,)
+
+
+def _refusal(job: RestoreJob, flat: FlatImage, line: dict[str, Any]) -> ProbeError:
+    name = f"phase {job.phase}"
+    if line["status"] == "node":
+        if line.get("errno") in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return StorageError(f"{name}: the disk is full: {line.get('detail')}; free some, or set TMPDIR")
+        return DirectRefused(f"{name}: {line.get('detail')}")
+    if line["status"] == "crashed":
+        return DirectRefused(f"{name}: the direct restorer ended by itself ({line.get('detail')})")
+    step, number = int(line["step"]), int(line["errno"])
+    address, detail = int(line["address"]), int(line["detail_number"])
+    what = _STEPS.get(step, f"step {step}").format(
+        file=_at(flat.files, detail), mapping=_mapping_name(flat, address), address=hex(address), detail=detail,
+        cwd=_string(flat, flat.header.cwd),
+    )  # fmt: skip
+    text = f"{name}: the direct restorer failed {'while ' if what.split()[0].endswith('ing') else 'because '}{what}"
+    if number:
+        hint = _HINTS.get(number)
+        text += f": {os.strerror(number)}" + (f" ({hint})" if hint else "")
+    if step in _DAMAGED_STEPS:
+        return ProbeFileDamaged(f"{text}; build the probe again")
+    return DirectRefused(text)
+
+
+def _at(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else f"file {number}"
+
+
+def _mapping_name(flat: FlatImage, address: int) -> str:
+    for mapping in flat.mappings:
+        if mapping.start == address:
+            of = f" of {_at(flat.files, mapping.file - 1)}" if mapping.file else ""
+            return f"{mapping.start:#x}-{mapping.end:#x}{of}"
+    return hex(address)
+
+
+def _string(flat: FlatImage, offset: int) -> str:
+    end = flat.strings.find(b"\0", offset)
+    return flat.strings[offset:end].decode("utf-8", "replace")

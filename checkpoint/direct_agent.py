@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restores one phase again and again with the direct restorer, as an ordinary user, and reports its times.
+
+Standard library alone, Python 3.8 and newer: this file also runs on candidate nodes. It reads and writes the same
+lines as restore_agent.py. The restorer becomes the phase's process itself, as our child: the kernel tells us when it
+stops, and its stamps arrive in a file that it shares with us. It dies with us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import queue
+import resource
+import shutil
+import signal
+import struct
+import sys
+import threading
+import time
+from typing import Any, Dict
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from checkpoint.restore_agent import kill, pass_orders, prepare, refused, wait_for_stop
+
+Spec = Dict[str, Any]
+
+_PAGE = mmap.PAGESIZE
+_REPORT = struct.Struct("<IIiIQQQQI")
+_FAILED, _RESTORED = 1, 2
+_FIRST_PASSED = 3
+_CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x20000
+_MS_PRIVATE_ALL = 0x44000
+_PTRACE_TRACEME, _PR_SET_PDEATHSIG = 0, 1
+_EVENT_BYTES = 64
+
+
+class Control:
+    """The file shared with the restored process: a report, then its pages with stamps."""
+
+    def __init__(self, stamps: list[int], folder: str) -> None:
+        self._stamps = {address: number for number, address in enumerate(stamps)}
+        try:
+            self.fd = os.memfd_create("control", 0)
+        except (AttributeError, OSError):
+            self.fd = os.open(os.path.join(folder, "control"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.ftruncate(self.fd, _PAGE * (1 + len(stamps)))
+
+    def report(self) -> tuple[int, int, int, int, int, int, float, int]:
+        """(progress, step, errno, copied mappings, address, detail, seconds at which it was restored, confined)."""
+        values = _REPORT.unpack(os.pread(self.fd, _REPORT.size, 0))
+        return (*values[:6], values[6] + values[7] * 1e-9, values[8])
+
+    def event(self, address: int) -> tuple[bool, float, float]:
+        """(fired, wall seconds, CPU seconds) of the event record at `address` (checkpoint/stubs.S)."""
+        number = self._stamps[address // _PAGE * _PAGE]
+        raw = os.pread(self.fd, _EVENT_BYTES, _PAGE * (1 + number) + address % _PAGE)
+        fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", raw, 12)
+        return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def limit(kind: int, most: int) -> None:
+    """Lower a limit of this process for good."""
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(kind, (most, most))
+
+
+def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
+    """In a forked child: turn into the restorer, which turns into the phase. Returns only by raising OSError."""
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if spec["cpu"] is not None:
+        os.sched_setaffinity(0, {spec["cpu"]})
+    passed = [
+        os.open(spec["image"], os.O_RDONLY), os.open(spec["pages"], os.O_RDONLY),
+        os.open(spec["copies"], os.O_RDONLY | os.O_DIRECTORY), os.open(folder, os.O_RDONLY | os.O_DIRECTORY), control,
+    ]  # fmt: skip
+    last = max(passed) + 1
+    moved = [os.dup2(fd, last + number, inheritable=False) for number, fd in enumerate(passed)]
+    for number, fd in enumerate(moved):
+        os.dup2(fd, _FIRST_PASSED + number, inheritable=True)
+    program = os.open(spec["restorer"], os.O_RDONLY)
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_CPU, int(spec["region_seconds"] + spec["restore_seconds"]) + 1)
+    limit(resource.RLIMIT_FSIZE, spec["file_bytes"])
+    limit(resource.RLIMIT_AS, spec["memory_bytes"])
+    arguments = ["restorer", str(parent), str(spec["option_bits"])]
+    try:
+        os.execve(spec["restorer"], arguments, {})
+    except PermissionError:
+        # On a file system that is mounted noexec: from memory.
+        copied = os.memfd_create("restorer", 0)
+        while data := os.read(program, 1 << 16):
+            os.write(copied, data)
+        os.execve(copied, arguments, {})
+
+
+def launch(spec: Spec, folder: str, control: int, traced: bool = False) -> int:
+    """Start the restorer; its process number. `traced`: it waits for its parent to trace it."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        if traced:
+            ctypes.CDLL(None, use_errno=True).ptrace(_PTRACE_TRACEME, 0, None, None)
+        become_restorer(spec, folder, control, parent)
+    except OSError as error:
+        os.write(2, ("the restorer cannot be started: %s" % error).encode())
+    finally:
+        os._exit(126)
+
+
+def time_region(spec: Spec, pid: int, control: Control) -> dict[str, Any]:
+    """Wait for the end of the region; its stamps, or what went wrong."""
+    deadline = time.monotonic() + spec["restore_seconds"] + spec["region_seconds"]
+    while True:
+        status = wait_for_stop(pid, deadline)
+        progress, step, error, copied, address, detail, restored, confined = control.report()
+        if progress == _FAILED:
+            return {"status": "direct", "step": step, "errno": error, "address": address, "detail_number": detail}
+        if status is None:
+            return {"status": "timeout", "detail": "no region end within %g s" % spec["region_seconds"]}
+        if progress != _RESTORED:
+            what = "signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "status %d" % (status >> 8)
+            return {"status": "crashed", "detail": what}
+        if os.WIFSIGNALED(status):
+            return {"status": "killed", "signal": os.WTERMSIG(status)}
+        if os.WIFEXITED(status):
+            return {"status": "exited", "code": os.WEXITSTATUS(status)}
+        warm, start, end = (control.event(spec[name]) for name in ("warm", "start", "end"))
+        if end[0]:
+            break
+        os.kill(pid, signal.SIGCONT)
+    if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
+        return {"status": "order", "detail": "markers fired out of order"}
+    return {
+        "status": "ok",
+        "wall": end[1] - start[1],
+        "cpu": end[2] - start[2],
+        "warm": start[1] - warm[1],
+        "restored": restored,
+        "copied": copied,
+        "confined": bool(confined),
+    }
+
+
+def enter_private_view(spec: Spec) -> None:
+    """See the node's files with the probe's own on top, and keep all changes to ourselves. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    flags = _CLONE_NEWNS if user == 0 else _CLONE_NEWUSER | _CLONE_NEWNS
+    if libc.unshare(flags):
+        raise OSError(ctypes.get_errno(), "a private view of the files: %s" % os.strerror(ctypes.get_errno()))
+    if user:
+        maps = (("setgroups", "deny"), ("uid_map", "%d %d 1" % (user, user)), ("gid_map", "%d %d 1" % (group, group)))
+        for name, text in maps:
+            with open("/proc/self/" + name, "w") as file:
+                file.write(text)
+    libc.mount(None, b"/", None, ctypes.c_ulong(_MS_PRIVATE_ALL), None)
+    prepare(spec)
+
+
+def one_repeat(spec: Spec, number: int) -> dict[str, Any]:
+    """Restore and time the phase once."""
+    if spec["private_view"]:
+        enter_private_view(spec)
+    folder = os.path.join(spec["scratch"], "repeat-%d" % number)
+    os.mkdir(folder, 0o700)
+    for index, source in enumerate(spec["sources"]):
+        copy = os.path.join(folder, "w%d" % index)
+        shutil.copyfile(source, copy)
+        os.chmod(copy, 0o600)
+    control = Control(spec["stamps"], folder)
+    begun = time.monotonic()
+    pid = launch(spec, folder, control.fd)
+    try:
+        result = time_region(spec, pid, control)
+    finally:
+        kill(pid)
+        control.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    if "restored" in result:
+        result["restore_seconds"] = result["restored"] - begun
+    result["total_seconds"] = time.monotonic() - begun
+    return result
+
+
+def repeat_in_child(spec: Spec, number: int) -> int | None:
+    """One repeat and its line of JSON, in a child where it needs a view of the files of its own."""
+    if not spec["private_view"]:
+        print(json.dumps(answer(spec, number)), flush=True)
+        return None
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return None
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        print(json.dumps(answer(spec, number)), flush=True)
+    finally:
+        os._exit(0)
+
+
+def answer(spec: Spec, number: int) -> dict[str, Any]:
+    try:
+        return one_repeat(spec, number)
+    except OSError as error:
+        return refused(error)
+
+
+def main() -> None:
+    """One line in, then one per repeat that is wanted; one line out per repeat."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    spec = json.loads(sys.stdin.buffer.readline())
+    orders = queue.SimpleQueue()  # type: queue.SimpleQueue[bytes]
+    threading.Thread(target=pass_orders, args=(orders,), daemon=True).start()
+    number = 0
+    while orders.get():
+        repeat_in_child(spec, number)
+        number += 1
+
+
+if __name__ == "__main__":
+    main()

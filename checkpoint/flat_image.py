@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flat phase image that the direct restorer reads: docs/phase-image.md, checkpoint/restorer/image.h.
+
+Everything of a checkpoint but its pages, which stay in the pages image that CRIU reads too. Structures here and in
+image.h are the same, field for field; a test compares their layouts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpoint.errors import ProbeFileDamaged, StorageError
+
+NAME = "direct.img"
+"""Name of the flat image among a checkpoint's images."""
+
+MAGIC = 0x3141544C46425250
+VERSION = 1
+MAX_BYTES = 64 << 20
+USER_END = 0x7FFFFFFFF000
+PARK_ROOM = 0x41000
+"""Bytes of the park before the image: code, report, stack, signal frame (restorer.h)."""
+
+SIGNALS, LIMITS, TIMERS = 64, 16, 3
+
+_U8, _U32, _I32, _U64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64
+
+
+class Kind:
+    """How a descriptor is opened (enum descriptor_kind)."""
+
+    COPY, WRITTEN, OUTPUT, PATH, SAME_AS = 1, 2, 3, 4, 5
+
+
+class Option:
+    """What the restorer is asked to do besides (enum option)."""
+
+    TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, NO_NETWORK, ANY_FOLDER = 1, 2, 4, 8, 16
+
+
+class Table(ctypes.LittleEndianStructure):
+    _fields_ = [("offset", _U64), ("count", _U64)]
+
+
+class Mapping(ctypes.LittleEndianStructure):
+    _fields_ = [
+        *((name, _U64) for name in ("start", "end", "file_offset", "advice")),
+        *((name, _U32) for name in ("prot", "flags", "file", "small")),
+    ]
+
+
+class Run(ctypes.LittleEndianStructure):
+    _fields_ = [("address", _U64), ("pages", _U64)]
+
+
+class Patch(ctypes.LittleEndianStructure):
+    _fields_ = [("address", _U64), ("pages", _U64), ("contents", _U64)]
+
+
+class OpenDescriptor(ctypes.LittleEndianStructure):
+    _fields_ = [
+        ("number", _U32), ("kind", _U32), ("flags", _U64), ("position", _U64), ("file", _U32), ("cloexec", _U32),
+        ("path", _U64),
+    ]  # fmt: skip
+
+
+class Action(ctypes.LittleEndianStructure):
+    _fields_ = [(name, _U64) for name in ("handler", "flags", "restorer", "mask")]
+
+
+class Registers(ctypes.LittleEndianStructure):
+    _fields_ = [
+        (name, _U64)
+        for name in (
+            *("r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "di", "si", "bp", "bx", "dx", "ax", "cx", "sp"),
+            *("ip", "flags", "cs", "ss", "fs_base", "gs_base"),
+        )
+    ]
+
+
+class Layout(ctypes.LittleEndianStructure):
+    """struct prctl_mm_map."""
+
+    _fields_ = [
+        *(
+            (name, _U64)
+            for name in (
+                *("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack"),
+                *("arg_start", "arg_end", "env_start", "env_end", "auxv"),
+            )
+        ),
+        ("auxv_size", _U32),
+        ("exe_fd", _U32),
+    ]
+
+
+class Limit(ctypes.LittleEndianStructure):
+    _fields_ = [("soft", _U64), ("hard", _U64)]
+
+
+class Timer(ctypes.LittleEndianStructure):
+    _fields_ = [(name, _U64) for name in ("interval_s", "interval_us", "value_s", "value_us")]
+
+
+class Header(ctypes.LittleEndianStructure):
+    _fields_ = [
+        ("magic", _U64), ("checksum", _U64), ("version", _U32), ("header_size", _U32), ("size", _U64),
+        ("park", _U64), ("park_size", _U64), ("pages", _U64),
+        ("mappings", Table), ("runs", Table), ("patches", Table), ("descriptors", Table), ("stamps", Table),
+        ("touch_order", Table), ("calls", Table), ("strings", Table), ("files", Table), ("written", Table),
+        ("opened", Table), ("calls_made", _U64), ("changes_paths", _U64),
+        ("registers", Registers), ("blocked_signals", _U64), ("stack_pointer", _U64), ("stack_size", _U64),
+        ("stack_flags", _U32), ("umask", _U32), ("clear_tid", _U64), ("robust_list", _U64), ("robust_size", _U64),
+        ("rseq", _U64), ("rseq_size", _U32), ("rseq_signature", _U32), ("personality", _U32), ("no_huge_pages", _U32),
+        ("cwd", _U64), ("name", _U8 * 16), ("mm", Layout), ("actions", Action * SIGNALS), ("limits", Limit * LIMITS),
+        ("timers", Timer * TIMERS), ("xstate", _U64), ("legacy", _U8 * 512), ("ymm_high", _U8 * 256),
+        ("opmask", _U8 * 64), ("zmm_high", _U8 * 512), ("zmm_more", _U8 * 1024),
+    ]  # fmt: skip
+
+
+class Report(ctypes.LittleEndianStructure):
+    """First page of the control file (struct report)."""
+
+    _fields_ = [
+        ("progress", _U32), ("step", _U32), ("error", _I32), ("copied", _U32), ("address", _U64), ("detail", _U64),
+        ("restored_s", _U64), ("restored_ns", _U64), ("confined", _U32), ("unused", _U32),
+    ]  # fmt: skip
+
+
+STRUCTURES = (
+    Table, Mapping, Run, Patch, OpenDescriptor, Action, Registers, Layout, Limit, Timer, Header, Report,
+)  # fmt: skip
+
+
+@dataclass
+class FlatImage:
+    """A flat image taken apart. `files` are the paths, at capture, of the copies that mappings (`file` less one) and
+    descriptors number; `written` the same for files that the phase writes; `opened`: files it opens by their paths."""
+
+    header: Header
+    mappings: list[Mapping] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    patches: list[tuple[int, bytes]] = field(default_factory=list)
+    descriptors: list[OpenDescriptor] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    touch_order: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    strings: bytearray = field(default_factory=bytearray)
+
+    def string(self, text: str) -> int:
+        """Add a string; its offset."""
+        offset = len(self.strings)
+        self.strings += text.encode("utf-8", "surrogateescape") + b"\0"
+        return offset
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """FNV-1a, 64 bits."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def encode(image: FlatImage) -> bytes:
+    """The bytes of a flat image. Sizes, offsets, counts, checksum and the park's size are filled in.
+
+    ValueError if it is larger than MAX_BYTES.
+    """
+    header = Header.from_buffer_copy(image.header)
+    names = bytearray(image.strings)
+    out = bytearray(ctypes.sizeof(Header))
+
+    def table(records: Sequence[bytes]) -> Table:
+        out.extend(b"\0" * (-len(out) % 8))
+        start = len(out)
+        for record in records:
+            out.extend(record)
+        return Table(start, len(records))
+
+    header.mappings = table([bytes(m) for m in image.mappings])
+    header.runs = table([bytes(r) for r in image.runs])
+    contents = [table([data]).offset for _, data in image.patches]
+    header.patches = table(
+        [
+            bytes(Patch(address, len(data) // 4096, at))
+            for (address, data), at in zip(image.patches, contents, strict=True)
+        ]
+    )
+    header.descriptors = table([bytes(d) for d in image.descriptors])
+    for name in ("stamps", "touch_order", "calls"):
+        setattr(header, name, table([value.to_bytes(8, "little") for value in getattr(image, name)]))
+    for name in ("files", "written", "opened"):
+        offsets = []
+        for path in getattr(image, name):
+            offsets.append(len(names).to_bytes(8, "little"))
+            names += path.encode("utf-8", "surrogateescape") + b"\0"
+        setattr(header, name, table(offsets))
+    header.strings = Table(table([bytes(names)]).offset, len(names))
+    header.magic, header.version, header.header_size = MAGIC, VERSION, ctypes.sizeof(Header)
+    header.pages = sum(run.pages for run in image.runs)
+    header.size = len(out)
+    header.park_size = PARK_ROOM + (len(out) + 4095) // 4096 * 4096
+    if len(out) > MAX_BYTES:
+        raise ValueError(f"a flat image of {len(out)} bytes; at most {MAX_BYTES} are read")
+    out[: ctypes.sizeof(Header)] = bytes(header)
+    header.checksum = checksum(memoryview(out)[Header.version.offset :])
+    out[: ctypes.sizeof(Header)] = bytes(header)
+    return bytes(out)
+
+
+def decode(path: Path) -> FlatImage:
+    """The flat image at `path`; ProbeFileDamaged if it is none or damaged, StorageError if it cannot be read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    if not ctypes.sizeof(Header) <= len(data) <= MAX_BYTES:
+        raise _damaged(path, f"it has {len(data)} bytes")
+    header = Header.from_buffer_copy(data)
+    if header.magic != MAGIC:
+        raise _damaged(path, "it does not start like one")
+    if header.version != VERSION:
+        raise _damaged(path, f"version {header.version} is unknown, this program reads {VERSION}")
+    if header.size != len(data) or header.checksum != checksum(memoryview(data)[Header.version.offset :]):
+        raise _damaged(path, "its size or checksum is wrong")
+
+    def records(table: Table, size: int) -> list[bytes]:
+        if table.offset > len(data) or table.count > (len(data) - table.offset) // size:
+            raise _damaged(path, "a table leaves it")
+        return [data[table.offset + i * size : table.offset + (i + 1) * size] for i in range(table.count)]
+
+    patches = [Patch.from_buffer_copy(r) for r in records(header.patches, ctypes.sizeof(Patch))]
+    image = FlatImage(header)
+    image.mappings = [Mapping.from_buffer_copy(r) for r in records(header.mappings, ctypes.sizeof(Mapping))]
+    image.runs = [Run.from_buffer_copy(r) for r in records(header.runs, ctypes.sizeof(Run))]
+    image.patches = [(p.address, data[p.contents : p.contents + p.pages * 4096]) for p in patches]
+    image.descriptors = [
+        OpenDescriptor.from_buffer_copy(r) for r in records(header.descriptors, ctypes.sizeof(OpenDescriptor))
+    ]
+    for name in ("stamps", "touch_order", "calls"):
+        setattr(image, name, [int.from_bytes(r, "little") for r in records(getattr(header, name), 8)])
+    image.strings = bytearray(b"".join(records(header.strings, 1)))
+    for name in ("files", "written", "opened"):
+        offsets = [int.from_bytes(r, "little") for r in records(getattr(header, name), 8)]
+        if any(offset >= len(image.strings) for offset in offsets) or not image.strings.endswith(b"\0"):
+            raise _damaged(path, "a path leaves it")
+        ends = [image.strings.index(b"\0", offset) for offset in offsets]
+        paths = [image.strings[a:b].decode("utf-8", "surrogateescape") for a, b in zip(offsets, ends, strict=True)]
+        setattr(image, name, paths)
+    return image
+
+
+def _damaged(path: Path, problem: str) -> ProbeFileDamaged:
+    return ProbeFileDamaged(f"flat phase image {path}: {problem}; build the probe again")

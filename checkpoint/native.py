@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native programs of this project: compiled once per version of their sources, kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from checkpoint.errors import ToolMissing
+from checkpoint.paths import cache_dir
+
+_SECONDS = 120
+
+
+def built(name: str, sources: Sequence[Path], compile_options: Sequence[str]) -> Path:
+    """Path of `cc` OPTIONS applied to `sources` (headers are only part of the version). Raises ToolMissing."""
+    digest = hashlib.sha256("\0".join(compile_options).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    kept = cache_dir() / "native" / f"{name}-{digest.hexdigest()[:16]}"
+    if kept.is_file():
+        return kept
+    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+        fresh = Path(folder) / name
+        command = ["cc", *compile_options, "-o", str(fresh), *(str(s) for s in sources if s.suffix != ".h")]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+        except FileNotFoundError as error:
+            raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
+        except subprocess.CalledProcessError as error:
+            raise ToolMissing(f"compiling {name} failed: {error.stderr.strip()[-2000:]}") from error
+        fresh.replace(kept)
+    return kept
+
+
+_RESTORER = Path(__file__).with_name("restorer")
+
+# Position independent without relocations, general registers alone: the code is copied and runs elsewhere.
+RESTORER_OPTIONS = (
+    "-std=c11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-ffreestanding", "-nostdlib", "-static-pie",
+    "-fPIE", "-fvisibility=hidden", "-fno-stack-protector", "-fcf-protection=none", "-fno-asynchronous-unwind-tables",
+    "-mgeneral-regs-only", "-fno-tree-loop-distribute-patterns", "-fno-jump-tables", "-Wl,-z,noseparate-code",
+    "-Wl,-z,norelro", "-Wl,--build-id=none", "-Wl,--no-dynamic-linker", "-s",
+)  # fmt: skip
+
+
+def restorer() -> Path:
+    """The direct restorer, an executable of a few kilobytes."""
+    return built("restorer", sorted(_RESTORER.glob("*.[ch]")), RESTORER_OPTIONS)

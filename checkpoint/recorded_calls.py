@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which system calls a phase makes in its region, found by restoring it once under ptrace. Build time only.
+
+A region that opens files by their paths meets the node's files: what it opens must travel, and what it changes must
+be kept from the node. The numbers of the calls also make the filter of `probe run --only-recorded-calls`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import stat
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from checkpoint.direct import direct_spec
+from checkpoint.direct_agent import Control, enter_private_view, launch
+from checkpoint.errors import NodeUnfit, PhaseFailed
+from checkpoint.flat_image import FlatImage
+from checkpoint.ptrace import Registers, ptrace
+from checkpoint.restore import RESTORE_SECONDS, RestoreJob, region_limit
+
+MOST_CALLS = 100_000
+"""Calls watched one by one; a phase that makes more has made those it makes."""
+
+_CONT, _GETREGS, _SETOPTIONS, _SYSCALL = 7, 12, 0x4200, 24
+_TRACESYSGOOD, _EXITKILL = 1, 0x100000
+_SYSCALL_STOP = signal.SIGTRAP | 0x80
+_WALL = 0x40000000
+_RT_SIGRETURN = 15
+_AT_FDCWD = -100
+_LONGEST_PATH = 4096
+_POLL_SECONDS = 0.0005
+_PR_SET_PDEATHSIG = 1
+_LONGEST_ANSWER = 1 << 22
+
+_OPENS = {2: 0, 85: 0, 257: 1, 437: 1}
+"""Calls that open a path: number, and which argument is the path (the one before it is the folder, if it is not 0)."""
+_OPEN_FLAGS = {2: "rsi", 257: "rdx"}
+_CREAT, _OPENAT2 = 85, 437
+_CHANGES = {
+    76, 82, 83, 84, 86, 87, 88, 90, 92, 94, 132, 133, 188, 189, 197, 198, 235, 258, 259, 260, 261, 263, 264, 265, 266,
+    268, 280, 316, 452,
+}  # fmt: skip
+"""Calls that change files by their paths: truncate, rename, mkdir, unlink, chmod, utimes and so on."""
+_PATH_ARGUMENTS = ("rdi", "rsi")
+
+
+@dataclass
+class RecordedCalls:
+    """numbers: every system call the region made. made: how many times in all (`complete` False: at least). opened:
+    regular files it opened by their paths for reading. changes_paths: whether it creates, changes or removes files
+    by their paths."""
+
+    numbers: set[int] = field(default_factory=set)
+    made: int = 0
+    complete: bool = True
+    opened: list[str] = field(default_factory=list)
+    changes_paths: bool = False
+
+
+def record_calls(job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, *, scratch: Path) -> RecordedCalls:
+    """Restore the phase once, watch it to its region's end, and end it.
+
+    It sees the node's files through a view of its own, as nobody knows yet what it does to them. Needs root. Raises
+    PhaseFailed, NodeUnfit.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"calls-{job.phase}-", dir=scratch) as name:
+        spec = direct_spec(job, flat, pages, restorer, Path(name), None) | {"option_bits": 0}
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            _report(job, spec, flat.stamps, Path(name), writer)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as answers:
+            text = answers.read(_LONGEST_ANSWER)
+        os.waitpid(child, 0)
+    answer = json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
+    if "refused" in answer:
+        raise NodeUnfit(f"phase {job.phase}: its calls could not be watched: {answer['refused']}")
+    if "failure" in answer:
+        raise PhaseFailed(f"phase {job.phase}: {answer['failure']} while its calls were watched")
+    return RecordedCalls(**{**answer, "numbers": set(answer["numbers"])})
+
+
+def _report(job: RestoreJob, spec: dict[str, Any], stamps: list[int], folder: Path, writer: int) -> NoReturn:
+    """In a child of its own: watch the phase and write what was found to `writer`."""
+    answer: dict[str, Any] = {}
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        enter_private_view(spec)
+        for index, source in enumerate(spec["sources"]):
+            shutil.copyfile(source, folder / f"w{index}")
+        control = Control(stamps, str(folder))
+        pid = launch(spec, str(folder), control.fd, traced=True)
+        try:
+            found = _Watch(pid, spec["end"], control, RESTORE_SECONDS + region_limit(job)).run()
+            answer = {**vars(found), "numbers": sorted(found.numbers)}
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            _reap(pid)
+    except _Lost as error:
+        answer = {"failure": str(error)}
+    except OSError as error:
+        answer = {"refused": str(error)}
+    finally:
+        os.write(writer, json.dumps(answer).encode())
+        os._exit(0)
+
+
+class _Lost(Exception):
+    """The phase did not come to its region's end."""
+
+
+def _reap(pid: int) -> None:
+    while True:
+        _, status = os.waitpid(pid, _WALL)
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            return
+
+
+class _Watch:
+    def __init__(self, pid: int, end: int, control: Control, seconds: float) -> None:
+        self._pid, self._end, self._control = pid, end, control
+        self._found = RecordedCalls()
+        self._restored = self._inside = False
+        self._path: str | None = None
+        self._deadline = time.monotonic() + seconds
+
+    def run(self) -> RecordedCalls:
+        self._wait()
+        ptrace(_SETOPTIONS, self._pid, 0, _TRACESYSGOOD | _EXITKILL)
+        deliver = 0
+        while True:
+            ptrace(_SYSCALL if self._found.complete else _CONT, self._pid, 0, deliver)
+            status = self._wait()
+            deliver = 0
+            if not os.WIFSTOPPED(status):
+                raise _Lost("it ended before its region did")
+            stopped = os.WSTOPSIG(status)
+            if stopped == _SYSCALL_STOP:
+                self._at_call()
+            elif stopped == signal.SIGSTOP:
+                if self._control.event(self._end)[0]:
+                    return self._found
+            else:
+                deliver = stopped
+
+    def _wait(self) -> int:
+        while True:
+            found, status = os.waitpid(self._pid, os.WNOHANG | _WALL)
+            if found:
+                return status
+            if time.monotonic() > self._deadline:
+                raise _Lost("its region did not end")
+            time.sleep(0 if self._found.complete else _POLL_SECONDS)
+
+    def _at_call(self) -> None:
+        self._inside = not self._inside
+        registers = Registers()
+        ptrace(_GETREGS, self._pid, 0, ctypes.addressof(registers))
+        number = ctypes.c_long(registers.orig_rax).value
+        if not self._restored:
+            # The restorer's own calls come first, and rt_sigreturn is the last of them.
+            self._restored = number == _RT_SIGRETURN
+            return
+        if number < 0:
+            return
+        found = self._found
+        if self._inside:
+            found.numbers.add(number)
+            found.made += 1
+            found.complete = found.made < MOST_CALLS
+            self._path = self._path_of(number, registers)
+        elif self._path is not None:
+            if ctypes.c_long(registers.rax).value >= 0:
+                self._note(number, registers, self._path)
+            self._path = None
+
+    def _note(self, number: int, registers: Registers, path: str) -> None:
+        found = self._found
+        flags = int(getattr(registers, _OPEN_FLAGS[number])) if number in _OPEN_FLAGS else os.O_WRONLY
+        if number == _OPENAT2:
+            flags = int.from_bytes(self._read(registers.rdx, 8)[:4], "little")
+        if number in _CHANGES:
+            found.changes_paths = True
+            return
+        try:
+            mode = os.stat(path).st_mode  # noqa: PTH116
+        except OSError:
+            found.changes_paths = True
+            return
+        if not stat.S_ISREG(mode):
+            return
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+            found.changes_paths = True
+        elif path not in found.opened:
+            found.opened.append(path)
+
+    def _path_of(self, number: int, registers: Registers) -> str | None:
+        """The path that this call opens or changes, absolute; None for other calls."""
+        if number in _CHANGES:
+            return ""
+        if number not in _OPENS:
+            return None
+        at = _OPENS[number]
+        text = self._read(getattr(registers, _PATH_ARGUMENTS[at]), _LONGEST_PATH).split(b"\0")[0]
+        folder = ctypes.c_int(registers.rdi & 0xFFFFFFFF).value if at else _AT_FDCWD
+        base = f"/proc/{self._pid}/cwd" if folder == _AT_FDCWD else f"/proc/{self._pid}/fd/{folder}"
+        return os.path.join(os.path.realpath(base), os.fsdecode(text))  # noqa: PTH118
+
+    def _read(self, address: int, size: int) -> bytes:
+        memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY)
+        try:
+            data = b""
+            # A path may end right before memory that is not mapped.
+            while len(data) < size:
+                part = os.pread(memory, min(size - len(data), 4096 - (address + len(data)) % 4096), address + len(data))
+                data += part
+                if not part or b"\0" in part:
+                    break
+            return data
+        except OSError:
+            return data
+        finally:
+            os.close(memory)

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every address and offset in the image, before anything is done with it. The checksum finds damage; these checks keep
+ * an image that was made wrong, or made to harm, from reaching beyond its own process.
+ */
+
+#include "restorer.h"
+
+enum table_name { MAPPINGS, RUNS, PATCHES, DESCRIPTORS, STAMPS, TOUCH_ORDER, CALLS, STRINGS, RSEQ };
+
+#define MOST_DESCRIPTORS 65536
+#define MOST_STAMPS 64
+#define MOST_CALLS 512
+
+static void bounded(struct context *c, const struct table *t, u64 size, enum table_name name)
+{
+	const struct header *h = c->image;
+
+	if (t->offset % 8 || t->offset < sizeof(*h) || t->offset > h->size || t->count > (h->size - t->offset) / size)
+		fail(c->report, STEP_TABLE, 0, t->offset, name);
+}
+
+static int aligned(u64 start, u64 bytes)
+{
+	return start % PAGE == 0 && bytes % PAGE == 0 && start >= PAGE && start < USER_END && bytes <= USER_END - start;
+}
+
+/* The first mapping that ends behind `address`, or the end of the table. */
+static const struct mapping *mapping_of(const struct context *c, u64 address)
+{
+	const struct mapping *all = table_at(c, &c->image->mappings);
+	u64 low = 0, high = c->image->mappings.count;
+
+	while (low < high) {
+		u64 middle = (low + high) / 2;
+
+		if (all[middle].end <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return all + low;
+}
+
+/* Whether mappings cover [start, end) without a gap. */
+static int covered(const struct context *c, u64 start, u64 end)
+{
+	const struct mapping *m = mapping_of(c, start);
+	const struct mapping *last = (const struct mapping *)table_at(c, &c->image->mappings) + c->image->mappings.count;
+
+	for (; start < end; m++) {
+		if (m == last || m->start > start)
+			return 0;
+		start = m->end;
+	}
+	return 1;
+}
+
+static void check_mappings(struct context *c)
+{
+	const struct header *h = c->image;
+	const struct mapping *m = table_at(c, &h->mappings);
+	u64 end = 0;
+
+	for (u64 i = 0; i < h->mappings.count; i++, m++) {
+		int wrong = m->start >= m->end || !aligned(m->start, m->end - m->start) || m->start < end;
+
+		wrong |= m->start < h->park + h->park_size && h->park < m->end;
+		wrong |= m->file_offset % PAGE || m->prot > 7 || (m->flags & 3) == 0 || (m->flags & 3) == 3;
+		wrong |= (m->flags & MAP_SHARED) && (!m->file || (m->prot & PROT_WRITE));
+		if (wrong)
+			fail(c->report, STEP_TABLE, 0, m->start, MAPPINGS);
+		end = m->end;
+	}
+}
+
+static void check_pages(struct context *c)
+{
+	const struct header *h = c->image;
+	const struct run *r = table_at(c, &h->runs);
+	const struct patch *p = table_at(c, &h->patches);
+	u64 end = 0, pages = 0;
+
+	for (u64 i = 0; i < h->runs.count; i++, r++) {
+		if (!r->pages || r->pages > USER_END / PAGE || !aligned(r->address, r->pages * PAGE) ||
+		    r->address < end || !covered(c, r->address, ends(r)))
+			fail(c->report, STEP_TABLE, 0, r->address, RUNS);
+		end = ends(r);
+		pages += r->pages;
+	}
+	if (pages != h->pages)
+		fail(c->report, STEP_TABLE, 0, pages, RUNS);
+	for (u64 i = 0; i < h->patches.count; i++, p++)
+		if (!p->pages || p->pages > h->size / PAGE || !aligned(p->address, p->pages * PAGE) ||
+		    !covered(c, p->address, p->address + p->pages * PAGE) || p->contents < sizeof(*h) ||
+		    p->contents > h->size || p->pages * PAGE > h->size - p->contents)
+			fail(c->report, STEP_TABLE, 0, p->address, PATCHES);
+}
+
+static void check_string(struct context *c, u64 offset)
+{
+	if (offset >= c->image->strings.count)
+		fail(c->report, STEP_TABLE, 0, offset, STRINGS);
+}
+
+static void check_descriptors(struct context *c)
+{
+	const struct descriptor *d = table_at(c, &c->image->descriptors);
+	u64 least = 0;
+
+	for (u64 i = 0; i < c->image->descriptors.count; i++, d++) {
+		if (d->number < least || d->number >= MOST_DESCRIPTORS || d->kind < OPEN_COPY || d->kind > SAME_AS ||
+		    (d->kind == SAME_AS && d->file >= d->number))
+			fail(c->report, STEP_TABLE, 0, d->number, DESCRIPTORS);
+		check_string(c, d->path);
+		least = d->number + 1;
+	}
+}
+
+void check_tables(struct context *c)
+{
+	const struct header *h = c->image;
+	const u64 *stamp, *touched;
+
+	bounded(c, &h->mappings, sizeof(struct mapping), MAPPINGS);
+	bounded(c, &h->runs, sizeof(struct run), RUNS);
+	bounded(c, &h->patches, sizeof(struct patch), PATCHES);
+	bounded(c, &h->descriptors, sizeof(struct descriptor), DESCRIPTORS);
+	bounded(c, &h->stamps, sizeof(u64), STAMPS);
+	bounded(c, &h->touch_order, sizeof(u64), TOUCH_ORDER);
+	bounded(c, &h->calls, sizeof(u64), CALLS);
+	bounded(c, &h->strings, 1, STRINGS);
+	if (!h->strings.count || *string_at(c, h->strings.count - 1))
+		fail(c->report, STEP_TABLE, 0, 0, STRINGS);
+	if (h->calls.count > MOST_CALLS || h->stamps.count > MOST_STAMPS)
+		fail(c->report, STEP_TABLE, 0, h->calls.count, CALLS);
+	check_mappings(c);
+	check_pages(c);
+	check_descriptors(c);
+	check_string(c, h->cwd);
+	stamp = table_at(c, &h->stamps);
+	for (u64 i = 0; i < h->stamps.count; i++)
+		if (!aligned(stamp[i], PAGE) || !covered(c, stamp[i], stamp[i] + PAGE))
+			fail(c->report, STEP_TABLE, 0, stamp[i], STAMPS);
+	touched = table_at(c, &h->touch_order);
+	for (u64 i = 0; i < h->touch_order.count; i++)
+		if (!aligned(touched[i], PAGE) || !covered(c, touched[i], touched[i] + PAGE) ||
+		    !(mapping_of(c, touched[i])->prot & PROT_READ))
+			fail(c->report, STEP_TABLE, 0, touched[i], TOUCH_ORDER);
+	if (h->rseq && (h->rseq % 32 || h->rseq >= USER_END || !covered(c, h->rseq & ~(PAGE - 1), h->rseq + 32)))
+		fail(c->report, STEP_TABLE, 0, h->rseq, RSEQ);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process rebuilds itself from a flat phase image, as an ordinary user:
+ *
+ *   restorer PARENT OPTIONS	3 image  4 pages  5 folder of copies  6 folder for what it writes  7 control file
+ *
+ * start.c	  reads and checks the image, moves to the park: an address range that the program does not use
+ * memory.c	  removes everything else and maps the program's memory
+ * state.c	  signals, limits, descriptors, everything the kernel keeps for a process
+ * confine.c	  takes away what the phase does not need
+ * registers.c	  one rt_sigreturn loads all registers, and the program runs on
+ *
+ * There is no C library and no writable data: the code is copied to the park and runs there. Nothing returns after a
+ * failure: `fail` leaves step, errno, address and detail in the control file and ends the process.
+ */
+#ifndef PROBE_RESTORER_H
+#define PROBE_RESTORER_H
+
+#include "kernel.h"
+
+/* Layout of the park. */
+#define PARK_CODE 0UL
+#define PARK_REPORT 0x10000UL
+#define PARK_STACK 0x11000UL
+#define PARK_FRAME 0x31000UL
+#define PARK_IMAGE 0x41000UL
+
+struct context {
+	const struct header *image;
+	struct report *report;
+	u64 options;
+	u64 park;
+	/* Inherited descriptors, moved out of the way of the program's own. */
+	i64 pages, copies, scratch, control;
+};
+
+static inline const void *table_at(const struct context *c, const struct table *t)
+{
+	return (const u8 *)c->image + t->offset;
+}
+
+static inline const char *string_at(const struct context *c, u64 offset)
+{
+	return (const char *)c->image + c->image->strings.offset + offset;
+}
+
+static inline u64 ends(const struct run *r)
+{
+	return r->address + r->pages * PAGE;
+}
+
+static inline void copy(void *to, const void *from, u64 bytes)
+{
+	for (u64 i = 0; i < bytes; i++)
+		((volatile u8 *)to)[i] = ((const u8 *)from)[i];
+}
+
+__attribute__((noreturn)) void fail(struct report *report, enum step step, i64 result, u64 address, u64 detail);
+const char *copy_name(char text[12], char letter, u32 number);
+void check_tables(struct context *c);
+void rebuild_memory(struct context *c);
+void rebuild_state(struct context *c);
+void confine(struct context *c);
+void start_timers(struct context *c);
+__attribute__((noreturn)) void load_registers(struct context *c);
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel keeps for a process, besides memory and registers. */
+
+#include "restorer.h"
+
+#define RSEQ_NOT_REGISTERED ((u32)-2) /* RSEQ_CPU_ID_REGISTRATION_FAILED */
+
+static void set_layout(struct context *c)
+{
+	i64 result = CALL5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &c->image->mm, sizeof(c->image->mm), 0);
+
+	if (result < 0)
+		fail(c->report, STEP_LAYOUT, result, c->image->mm.start_brk, c->image->mm.brk);
+}
+
+static void set_thread(struct context *c)
+{
+	const struct header *h = c->image;
+	i64 result = CALL2(SYS_arch_prctl, ARCH_SET_FS, h->registers.fs_base);
+
+	if (!result)
+		result = CALL2(SYS_arch_prctl, ARCH_SET_GS, h->registers.gs_base);
+	if (result < 0)
+		fail(c->report, STEP_SEGMENT, result, h->registers.fs_base, 0);
+	CALL1(SYS_set_tid_address, h->clear_tid);
+	CALL2(SYS_set_robust_list, h->robust_list, h->robust_size);
+	CALL2(SYS_prctl, PR_SET_NAME, h->name);
+	if (h->rseq && CALL4(SYS_rseq, h->rseq, h->rseq_size, 0, h->rseq_signature) < 0)
+		/* A kernel without rseq: what a C library leaves there when registering failed, so that it asks the
+		 * kernel which processor it runs on. */
+		*(volatile u32 *)(h->rseq + 4) = RSEQ_NOT_REGISTERED;
+}
+
+static void set_actions(struct context *c)
+{
+	for (u64 signal = 1; signal <= SIGNALS; signal++) {
+		i64 result;
+
+		if (signal == SIGKILL || signal == SIGSTOP)
+			continue;
+		result = CALL4(SYS_rt_sigaction, signal, &c->image->actions[signal - 1], 0, 8);
+		if (result < 0)
+			fail(c->report, STEP_SIGNAL, result, 0, signal);
+	}
+}
+
+/* The program's own limits, but never above what this node allows. */
+static void set_limits(struct context *c)
+{
+	for (u64 i = 0; i < LIMITS; i++) {
+		struct limit wanted = c->image->limits[i], here;
+		i64 result = CALL4(SYS_prlimit, 0, i, 0, &here);
+
+		if (!result) {
+			if (wanted.hard > here.hard)
+				wanted.hard = here.hard;
+			if (wanted.soft > wanted.hard)
+				wanted.soft = wanted.hard;
+			result = CALL4(SYS_prlimit, 0, i, &wanted, 0);
+		}
+		if (result < 0)
+			fail(c->report, STEP_LIMIT, result, 0, i);
+	}
+}
+
+static void enter_folder(struct context *c)
+{
+	i64 result = CALL1(SYS_chdir, string_at(c, c->image->cwd));
+
+	if (result < 0 && (c->options & ANY_FOLDER))
+		result = CALL1(SYS_fchdir, c->scratch);
+	if (result < 0)
+		fail(c->report, STEP_FOLDER, result, 0, 0);
+	CALL1(SYS_umask, c->image->umask);
+}
+
+static i64 open_one(struct context *c, const struct descriptor *d)
+{
+	char text[12];
+	u64 flags = d->flags & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECTORY);
+
+	switch (d->kind) {
+	case OPEN_COPY:
+		return CALL4(SYS_openat, c->copies, copy_name(text, 0, d->file), flags, 0);
+	case OPEN_WRITTEN:
+		return CALL4(SYS_openat, c->scratch, copy_name(text, 'w', d->file), flags, 0);
+	case OPEN_OUTPUT:
+		return CALL4(SYS_openat, c->scratch, copy_name(text, 'o', d->file), flags | O_CREAT, 0600);
+	default:
+		return CALL4(SYS_openat, -100, string_at(c, d->path), flags, 0);
+	}
+}
+
+static void open_descriptors(struct context *c)
+{
+	const struct descriptor *d = table_at(c, &c->image->descriptors);
+
+	for (i64 fd = 0; fd < INHERITED_END; fd++)
+		CALL1(SYS_close, fd);
+	for (u64 i = 0; i < c->image->descriptors.count; i++, d++) {
+		i64 fd = d->kind == SAME_AS ? (i64)d->file : open_one(c, d), result = fd;
+
+		if (fd >= 0 && d->position && d->kind != SAME_AS)
+			result = CALL3(SYS_lseek, fd, d->position, 0);
+		if (result >= 0 && fd != d->number) {
+			result = CALL3(SYS_dup3, fd, d->number, d->cloexec ? O_CLOEXEC : 0);
+			if (d->kind != SAME_AS)
+				CALL1(SYS_close, fd);
+		} else if (result >= 0 && d->cloexec) {
+			result = CALL3(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC);
+		}
+		if (result < 0)
+			fail(c->report, STEP_DESCRIPTOR, result, d->kind, d->number);
+	}
+}
+
+/* Our own descriptors leave the numbers that the program's will have. */
+static void make_room(struct context *c)
+{
+	const struct descriptor *d = table_at(c, &c->image->descriptors);
+	u64 count = c->image->descriptors.count, least = count ? d[count - 1].number + 1 : 0;
+	i64 *const ours[] = {&c->pages, &c->copies, &c->scratch, &c->control};
+
+	if (least < INHERITED_END)
+		least = INHERITED_END;
+	for (u64 i = 0; i < sizeof(ours) / sizeof(*ours); i++) {
+		*ours[i] = CALL3(SYS_fcntl, *ours[i], F_DUPFD, least);
+		if (*ours[i] < 0)
+			fail(c->report, STEP_DESCRIPTOR, *ours[i], 0, least);
+	}
+}
+
+void rebuild_state(struct context *c)
+{
+	make_room(c);
+	set_layout(c);
+	set_thread(c);
+	set_actions(c);
+	enter_folder(c);
+	open_descriptors(c);
+	confine(c);
+	CALL1(SYS_close, c->pages);
+	CALL1(SYS_close, c->copies);
+	CALL1(SYS_close, c->scratch);
+	CALL1(SYS_close, c->control);
+	set_limits(c);
+	CALL1(SYS_personality, c->image->personality);
+}
+
+void start_timers(struct context *c)
+{
+	for (u64 i = 0; i < 3; i++) {
+		const struct timer *t = &c->image->timers[i];
+		i64 result = t->value_s || t->value_us ? CALL3(SYS_setitimer, i, t, 0) : 0;
+
+		if (result < 0)
+			fail(c->report, STEP_TIMER, result, 0, i);
+	}
+}
