@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import tempfile
@@ -22,6 +23,8 @@ _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
 """Bytes of address space that a phase may take beyond twice what it had at capture."""
 _FILE_SLACK = 1 << 30
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
+_LANDLOCK_CREATE_RULESET = 444
 _FILTER_SECONDS = 2e-7
 """What a system call filter costs a call at most; measured, with the filter's answers cached by the kernel: 4e-8."""
 _FILTER_SHARE = 0.001
@@ -70,7 +73,9 @@ class DirectAgent:
             spec = direct_spec(job, self._flat, images.pages_image, restorer, Path(name), cpu) | {
                 "option_bits": _options(job, self._flat, confinement or Confinement(), touch_in_order)
             }
-            self._agent = self._cleanup.enter_context(AgentProcess(_AGENT, spec, private=False))
+            # As root, in namespaces of its own, as CRIU's: its process numbers are nobody else's.
+            private = os.geteuid() == 0 and may_unshare(_CLONE_NEWNS | _CLONE_NEWPID)
+            self._agent = self._cleanup.enter_context(AgentProcess(_AGENT, spec, private=private))
             self._cleanup = self._cleanup.pop_all()
 
     def repeat(self) -> RegionTime:
@@ -124,7 +129,7 @@ def direct_spec(
         "start": job.start_event,
         "end": job.end_event,
         "cpu": cpu,
-        "private_view": needs_private_view(flat) and _view_is_possible(job, flat),
+        "private_view": _private_view(job, flat),
         "folders": [[path, None] for path in job.folders],
         # Files that it reads are shown by themselves: through the overlay each read would take a fifth longer.
         "binds": [*map(list, job.binds), *([path, path] for path in flat.files if path not in shown)],
@@ -143,17 +148,26 @@ def _size(path: str) -> int:
         return 0
 
 
-def _view_is_possible(job: RestoreJob, flat: FlatImage) -> bool:
-    """Whether this user may make namespaces. Raises DirectRefused where the phase cannot do without."""
-    if os.geteuid() == 0:
-        return True
+def may_unshare(flags: int) -> bool:
+    """Whether this process may make namespaces of these kinds (CLONE_NEW*)."""
     pid = os.fork()
-    if pid == 0:
-        import ctypes
+    if not pid:
+        os._exit(int(ctypes.CDLL(None).unshare(flags) != 0))
+    return os.waitpid(pid, 0)[1] == 0
 
-        os._exit(0 if ctypes.CDLL(None).unshare(0x10020000) == 0 else 1)
-    if os.waitpid(pid, 0)[1] == 0:
-        return True
+
+def landlock_version() -> int:
+    """Version of landlock in this kernel, 0 where there is none."""
+    return max(0, int(ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
+
+
+def _private_view(job: RestoreJob, flat: FlatImage) -> bool:
+    """Whether the phase gets a view of the files of its own: where it uses paths, or where nothing else keeps root
+    from the node's files. Raises DirectRefused where it needs one and cannot have it."""
+    root = os.geteuid() == 0
+    wanted = needs_private_view(flat) or (root and not landlock_version())
+    if not wanted or may_unshare(_CLONE_NEWNS if root else _CLONE_NEWNS | _CLONE_NEWUSER):
+        return wanted
     differing = {path for _, path in job.binds}
     if flat.header.changes_paths:
         what = "it creates, changes or removes files"

@@ -43,6 +43,7 @@ _LIKELY_CAUSES = {
     signal.SIGFPE: "an arithmetic fault that the reference run did not have: different input files?",
     signal.SIGKILL: "the kernel ended it, most likely for want of memory (see dmesg)",
     signal.SIGTRAP: "a breakpoint was left in the checkpoint; build the probe again",
+    signal.SIGSYS: "it made a system call that it may not make (--only-recorded-calls, or a container's filter)",
     signal.SIGXCPU: "a limit on CPU time is set here (ulimit -t)",
     signal.SIGXFSZ: "a limit on file size is set here (ulimit -f)",
 }

@@ -9,11 +9,8 @@ a counter that goes down to the next event and then stamps the clock, stops the 
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import struct
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 
-from checkpoint.errors import ToolMissing
-from checkpoint.paths import cache_dir
+from checkpoint.native import built
 from checkpoint.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
 
 Bytes = npt.NDArray[np.uint8]
@@ -38,7 +34,6 @@ RECORD_BYTES = 16
 
 _PLAIN_SLOT, _SAVING_SLOT, _MARKER_SLOT = 32, 64, 96
 _JUMP, _NOP = 0xE9, 0x90
-_ASSEMBLE_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -64,20 +59,7 @@ def templates() -> dict[str, Template]:
 
 def _assembled() -> tuple[dict[str, int], bytes]:
     source = Path(__file__).with_name("stubs.S")
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    kept = cache_dir() / "native" / f"stubs-{digest}.o"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            fresh = Path(folder) / "stubs.o"
-            command = ["cc", "-c", "-Wall", "-Wa,--fatal-warnings", "-o", str(fresh), str(source)]
-            try:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=_ASSEMBLE_SECONDS)
-            except FileNotFoundError as error:
-                raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
-            except subprocess.CalledProcessError as error:
-                raise ToolMissing(f"assembling {source.name} failed: {error.stderr.strip()}") from error
-            fresh.replace(kept)
+    kept = built("stubs.o", (source,), ("-c", "-Wall", "-Wa,--fatal-warnings"))
     elf = ELFFile(io.BytesIO(kept.read_bytes()))
     text = elf.get_section_by_name(".text")
     index = elf.get_section_index(".text")

@@ -23,6 +23,7 @@ from typing import Final, Literal
 from checkpoint import abilities
 from checkpoint.criu import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
+from checkpoint.native import restorer
 from checkpoint.paths import data_dir
 
 Status = Literal["ok", "warn", "fail"]
@@ -68,6 +69,7 @@ def checks(folder: Path) -> list[tuple[str, Callable[[], Finding]]]:
         ("criu", _criu),
         ("compiler", _compiler),
         ("native", _native_tracer),
+        ("restorer", _direct_restorer),
         ("valgrind", _valgrind),
         ("pin", _pin),
         ("work folder", lambda: _space(folder)),
@@ -210,6 +212,14 @@ def _native_tracer() -> Finding:
         remedy = "install the package iced-x86 into this Python environment, or run scripts/install"
         return _fail(ToolMissing, f"its decoder does not load: {error}", remedy)
     return _ok(f"built in (decoder: iced-x86 {version('iced-x86')})")
+
+
+def _direct_restorer() -> Finding:
+    try:
+        path = restorer()
+    except ToolMissing as error:
+        return _fail(ToolMissing, f"the direct restorer cannot be built: {error}", "install gcc")
+    return _ok(f"built for probes to carry, {path.stat().st_size} bytes; restores phases as any user")
 
 
 def _valgrind() -> Finding:

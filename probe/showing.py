@@ -119,6 +119,8 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
         f"errors          selection {_percent(d['errors']['selection'], 2)} "
         f"(held out {_percent(d['errors']['selection_held_out'], 2)}), "
         f"restore {_percent(d['errors']['restore'], 2)} in the median",
+        f"any user        {sum(1 for p in d['phases'] if not p['only_criu'])} of {len(d['phases'])} phases can be "
+        "restored without root and CRIU",
         f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",
     ]
     for line in lines:

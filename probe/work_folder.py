@@ -18,7 +18,7 @@ from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, WorkFo
 
 T = TypeVar("T")
 
-STAGES = ("trace", "reference", "validate", "select", "capture", "reduce")
+STAGES = ("trace", "reference", "validate", "select", "capture", "reduce", "flatten")
 
 _STATE = "state.json"
 _LOCK = "lock"

@@ -49,10 +49,10 @@ def _processes() -> dict[int, str]:
     return found
 
 
-def _mounts() -> set[str]:
-    """Mount points below the tests' folders."""
+def _mounts(base: Path) -> set[str]:
+    """Mount points below this session's folder."""
     points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return {point for point in points if "pytest-of-" in point}
+    return {point for point in points if point.startswith(f"{base}/")}
 
 
 def _locks() -> set[str]:
@@ -75,7 +75,7 @@ def _descriptors() -> dict[str, str]:
 def _left(temporary: Path) -> dict[str, object]:
     return {
         "processes": _processes(),
-        "mounts": _mounts(),
+        "mounts": _mounts(temporary.parent),
         "locks": _locks(),
         "temporary files": {entry.name for entry in temporary.iterdir()},
         "shared memory": {entry.name for entry in Path("/dev/shm").iterdir()},

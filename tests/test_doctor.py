@@ -20,7 +20,7 @@ from probe.doctor import Repair, examine, exit_code, fix, report_json, run_docto
 from probe.machine import Finding, checks
 
 NAMES = [
-    "kernel", "privileges", "ptrace", "aslr", "namespaces", "userfaultfd", "criu", "compiler", "native",
+    "kernel", "privileges", "ptrace", "aslr", "namespaces", "userfaultfd", "criu", "compiler", "native", "restorer",
     "valgrind", "pin", "work folder", "data folder", "load", "governor",
 ]  # fmt: skip
 

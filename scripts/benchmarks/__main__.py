@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 import counter_page  # noqa: E402
+import emulated  # noqa: E402
 import extras  # noqa: E402
 import report  # noqa: E402
 from measure import measure  # noqa: E402
@@ -72,6 +73,9 @@ def save(record: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument(
+        "what", nargs="?", choices=["nodes"], help="nodes: the probes made before, on the emulated node"
+    )
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
     parser.add_argument("--repeat", type=int, default=5, help="repeats of every phase in `probe run`")
@@ -83,6 +87,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.packages:
         print("\n".join(sorted({b.package for b in (QUICKSTART, *PACKAGED)})))
+        return
+    if arguments.what == "nodes":
+        names = arguments.programs.split(",") if arguments.programs else [b.name for b in EVERYTHING]
+        for record in emulated.run(names, HERE, arguments.full_runs):
+            save(record)
+            print(report.emulated(record), flush=True)
         return
     if not arguments.report:
         run(arguments)

@@ -169,14 +169,29 @@ def _direct_bars(found: Sequence[tuple[str, Record]]) -> list[str]:
         return []
     phases, possible = (sum(d[k] for _, d in found) for k in ("phases", "possible"))
     over = {name: sum(abs(e) > DIRECT_WORST_BAR for e in d["region_errors"]) for name, d in found}
+    over_names = ", ".join(f"{name} {count}" for name, count in over.items() if count)
     late, slower = (sum(d[k] for _, d in found) for k in ("restore_over_bar", "slower_than_criu"))
     median, worst = statistics.median(errors), max(errors)
     rows = [
-        (median <= DIRECT_MEDIAN_BAR, f"direct against CRIU, region time, median within {DIRECT_MEDIAN_BAR:.0%}", f"{median:.2%}"),
+        (median <= DIRECT_MEDIAN_BAR, f"direct against CRIU, region time, median within {DIRECT_MEDIAN_BAR:.0%}",
+         f"{median:.2%}"),
         (worst <= DIRECT_WORST_BAR, f"the same, worst within {DIRECT_WORST_BAR:.0%}",
-         f"{worst:.1%}; over in {sum(over.values())} of {len(errors)} phases: { {n: c for n, c in over.items() if c} }"),
+         f"{worst:.1%}; over in {sum(over.values())} of {len(errors)} phases: {over_names or 'none'}"),
         (possible >= DIRECT_SHARE_BAR * phases, "phases that direct can restore", f"{possible} of {phases}"),
         (not late, "direct restore within 20 ms + 1 ms per 2 MB", f"{late} of {possible} phases over"),
         (not slower, "never slower than CRIU", f"{slower} of {possible} phases slower"),
     ]  # fmt: skip
     return [f"{'  met' if met else 'SHORT'}  {what}: {said}" for met, what, said in rows]
+
+
+def emulated(record: Record) -> str:
+    """One line about a probe on the emulated node."""
+    if "failure" in record:
+        return f"{record['name']}: FAILED: {record['failure']}"
+    p, errors = record["prediction"], record["errors"]
+    return (
+        f"{record['name']}: {record['restored']} of {record['phases']} phases restored, predicted {p['seconds']:.2f} s "
+        f"({p['low']:.2f} to {p['high']:.2f}), measured {statistics.median(record['full']):.2f} s; "
+        + ", ".join(f"{name} {_percent(value)} %" for name, value in errors.items())
+        + f"; 95 % {'holds' if record['held'] else 'DOES NOT HOLD'}; restore {record['restore_median'] * 1e3:.0f} ms"
+    )

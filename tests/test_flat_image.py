@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flat phase image: the same layout in Python and C, what goes in comes out, and damage is seen."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint import flat_image
+from checkpoint.errors import ProbeFileDamaged
+from checkpoint.flat_image import FlatImage, Header, Mapping, OpenDescriptor, Run, decode, encode
+
+SOURCES = Path(flat_image.__file__).with_name("restorer")
+C_NAMES = {
+    "Table": "table", "Mapping": "mapping", "Run": "run", "Patch": "patch", "OpenDescriptor": "descriptor",
+    "Action": "sigaction_entry", "Registers": "registers", "Layout": "mm", "Limit": "limit", "Timer": "timer",
+    "Header": "header", "Report": "report",
+}  # fmt: skip
+
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+names = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@st.composite
+def images(draw: st.DrawFn) -> FlatImage:
+    image = FlatImage(Header(park=draw(u64), umask=draw(u32), xstate=draw(u64)))
+    image.header.registers.ip = draw(u64)
+    image.mappings = [Mapping(*row) for row in draw(st.lists(st.tuples(*[u64] * 4, *[u32] * 4), max_size=5))]
+    image.runs = [Run(a, n) for a, n in draw(st.lists(st.tuples(u64, st.integers(1, 1000)), max_size=5))]
+    image.patches = [(a, bytes([b]) * 4096) for a, b in draw(st.lists(st.tuples(u64, st.integers(0, 255)), max_size=2))]
+    image.descriptors = [OpenDescriptor(n, k) for n, k in draw(st.lists(st.tuples(u32, u32), max_size=5))]
+    for name in ("stamps", "touch_order", "calls"):
+        setattr(image, name, draw(st.lists(u64, max_size=5)))
+    for name in ("files", "written", "opened"):
+        setattr(image, name, draw(st.lists(names, max_size=4)))
+    image.header.cwd = image.string(draw(names))
+    return image
+
+
+def parts(image: FlatImage) -> dict[str, object]:
+    found: dict[str, object] = {n: [bytes(r) for r in getattr(image, n)] for n in ("mappings", "runs", "descriptors")}
+    found |= {n: getattr(image, n) for n in ("stamps", "touch_order", "calls", "files", "written", "opened", "patches")}
+    header = image.header
+    return found | {"fields": (header.park, header.umask, header.xstate, header.registers.ip)}
+
+
+def string(image: FlatImage, offset: int) -> bytes:
+    return bytes(image.strings[offset : image.strings.index(b"\0", offset)])
+
+
+@given(images())
+@settings(max_examples=60)
+def test_what_is_written_is_read(image: FlatImage, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("flat") / "direct.img"
+    path.write_bytes(encode(image))
+    back = decode(path)
+    assert parts(back) == parts(image)
+    assert string(back, back.header.cwd) == string(image, image.header.cwd)
+    assert back.header.pages == sum(run.pages for run in image.runs)
+    assert encode(image) == path.read_bytes()
+
+
+def small() -> bytes:
+    image = FlatImage(Header(park=1 << 44))
+    image.mappings, image.runs = [Mapping(4096, 8192)], [Run(4096, 1)]
+    image.files, image.stamps = ["/bin/true"], [4096]
+    image.header.cwd = image.string("/")
+    return encode(image)
+
+
+def test_an_image_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    data, path = small(), tmp_path / "direct.img"
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(ProbeFileDamaged):
+            decode(path)
+    path.write_bytes(data + b"\0")
+    with pytest.raises(ProbeFileDamaged):
+        decode(path)
+
+
+def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
+    data, path = small(), tmp_path / "direct.img"
+    for at in range(0, len(data), 3):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :])
+        with pytest.raises(ProbeFileDamaged):
+            decode(path)
+
+
+def test_another_version_is_named(tmp_path: Path) -> None:
+    path, data = tmp_path / "direct.img", bytearray(small())
+    data[Header.version.offset] = 2
+    path.write_bytes(data)
+    with pytest.raises(ProbeFileDamaged, match="version 2 is unknown, this program reads 1"):
+        decode(path)
+
+
+def test_an_image_too_large_for_the_restorer_is_not_made() -> None:
+    image = FlatImage(Header())
+    image.patches = [(0, bytes(flat_image.MAX_BYTES))]
+    with pytest.raises(ValueError, match="at most"):
+        encode(image)
+
+
+def test_the_structures_are_those_of_the_restorer(tmp_path: Path) -> None:
+    lines = []
+    for structure in flat_image.STRUCTURES:
+        name = f"struct {C_NAMES[structure.__name__]}"
+        lines.append(f'printf("{structure.__name__} %zu\\n", sizeof({name}));')
+        lines += [
+            f'printf("{structure.__name__}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));'
+            for field in structure._fields_
+        ]
+    source = tmp_path / "layout.c"
+    source.write_text(
+        '#include <stddef.h>\n#include <stdio.h>\n#include "image.h"\nint main(void) {' + "\n".join(lines) + "}\n"
+    )
+    subprocess.run(["cc", "-Wall", "-Werror", f"-I{SOURCES}", "-o", tmp_path / "layout", source], check=True)
+    said = subprocess.run([tmp_path / "layout"], check=True, capture_output=True, text=True).stdout
+    ours = []
+    for structure in flat_image.STRUCTURES:
+        ours.append(f"{structure.__name__} {ctypes.sizeof(structure)}")
+        ours += [f"{structure.__name__}.{f[0]} {getattr(structure, f[0]).offset}" for f in structure._fields_]
+    assert said.split("\n")[:-1] == ours
+
+
+def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
+    kinds = {
+        f"{'SAME_AS' if n == 'SAME_AS' else 'OPEN_' + n}": v for n, v in vars(flat_image.Kind).items() if n.isupper()
+    }
+    options = {n: v for n, v in vars(flat_image.Option).items() if n.isupper()}
+    expected = {**kinds, **options, "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSION,
+                "IMAGE_MAX": flat_image.MAX_BYTES, "USER_END": flat_image.USER_END, "PARK_IMAGE": flat_image.PARK_ROOM,
+                "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS}  # fmt: skip
+    source = tmp_path / "numbers.c"
+    body = "".join(f'printf("{name} %lu\\n", (unsigned long)({name}));\n' for name in expected)
+    source.write_text(f'#include <stdio.h>\n#include "restorer.h"\nint main(void) {{{body}}}\n')
+    subprocess.run(["cc", f"-I{SOURCES}", "-o", tmp_path / "numbers", source], check=True)
+    said = subprocess.run([tmp_path / "numbers"], check=True, capture_output=True, text=True).stdout
+    assert dict(line.split() for line in said.splitlines()) == {name: str(value) for name, value in expected.items()}
