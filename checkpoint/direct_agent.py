@@ -76,7 +76,8 @@ def limit(kind: int, most: int) -> None:
 def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
     """In a forked child: turn into the restorer, which turns into the phase. Returns only by raising OSError."""
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # A timer or a stray signal must not run the phase's handlers before the phase is whole; its own mask comes last.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     if spec["cpu"] is not None:
         os.sched_setaffinity(0, {spec["cpu"]})
     passed = [

@@ -256,6 +256,8 @@ def _descriptors(
             found.kind, found.file = Kind.SAME_AS, first[item.file_id]
         elif file.path in outputs:
             found.kind, found.file = Kind.OUTPUT, list(outputs).index(file.path)
+        elif stat.S_ISDIR(file.mode) and file.position:
+            raise NotFlat([f"the folder {file.path}, open in the middle of being listed"])
         elif not stat.S_ISREG(file.mode):
             found.kind, found.path = Kind.PATH, flat.string(file.path)
         elif file.writable:
