@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.agent_process import AgentProcess
+from checkpoint.direct_agent import may_have_private_view
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeError, ProbeFileDamaged, StorageError
-from checkpoint.flat_image import NAME, FlatImage, Option, decode
+from checkpoint.flat_image import NAME, FlatImage, Kind, Option, decode
 from checkpoint.images import read_checkpoint
 from checkpoint.restore import RESTORE_SECONDS, RegionTime, RestoreJob, region_limit, region_time
 
@@ -23,8 +24,14 @@ _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
 """Bytes of address space that a phase may take beyond twice what it had at capture."""
 _FILE_SLACK = 1 << 30
-_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
+_CLONE_NEWNS, _CLONE_NEWPID = 0x20000, 0x20000000
 _LANDLOCK_CREATE_RULESET = 444
+
+# Loaded before anything is forked.
+_libc = ctypes.CDLL(None, use_errno=True)
+_AGENT_SECONDS = 120.0
+"""What copying the files that a phase writes, and making its view, may take on top."""
+_WRITES_CONFINED, _CALLS_FILTERED = 1, 2
 _FILTER_SECONDS = 2e-7
 """What a system call filter costs a call at most; measured, with the filter's answers cached by the kernel: 4e-8."""
 _FILTER_SHARE = 0.001
@@ -61,18 +68,23 @@ class DirectAgent:
         images = read_checkpoint(job.images)
         path = job.images / NAME
         if not path.is_file():
-            raise DirectRefused(f"phase {job.phase}: the probe holds no image of it for the direct restorer")
+            raise DirectRefused(
+                f"phase {job.phase}: it is for CRIU alone (`probe show --json` says why: only_criu); run the command "
+                "as root with --restorer criu"
+            )
         self._flat = decode(path)
         if self._flat.header.pages != images.pages:
             raise ProbeFileDamaged(f"phase {job.phase}: {path} is of another checkpoint; build the probe again")
         self._job = job
+        self.warnings: set[str] = set()
+        """What could not be kept from the phase on this node."""
         self._limit = region_limit(job)
         self._cleanup = contextlib.ExitStack()
         with self._cleanup:
             name = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch))
-            spec = direct_spec(job, self._flat, images.pages_image, restorer, Path(name), cpu) | {
-                "option_bits": _options(job, self._flat, confinement or Confinement(), touch_in_order)
-            }
+            spec = direct_spec(job, self._flat, images.pages_image, restorer, Path(name), cpu)
+            self._wanted = _options(job, self._flat, spec["private_view"], confinement or Confinement(), touch_in_order)
+            spec["option_bits"] = self._wanted
             # As root, in namespaces of its own, as CRIU's: its process numbers are nobody else's.
             private = os.geteuid() == 0 and may_unshare(_CLONE_NEWNS | _CLONE_NEWPID)
             self._agent = self._cleanup.enter_context(AgentProcess(_AGENT, spec, private=private))
@@ -84,12 +96,20 @@ class DirectAgent:
         Raises DirectRefused; PhaseFailed (signal, time-out, order), StorageError, NodeUnfit.
         """
         self._agent.order()
-        line = self._agent.answer(self._limit + RESTORE_SECONDS)
+        line = self._agent.answer(self._limit + RESTORE_SECONDS + _AGENT_SECONDS)
         if line is None:
             raise PhaseFailed(f"phase {self._job.phase}: the restore agent ended without an answer")
         if line.get("status") in ("direct", "crashed", "node"):
             raise _refusal(self._job, self._flat, line)
+        if line.get("status") == "ok":
+            self._note_missing(int(line["confined"]))
         return region_time(self._job, line)
+
+    def _note_missing(self, confined: int) -> None:
+        if self._wanted & Option.CONFINE_WRITES and not confined & _WRITES_CONFINED:
+            self.warnings.add("this kernel has no landlock: nothing but its permissions keeps a phase from files here")
+        if self._wanted & Option.NO_NETWORK and not confined & _CALLS_FILTERED:
+            self.warnings.add("this kernel takes no system call filter: phases are not kept from the network")
 
     def close(self) -> None:
         self._cleanup.close()
@@ -129,7 +149,7 @@ def direct_spec(
         "start": job.start_event,
         "end": job.end_event,
         "cpu": cpu,
-        "private_view": _private_view(job, flat),
+        "private_view": _private_view(job, flat, scratch),
         "folders": [[path, None] for path in job.folders],
         # Files that it reads are shown by themselves: through the overlay each read would take a fifth longer.
         "binds": [*map(list, job.binds), *([path, path] for path in flat.files if path not in shown)],
@@ -152,21 +172,20 @@ def may_unshare(flags: int) -> bool:
     """Whether this process may make namespaces of these kinds (CLONE_NEW*)."""
     pid = os.fork()
     if not pid:
-        os._exit(int(ctypes.CDLL(None).unshare(flags) != 0))
+        os._exit(int(_libc.unshare(flags) != 0))
     return os.waitpid(pid, 0)[1] == 0
 
 
 def landlock_version() -> int:
     """Version of landlock in this kernel, 0 where there is none."""
-    return max(0, int(ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
+    return max(0, int(_libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
 
 
-def _private_view(job: RestoreJob, flat: FlatImage) -> bool:
+def _private_view(job: RestoreJob, flat: FlatImage, scratch: Path) -> bool:
     """Whether the phase gets a view of the files of its own: where it uses paths, or where nothing else keeps root
     from the node's files. Raises DirectRefused where it needs one and cannot have it."""
-    root = os.geteuid() == 0
-    wanted = needs_private_view(flat) or (root and not landlock_version())
-    if not wanted or may_unshare(_CLONE_NEWNS if root else _CLONE_NEWNS | _CLONE_NEWUSER):
+    wanted = needs_private_view(flat) or (os.geteuid() == 0 and not landlock_version())
+    if not wanted or may_have_private_view(str(scratch)):
         return wanted
     differing = {path for _, path in job.binds}
     if flat.header.changes_paths:
@@ -180,17 +199,19 @@ def _private_view(job: RestoreJob, flat: FlatImage) -> bool:
     )
 
 
-def _options(job: RestoreJob, flat: FlatImage, confinement: Confinement, touch_in_order: bool) -> int:
-    bits = Option.TOUCH_IN_ORDER * touch_in_order
+def _options(job: RestoreJob, flat: FlatImage, private_view: bool, confinement: Confinement, in_order: bool) -> int:
+    bits = Option.TOUCH_IN_ORDER * in_order
     if confinement.only_recorded:
         if not flat.calls:
             raise DirectRefused(f"phase {job.phase}: its system calls were not recorded when the probe was built")
         bits |= Option.ONLY_RECORDED_CALLS
     elif flat.header.calls_made * _FILTER_SECONDS <= _FILTER_SHARE * job.expected_seconds:
         bits |= Option.NO_NETWORK
-    if not needs_private_view(flat):
+    if not private_view:
         # A private view keeps changes to itself anyway, and the phase may make them at their own paths.
-        bits |= Option.CONFINE_WRITES | Option.ANY_FOLDER
+        bits |= Option.CONFINE_WRITES
+    if not needs_private_view(flat):
+        bits |= Option.ANY_FOLDER
     return bits
 
 
@@ -202,7 +223,7 @@ _STEPS = {
     5: "its flat image is damaged (checksum)",
     6: "its flat image has a table or address out of range",
     7: "the addresses that the restorer wants for itself are taken",
-    8: "reading its pages: the pages image is too short or cannot be read",
+    8: "reading its pages: the pages image, or a copy of a mapped file, is too short or cannot be read",
     9: "removing the old address space",
     10: "opening the copy of {file}",
     11: "mapping {mapping}",
@@ -214,10 +235,13 @@ _STEPS = {
     17: "setting the action of signal {detail}",
     18: "setting limit {detail}",
     19: "entering the working folder {cwd}",
-    20: "opening descriptor {detail}",
+    20: "opening descriptor {detail} ({opened})",
     21: "this processor lacks part {detail} of the extended state that is in use",
     22: "confining it (no_new_privs, landlock or seccomp)",
     23: "starting interval timer {detail}",
+    24: "setting its alternate signal stack or list of robust futexes at {address}",
+    25: "making room for descriptors from {detail} on",
+    26: "starting it: the node does not let the agent execute it, or open what it needs",
 }
 """What the restorer was doing, by its own numbers (enum step)."""
 
@@ -231,7 +255,12 @@ _HINTS = {
     errno.ENOENT: "it does not exist",
     errno.EEXIST: "something is mapped there already",
 }
-_DAMAGED_STEPS, _OTHER_FAILURES = (4, 5, 6), (8,)
+_STEP_HINTS = {
+    (9, errno.EPERM): "this kernel seals its own mappings",
+    (15, errno.EPERM): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or a container's filter forbids it",
+    (15, errno.EINVAL): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or ulimit -d is too low",
+}
+_DAMAGED_STEPS = (4, 5, 6)
 
 
 def _refusal(job: RestoreJob, flat: FlatImage, line: dict[str, Any]) -> ProbeError:
@@ -246,11 +275,11 @@ def _refusal(job: RestoreJob, flat: FlatImage, line: dict[str, Any]) -> ProbeErr
     address, detail = int(line["address"]), int(line["detail_number"])
     what = _STEPS.get(step, f"step {step}").format(
         file=_at(flat.files, detail), mapping=_mapping_name(flat, address), address=hex(address), detail=detail,
-        cwd=_string(flat, flat.header.cwd),
+        cwd=_string(flat, flat.header.cwd), opened=_opened_as(flat, detail),
     )  # fmt: skip
     text = f"{name}: the direct restorer failed {'while ' if what.split()[0].endswith('ing') else 'because '}{what}"
     if number:
-        hint = _HINTS.get(number)
+        hint = _STEP_HINTS.get((step, number), _HINTS.get(number))
         text += f": {os.strerror(number)}" + (f" ({hint})" if hint else "")
     if step in _DAMAGED_STEPS:
         return ProbeFileDamaged(f"{text}; build the probe again")
@@ -267,6 +296,16 @@ def _mapping_name(flat: FlatImage, address: int) -> str:
             of = f" of {_at(flat.files, mapping.file - 1)}" if mapping.file else ""
             return f"{mapping.start:#x}-{mapping.end:#x}{of}"
     return hex(address)
+
+
+def _opened_as(flat: FlatImage, number: int) -> str:
+    for found in flat.descriptors:
+        if found.number == number:
+            if found.kind == Kind.PATH:
+                return _string(flat, found.path)
+            names = {Kind.COPY: flat.files, Kind.WRITTEN: flat.written}.get(found.kind)
+            return _at(names, found.file) if names else "an output"
+    return "unknown"
 
 
 def _string(flat: FlatImage, offset: int) -> str:

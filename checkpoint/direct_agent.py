@@ -30,12 +30,19 @@ Spec = Dict[str, Any]
 
 _PAGE = mmap.PAGESIZE
 _REPORT = struct.Struct("<IIiIQQQQI")
-_FAILED, _RESTORED = 1, 2
+_FAILED, RESTORED = 1, 2
 _FIRST_PASSED = 3
 _CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x20000
 _MS_PRIVATE_ALL = 0x44000
 _PTRACE_TRACEME, _PR_SET_PDEATHSIG = 0, 1
 _EVENT_BYTES = 64
+_ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x40000
+STEP_AGENT = 26
+"""What this file reports when the restorer cannot even be started (enum step)."""
+
+# Loaded before anything is forked.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.personality.argtypes = [ctypes.c_ulong]
 
 
 class Control:
@@ -44,7 +51,7 @@ class Control:
     def __init__(self, stamps: list[int], folder: str) -> None:
         self._stamps = {address: number for number, address in enumerate(stamps)}
         try:
-            self.fd = os.memfd_create("control", 0)
+            self.fd = os.memfd_create("control", os.MFD_CLOEXEC)
         except (AttributeError, OSError):
             self.fd = os.open(os.path.join(folder, "control"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         os.ftruncate(self.fd, _PAGE * (1 + len(stamps)))
@@ -77,7 +84,12 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
     """In a forked child: turn into the restorer, which turns into the phase. Returns only by raising OSError."""
     os.setsid()
     # A timer or a stray signal must not run the phase's handlers before the phase is whole; its own mask comes last.
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    # SIGTRAP is how a tracer learns of execve.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGTRAP})
+    # New mappings then lie where they lay in the captured run: below the place that the kernel chooses at execve.
+    _libc.personality(_libc.personality(_ASK_PERSONALITY) | _ADDR_NO_RANDOMIZE)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if spec["cpu"] is not None:
         os.sched_setaffinity(0, {spec["cpu"]})
     passed = [
@@ -98,7 +110,7 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
         os.execve(spec["restorer"], arguments, {})
     except PermissionError:
         # On a file system that is mounted noexec: from memory.
-        copied = os.memfd_create("restorer", 0)
+        copied = os.memfd_create("restorer", os.MFD_CLOEXEC)
         while data := os.read(program, 1 << 16):
             os.write(copied, data)
         os.execve(copied, arguments, {})
@@ -107,30 +119,33 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
 def launch(spec: Spec, folder: str, control: int, traced: bool = False) -> int:
     """Start the restorer; its process number. `traced`: it waits for its parent to trace it."""
     parent = os.getpid()
+    told = os.dup(control)
     pid = os.fork()
     if pid:
+        os.close(told)
         return pid
     try:
         if traced:
-            ctypes.CDLL(None, use_errno=True).ptrace(_PTRACE_TRACEME, 0, None, None)
+            _libc.ptrace(_PTRACE_TRACEME, 0, None, None)
         become_restorer(spec, folder, control, parent)
-    except OSError as error:
-        os.write(2, ("the restorer cannot be started: %s" % error).encode())
+    except (OSError, AttributeError, ValueError) as error:
+        os.pwrite(told, _REPORT.pack(_FAILED, STEP_AGENT, getattr(error, "errno", None) or 0, 0, 0, 0, 0, 0, 0), 0)
     finally:
         os._exit(126)
 
 
-def time_region(spec: Spec, pid: int, control: Control) -> dict[str, Any]:
+def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
     """Wait for the end of the region; its stamps, or what went wrong."""
     deadline = time.monotonic() + spec["restore_seconds"] + spec["region_seconds"]
     while True:
-        status = wait_for_stop(pid, deadline)
+        status = wait_for_stop(pid, deadline) if time.monotonic() < deadline else None
         progress, step, error, copied, address, detail, restored, confined = control.report()
         if progress == _FAILED:
             return {"status": "direct", "step": step, "errno": error, "address": address, "detail_number": detail}
         if status is None:
-            return {"status": "timeout", "detail": "no region end within %g s" % spec["region_seconds"]}
-        if progress != _RESTORED:
+            what = "no region end" if progress == RESTORED else "not restored"
+            return {"status": "timeout", "detail": "%s within %g s" % (what, spec["region_seconds"])}
+        if progress != RESTORED:
             what = "signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "status %d" % (status >> 8)
             return {"status": "crashed", "detail": what}
         if os.WIFSIGNALED(status):
@@ -150,44 +165,69 @@ def time_region(spec: Spec, pid: int, control: Control) -> dict[str, Any]:
         "warm": start[1] - warm[1],
         "restored": restored,
         "copied": copied,
-        "confined": bool(confined),
+        "confined": confined,
     }
 
 
 def enter_private_view(spec: Spec) -> None:
     """See the node's files with the probe's own on top, and keep all changes to ourselves. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
     flags = _CLONE_NEWNS if user == 0 else _CLONE_NEWUSER | _CLONE_NEWNS
-    if libc.unshare(flags):
+    if _libc.unshare(flags):
         raise OSError(ctypes.get_errno(), "a private view of the files: %s" % os.strerror(ctypes.get_errno()))
     if user:
         maps = (("setgroups", "deny"), ("uid_map", "%d %d 1" % (user, user)), ("gid_map", "%d %d 1" % (group, group)))
         for name, text in maps:
             with open("/proc/self/" + name, "w") as file:
                 file.write(text)
-    libc.mount(None, b"/", None, ctypes.c_ulong(_MS_PRIVATE_ALL), None)
+    if _libc.mount(None, b"/", None, ctypes.c_ulong(_MS_PRIVATE_ALL), None):
+        raise OSError(ctypes.get_errno(), "private mounts: %s" % os.strerror(ctypes.get_errno()))
     prepare(spec)
 
 
-def one_repeat(spec: Spec, number: int) -> dict[str, Any]:
+def may_have_private_view(scratch: str) -> bool:
+    """Whether `enter_private_view` works for this user here: tried, in a child, with nothing to show."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    status = 1
+    try:
+        enter_private_view({"scratch": scratch, "binds": [], "written": [], "folders": []})
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def die_with_parent(parent: int) -> None:
+    """From now on this process ends when `parent`, which forked it, does; at once if that has happened already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def one_repeat(spec: Spec, number: int) -> Dict[str, Any]:
     """Restore and time the phase once."""
     if spec["private_view"]:
         enter_private_view(spec)
     folder = os.path.join(spec["scratch"], "repeat-%d" % number)
     os.mkdir(folder, 0o700)
-    for index, source in enumerate(spec["sources"]):
-        copy = os.path.join(folder, "w%d" % index)
-        shutil.copyfile(source, copy)
-        os.chmod(copy, 0o600)
-    control = Control(spec["stamps"], folder)
     begun = time.monotonic()
-    pid = launch(spec, folder, control.fd)
     try:
-        result = time_region(spec, pid, control)
+        for index, source in enumerate(spec["sources"]):
+            copy = os.path.join(folder, "w%d" % index)
+            shutil.copyfile(source, copy)
+            os.chmod(copy, 0o600)
+        control = Control(spec["stamps"], folder)
+        try:
+            begun = time.monotonic()
+            pid = launch(spec, folder, control.fd)
+            try:
+                result = time_region(spec, pid, control)
+            finally:
+                kill(pid)
+        finally:
+            control.close()
     finally:
-        kill(pid)
-        control.close()
         shutil.rmtree(folder, ignore_errors=True)
     if "restored" in result:
         result["restore_seconds"] = result["restored"] - begun
@@ -195,23 +235,27 @@ def one_repeat(spec: Spec, number: int) -> dict[str, Any]:
     return result
 
 
-def repeat_in_child(spec: Spec, number: int) -> int | None:
-    """One repeat and its line of JSON, in a child where it needs a view of the files of its own."""
+def repeat(spec: Spec, number: int) -> None:
+    """One repeat and its line of JSON; in a child where it needs a view of the files of its own."""
     if not spec["private_view"]:
         print(json.dumps(answer(spec, number)), flush=True)
-        return None
+        return
+    parent = os.getpid()
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
-        return None
+        if os.waitpid(child, 0)[1]:
+            print(json.dumps({"status": "crashed", "detail": "its agent died"}), flush=True)
+        return
+    status = 1
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent(parent)
         print(json.dumps(answer(spec, number)), flush=True)
+        status = 0
     finally:
-        os._exit(0)
+        os._exit(status)
 
 
-def answer(spec: Spec, number: int) -> dict[str, Any]:
+def answer(spec: Spec, number: int) -> Dict[str, Any]:
     try:
         return one_repeat(spec, number)
     except OSError as error:
@@ -226,7 +270,7 @@ def main() -> None:
     threading.Thread(target=pass_orders, args=(orders,), daemon=True).start()
     number = 0
     while orders.get():
-        repeat_in_child(spec, number)
+        repeat(spec, number)
         number += 1
 
 

@@ -31,6 +31,7 @@ from checkpoint.flat_image import (
 )
 from checkpoint.images import CheckpointImages, File, FileKind, Vma, VmaStatus
 from checkpoint.pagemap import PAGE_SIZE
+from checkpoint.program import ADDR_NO_RANDOMIZE
 from checkpoint.protobuf import Message
 from checkpoint.stubs import EVENT_BYTES
 from checkpoint.unsupported import unsupported
@@ -43,6 +44,7 @@ _MADV_HUGEPAGE = 14
 _SIGKILL, _SIGSTOP = 9, 19
 _NO_LIMIT = (1 << 64) - 1
 _NO_EXE = (1 << 32) - 1
+_O_DIRECT = 0o40000
 _PARK_STEP = 1 << 40
 """The park is at a multiple of this: far from where a kernel loads programs, libraries and stacks."""
 _PARK_DISTANCE = 1 << 21
@@ -200,13 +202,18 @@ def _process(flat: FlatImage, images: CheckpointImages) -> None:
     header.robust_list, header.robust_size = thread.integer(1, 0), thread.integer(2, 0)
     header.rseq = rseq.integer(1, 0)
     header.rseq_size, header.rseq_signature = rseq.integer(2, 0), rseq.integer(3, 0)
-    header.personality = task.integer(3)
+    # CRIU 4.1 reads the kernel's hexadecimal number as a decimal one. Every program is captured under this one.
+    header.personality = ADDR_NO_RANDOMIZE
     header.umask = images.umask
     header.no_huge_pages = images.mm.integer(17, 0)
     header.cwd = flat.string(images.files[images.cwd_file_id].path)
-    ctypes.memmove(header.name, images.comm.encode("utf-8", "surrogateescape")[:15], min(len(images.comm), 15))
+    name = images.comm.encode("utf-8", "surrogateescape")[:15]
+    ctypes.memmove(header.name, name, len(name))
     numbers = [n for n in range(1, SIGNALS + 1) if n not in (_SIGKILL, _SIGSTOP)]
-    for number, action in zip(numbers, task.messages(15), strict=False):
+    actions = task.messages(15)
+    if len(actions) != len(numbers):
+        raise NotFlat([f"actions of {len(actions)} signals where {len(numbers)} are known"])
+    for number, action in zip(numbers, actions, strict=True):
         header.actions[number - 1] = Action(*(action.integer(field) for field in (1, 2, 3, 4)))
     limits = [Limit(item.integer(1), item.integer(2)) for item in _part(task, 8).messages(1)]
     for number in range(LIMITS):
@@ -229,8 +236,9 @@ def _processor(header: Header, images: CheckpointImages) -> None:
     if xsave is None:
         header.xstate = _X87 | _SSE
         return
-    # All zero is how a component starts: left out, it is the same, and the processor need not have it.
-    header.xstate = xsave.integer(1) & (_X87 | _SSE)
+    # Both always: without SSE's bit the kernel would load its own MXCSR. Of the others, all zero is how they start:
+    # left out, they are the same, and the processor need not have them.
+    header.xstate = _X87 | _SSE
     for number, name, field, form in _XSAVE_PARTS:
         values = xsave.integers(field)
         if xsave.integer(1) >> number & 1 and any(values):
@@ -249,6 +257,9 @@ def _descriptors(
 ) -> None:
     copies = _Numbered()
     first: dict[int, int] = {}
+    changing = {f.path for d in images.descriptors if (f := images.files[d.file_id]).writable}
+    if both := sorted(changing.intersection(files.names).difference(outputs)):
+        raise NotFlat([f"{both[0]} is mapped and open for writing"])
     for item in sorted(images.descriptors, key=lambda d: d.fd):
         file = images.files[item.file_id]
         found = OpenDescriptor(number=item.fd, flags=file.flags, cloexec=item.flags & 1)
@@ -256,11 +267,14 @@ def _descriptors(
             found.kind, found.file = Kind.SAME_AS, first[item.file_id]
         elif file.path in outputs:
             found.kind, found.file = Kind.OUTPUT, list(outputs).index(file.path)
+        elif file.flags & _O_DIRECT:
+            raise NotFlat([f"{file.path} is open for direct input and output (O_DIRECT)"])
         elif stat.S_ISDIR(file.mode) and file.position:
             raise NotFlat([f"the folder {file.path}, open in the middle of being listed"])
         elif not stat.S_ISREG(file.mode):
             found.kind, found.path = Kind.PATH, flat.string(file.path)
-        elif file.writable:
+        elif file.writable or file.path in changing:
+            # One that only reads it must see what the others write.
             if file.path not in written:
                 raise NotFlat([f"{file.path} is open for writing and was not copied"])
             found.kind, found.file, found.position = Kind.WRITTEN, copies(file.path), _position(file)

@@ -31,6 +31,8 @@ def built(name: str, sources: Sequence[Path], compile_options: Sequence[str]) ->
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
         except FileNotFoundError as error:
             raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
+        except subprocess.TimeoutExpired as error:
+            raise ToolMissing(f"compiling {name} did not end within {_SECONDS} s") from error
         except subprocess.CalledProcessError as error:
             raise ToolMissing(f"compiling {name} failed: {error.stderr.strip()[-2000:]}") from error
         fresh.replace(kept)
@@ -44,7 +46,7 @@ RESTORER_OPTIONS = (
     "-std=c11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-ffreestanding", "-nostdlib", "-static-pie",
     "-fPIE", "-fvisibility=hidden", "-fno-stack-protector", "-fcf-protection=none", "-fno-asynchronous-unwind-tables",
     "-mgeneral-regs-only", "-fno-tree-loop-distribute-patterns", "-fno-jump-tables", "-Wl,-z,noseparate-code",
-    "-Wl,-z,norelro", "-Wl,--build-id=none", "-Wl,--no-dynamic-linker", "-s",
+    "-Wl,-z,norelro", "-Wl,-z,max-page-size=4096", "-Wl,--build-id=none", "-Wl,--no-dynamic-linker", "-s",
 )  # fmt: skip
 
 

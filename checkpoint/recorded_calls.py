@@ -20,24 +20,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from checkpoint.direct import direct_spec
-from checkpoint.direct_agent import Control, enter_private_view, launch
+from checkpoint.direct_agent import RESTORED, Control, die_with_parent, enter_private_view, launch
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat_image import FlatImage
 from checkpoint.ptrace import Registers, ptrace
 from checkpoint.restore import RESTORE_SECONDS, RestoreJob, region_limit
 
-MOST_CALLS = 100_000
-"""Calls watched one by one; a phase that makes more has made those it makes."""
+MOST_CALLS = 500_000
+"""Calls watched one by one. Of a phase that makes more nobody knows which files it uses: it gets a private view."""
 
 _CONT, _GETREGS, _SETOPTIONS, _SYSCALL = 7, 12, 0x4200, 24
 _TRACESYSGOOD, _EXITKILL = 1, 0x100000
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _WALL = 0x40000000
-_RT_SIGRETURN = 15
 _AT_FDCWD = -100
 _LONGEST_PATH = 4096
 _POLL_SECONDS = 0.0005
-_PR_SET_PDEATHSIG = 1
 _LONGEST_ANSWER = 1 << 22
 
 _OPENS = {2: 0, 85: 0, 257: 1, 437: 1}
@@ -50,6 +48,8 @@ _CHANGES = {
 }  # fmt: skip
 """Calls that change files by their paths: truncate, rename, mkdir, unlink, chmod, utimes and so on."""
 _PATH_ARGUMENTS = ("rdi", "rsi")
+_NOT_FILES = ("/proc/", "/sys/", "/dev/")
+"""Each node's own, and rightly so."""
 
 
 @dataclass
@@ -74,9 +74,10 @@ def record_calls(job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, 
     with tempfile.TemporaryDirectory(prefix=f"calls-{job.phase}-", dir=scratch) as name:
         spec = direct_spec(job, flat, pages, restorer, Path(name), None) | {"option_bits": 0}
         reader, writer = os.pipe()
+        parent = os.getpid()
         child = os.fork()
         if not child:
-            _report(job, spec, flat.stamps, Path(name), writer)
+            _report(job, spec, flat.stamps, Path(name), writer, parent)
         os.close(writer)
         with os.fdopen(reader, "rb") as answers:
             text = answers.read(_LONGEST_ANSWER)
@@ -89,22 +90,28 @@ def record_calls(job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, 
     return RecordedCalls(**{**answer, "numbers": set(answer["numbers"])})
 
 
-def _report(job: RestoreJob, spec: dict[str, Any], stamps: list[int], folder: Path, writer: int) -> NoReturn:
+def _report(
+    job: RestoreJob, spec: dict[str, Any], stamps: list[int], folder: Path, writer: int, parent: int
+) -> NoReturn:
     """In a child of its own: watch the phase and write what was found to `writer`."""
-    answer: dict[str, Any] = {}
+    answer: dict[str, Any] = {"failure": "it failed"}
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent(parent)
         enter_private_view(spec)
         for index, source in enumerate(spec["sources"]):
             shutil.copyfile(source, folder / f"w{index}")
         control = Control(stamps, str(folder))
-        pid = launch(spec, str(folder), control.fd, traced=True)
+        watch = _Watch(
+            launch(spec, str(folder), control.fd, traced=True),
+            spec["end"],
+            control,
+            RESTORE_SECONDS + region_limit(job),
+        )
         try:
-            found = _Watch(pid, spec["end"], control, RESTORE_SECONDS + region_limit(job)).run()
+            found = watch.run()
             answer = {**vars(found), "numbers": sorted(found.numbers)}
         finally:
-            os.kill(pid, signal.SIGKILL)
-            _reap(pid)
+            watch.end()
     except _Lost as error:
         answer = {"failure": str(error)}
     except OSError as error:
@@ -118,23 +125,18 @@ class _Lost(Exception):
     """The phase did not come to its region's end."""
 
 
-def _reap(pid: int) -> None:
-    while True:
-        _, status = os.waitpid(pid, _WALL)
-        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-            return
-
-
 class _Watch:
     def __init__(self, pid: int, end: int, control: Control, seconds: float) -> None:
         self._pid, self._end, self._control = pid, end, control
         self._found = RecordedCalls()
-        self._restored = self._inside = False
+        self._restored = self._inside = self._gone = False
         self._path: str | None = None
+        self._made: set[str] = set()
         self._deadline = time.monotonic() + seconds
 
     def run(self) -> RecordedCalls:
-        self._wait()
+        if not os.WIFSTOPPED(self._wait()):
+            raise _Lost(f"it could not be started ({self._said()})")
         ptrace(_SETOPTIONS, self._pid, 0, _TRACESYSGOOD | _EXITKILL)
         deliver = 0
         while True:
@@ -142,20 +144,39 @@ class _Watch:
             status = self._wait()
             deliver = 0
             if not os.WIFSTOPPED(status):
-                raise _Lost("it ended before its region did")
+                raise _Lost(f"it ended before its region did ({self._said()})")
             stopped = os.WSTOPSIG(status)
             if stopped == _SYSCALL_STOP:
                 self._at_call()
             elif stopped == signal.SIGSTOP:
                 if self._control.event(self._end)[0]:
+                    if not self._restored:
+                        raise _Lost("its calls were not seen")
+                    if not self._found.complete:
+                        self._found.changes_paths = True
                     return self._found
             else:
                 deliver = stopped
+
+    def end(self) -> None:
+        """End the phase, if it has not."""
+        if not self._gone:
+            os.kill(self._pid, signal.SIGKILL)
+        while not self._gone:
+            self._note_end(os.waitpid(self._pid, _WALL)[1])
+
+    def _note_end(self, status: int) -> None:
+        self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+
+    def _said(self) -> str:
+        progress, step, error, *_ = self._control.report()
+        return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"
 
     def _wait(self) -> int:
         while True:
             found, status = os.waitpid(self._pid, os.WNOHANG | _WALL)
             if found:
+                self._note_end(status)
                 return status
             if time.monotonic() > self._deadline:
                 raise _Lost("its region did not end")
@@ -167,8 +188,8 @@ class _Watch:
         ptrace(_GETREGS, self._pid, 0, ctypes.addressof(registers))
         number = ctypes.c_long(registers.orig_rax).value
         if not self._restored:
-            # The restorer's own calls come first, and rt_sigreturn is the last of them.
-            self._restored = number == _RT_SIGRETURN
+            # The restorer's own calls come first; the one behind its report is its last, rt_sigreturn.
+            self._restored = self._control.report()[0] == RESTORED
             return
         if number < 0:
             return
@@ -191,6 +212,8 @@ class _Watch:
         if number in _CHANGES:
             found.changes_paths = True
             return
+        if path.startswith(_NOT_FILES):
+            return
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116
         except OSError:
@@ -200,7 +223,8 @@ class _Watch:
             return
         if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
             found.changes_paths = True
-        elif path not in found.opened:
+            self._made.add(path)
+        elif path not in found.opened and path not in self._made:
             found.opened.append(path)
 
     def _path_of(self, number: int, registers: Registers) -> str | None:

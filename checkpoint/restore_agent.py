@@ -12,6 +12,7 @@ namespace takes all its processes along.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -30,7 +31,9 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 Spec = Dict[str, Any]
 
 _EVENT_BYTES = 64
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MNT_DETACH = 1, 0x20, 0x1000, 2
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MNT_DETACH = 1, 0x20, 0x1000, 0x4000, 2
+_LOCKED_FLAGS = 0xE
+"""nosuid, nodev, noexec: in a user namespace a mount keeps those it had."""
 _CLONE_NEWNS, _PIVOT_ROOT = 0x20000, 155
 _KERNEL = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
@@ -62,44 +65,74 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 def bind(source: str, target: str, read_only: bool = False) -> None:
     """Show the file or folder `source` at the path `target`, in this mount namespace only."""
-    mount(source, target, "", _MS_BIND)
+    try:
+        mount(source, target, "", _MS_BIND)
+    except OSError:
+        # In a user namespace what lies below a mount cannot be left out.
+        mount(source, target, "", _MS_BIND | _MS_REC)
     if read_only:
-        mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+        kept = os.statvfs(target).f_flag & _LOCKED_FLAGS
+        mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
 
 
 def mount_points() -> List[Tuple[str, str]]:
     """(path, kind of file system) of all mounts, parents first, each path once."""
     with open("/proc/self/mountinfo") as file:
         rows = [line.split(" - ") for line in file]
-    found = {row[0].split()[4].encode().decode("unicode_escape"): row[1].split()[0] for row in rows}
+    found = {unescaped(row[0].split()[4]): row[1].split()[0] for row in rows}
     return sorted(found.items())
 
 
-def cover(point: str, target: str, layer: str) -> bool:
-    """Show the mount at `point` at `target` too, so that changes go to `layer`; False where it is read-only instead."""
-    try:
-        if not os.path.isdir(point):
-            raise NotADirectoryError(point)
-        upper, work = layer + "u", layer + "w"
-        os.mkdir(upper)
-        os.mkdir(work)
-        # The overlay's own root takes its owner and permission bits from the upper layer.
-        status = os.stat(point)
+def unescaped(text: str) -> str:
+    """A path as mountinfo writes it: blanks and backslashes are three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
+
+
+def overlay(point: str, target: str, layer: str) -> None:
+    """Show the folder `point` at `target`, so that changes go to `layer`. Raises OSError."""
+    if not os.path.isdir(point):
+        raise NotADirectoryError(point)
+    upper, work = layer + "u", layer + "w"
+    os.mkdir(upper)
+    os.mkdir(work)
+    # The overlay's own root takes its owner and permission bits from the upper layer.
+    status = os.stat(point)
+    # It may belong to somebody who does not exist in our user namespace.
+    with contextlib.suppress(OSError):
         os.chown(upper, status.st_uid, status.st_gid)
-        os.chmod(upper, stat.S_IMODE(status.st_mode))
-        paths = [re.sub(r"([\\:,])", r"\\\1", path) for path in (point, upper, work)]
-        mount("overlay", target, "overlay", 0, "lowerdir=%s,upperdir=%s,workdir=%s" % tuple(paths))
-        return True
+    os.chmod(upper, stat.S_IMODE(status.st_mode))
+    paths = [re.sub(r"([\\:,])", r"\\\1", path) for path in (point, upper, work)]
+    mount("overlay", target, "overlay", 0, "lowerdir=%s,upperdir=%s,workdir=%s" % tuple(paths))
+
+
+def cover(point: str, target: str, layer: str) -> List[str]:
+    """Show the mount at `point` at `target` too, read-only or so that changes go to `layer`. Returns what is covered.
+
+    In a user namespace a mount with others below it takes no overlay: then its folders get one each.
+    """
+    try:
+        overlay(point, target, layer)
+        return [target]
     except OSError:
         bind(point, target, read_only=True)
-        return False
+    covered = []
+    if os.path.isdir(point):
+        device = os.stat(point).st_dev
+        for number, name in enumerate(sorted(os.listdir(point))):
+            path = os.path.join(point, name)
+            if os.path.isdir(path) and not os.path.islink(path) and os.stat(path).st_dev == device:
+                with contextlib.suppress(OSError):
+                    overlay(path, os.path.join(target, name), "%s-%d" % (layer, number))
+                    covered.append(os.path.join(target, name))
+    return covered
 
 
-def enter_private_root(scratch: str) -> Set[int]:
+def enter_private_root(scratch: str, folders: List[str]) -> Set[int]:
     """Make a root that looks like this node's and keeps all changes to itself, and enter it.
 
     Every mount but the kernel's own is covered by an overlay whose upper layer is in memory: paths can be added that
     this node does not have, and whatever a phase creates, changes or removes is gone with the mount namespace.
+    An ordinary user's overlay takes changes only below folders of his own: `folders` get one each.
     `scratch` stays as it is, and holds the old root in `old`. Returns the device numbers of what is covered.
     """
     layers, root = os.path.join(scratch, "layers"), os.path.join(scratch, "root")
@@ -107,15 +140,19 @@ def enter_private_root(scratch: str) -> Set[int]:
         os.makedirs(folder, exist_ok=True)
     points = mount_points()
     mount("tmpfs", layers, "tmpfs", 0, "mode=0700,size=256m")
-    covered = set()
+    covered = set()  # type: Set[int]
     for number, (point, kind) in enumerate(points):
         target = root + point.rstrip("/")
         if not os.path.exists(target):
             continue
         if kind in _KERNEL:
             bind(point, target)
-        elif cover(point, target, os.path.join(layers, str(number))):
-            covered.add(os.stat(target).st_dev)
+        else:
+            covered.update(os.stat(path).st_dev for path in cover(point, target, os.path.join(layers, str(number))))
+    for number, folder in enumerate(folders if os.geteuid() else ()):
+        with contextlib.suppress(OSError):
+            overlay(folder, root + folder, os.path.join(layers, "f%d" % number))
+            covered.add(os.stat(root + folder).st_dev)
     bind(scratch, root + scratch)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(_PIVOT_ROOT, root.encode(), (root + scratch + "/old").encode()):
@@ -283,7 +320,7 @@ def prepare(spec: Spec) -> None:
     """Show the files of the phase at their paths, in this mount namespace only. Raises OSError."""
     binds = [(os.path.realpath(source), target) for source, target in spec["binds"]]
     written = [(os.path.realpath(source), target) for source, target in spec["written"]]
-    covered = enter_private_root(spec["scratch"])
+    covered = enter_private_root(spec["scratch"], [folder for folder, _ in spec["folders"]])
     old = os.path.join(spec["scratch"], "old")
     make_room(spec["folders"], [target for _, target in binds + written], covered)
     for source, target in binds:

@@ -69,7 +69,8 @@ def needed_files(
                 found.setdefault(file.path, INPUT)
     copied_somewhere = set(outputs).union(*(copied for _, copied in images))
     for path in opened:
-        if path not in copied_somewhere:
+        # One that the run has removed since is made by the region itself, or the phase fails in its self-check.
+        if path not in copied_somewhere and Path(path).exists():
             found.setdefault(path, INPUT)
     # A library is mapped once with and several times without permission to execute.
     libraries = {m.path for image, _ in images for m in file_mappings(image) if m.prot & 4}

@@ -29,6 +29,7 @@ class MeasuredPhase:
     failure: str = ""
     error: ProbeError | None = None
     restorer: str = CRIU
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,4 +175,5 @@ class _Measured:
         phase = self._phase.job.phase
         if self._error is not None:
             return MeasuredPhase(phase, (), str(self._error), self._error, self._restorer)
-        return MeasuredPhase(phase, tuple(self._times), restorer=self._restorer)
+        warnings = tuple(sorted(self._agent.warnings)) if isinstance(self._agent, DirectAgent) else ()
+        return MeasuredPhase(phase, tuple(self._times), restorer=self._restorer, warnings=warnings)

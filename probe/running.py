@@ -53,6 +53,12 @@ class RunResult:
     phases: tuple[MeasuredPhase, ...]
     prediction: Prediction
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the prediction less trustworthy, or the run less safe; each once."""
+        node = (warning for measured in self.phases for warning in measured.warnings)
+        return tuple(dict.fromkeys([*self.prediction.to_json()["warnings"], *node, *self.manifest.warnings]))
+
     def to_json(self) -> dict[str, Any]:
         """The published form (docs/json.md): keys other tools rely on are never renamed within a version."""
         by_id = {p.id: p for p in self.manifest.phases}
@@ -83,7 +89,7 @@ class RunResult:
             "clock": clock,
             **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
             "phases": phases,
-            "warnings": [*said["warnings"], *self.manifest.warnings],
+            "warnings": list(self.warnings),
         }
 
 

@@ -201,5 +201,5 @@ def print_result(result: RunResult, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for warning in (*p.warnings, *result.manifest.warnings):
+    for warning in result.warnings:
         console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)

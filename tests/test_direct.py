@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
 import random
 import shutil
@@ -29,10 +31,10 @@ from programs import build
 from regions import captured_regions
 
 from checkpoint.criu import find_criu
-from checkpoint.direct import Confinement, DirectAgent, DirectRefused
+from checkpoint.direct import Confinement, DirectAgent, DirectRefused, landlock_version
 from checkpoint.direct_agent import Control, limit
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeFileDamaged
-from checkpoint.flat_image import NAME, Header, Mapping, Run, decode, encode
+from checkpoint.flat_image import NAME, Header, Kind, Mapping, Run, decode, encode
 from checkpoint.flatten import NotFlat, flatten
 from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.native import restorer
@@ -91,7 +93,7 @@ def timed(job: RestoreJob, scratch: Path, **more: object) -> RegionTime:
 
 def test_everything_a_process_has_comes_back(flat_state: RestoreJob, tmp_path: Path) -> None:
     time = timed(flat_state, tmp_path)
-    assert 0 < time.wall < 2 and 0 < time.cpu <= time.wall * 1.1 and 0 < time.restore < 5
+    assert 0 < time.wall < 5 and 0 < time.cpu <= time.wall * 1.1 and 0 < time.restore < 5
 
 
 def test_it_comes_back_again_and_again(flat_state: RestoreJob, tmp_path: Path) -> None:
@@ -101,19 +103,20 @@ def test_it_comes_back_again_and_again(flat_state: RestoreJob, tmp_path: Path) -
 
 
 def test_written_files_are_copies(flat_state: RestoreJob, tmp_path: Path) -> None:
-    copy = Path(flat_state.written[0][0])
+    ((copy, path),) = [(Path(c), Path(p)) for c, p in flat_state.written if p.endswith("/output")]
     before = copy.read_bytes()
     timed(flat_state, tmp_path)
     assert copy.read_bytes() == before == b"before "
-    assert not Path(flat_state.written[0][1]).exists()
+    assert not path.exists()
 
 
-def test_criu_agrees(flat_state: RestoreJob, tmp_path: Path) -> None:
-    assert len(time_phase(flat_state, find_criu(), repeats=1, scratch=tmp_path)) == 1
+def test_criu_agrees(plain: RestoreJob, tmp_path: Path) -> None:
+    assert len(time_phase(plain, find_criu(), repeats=1, scratch=tmp_path)) == 1
 
 
-def test_an_ordinary_user_can(flat_state: RestoreJob, places: Path, tmp_path: Path) -> None:
+def test_an_ordinary_user_can(flat_state: RestoreJob, builds: Path, places: Path, tmp_path: Path) -> None:
     open_to_anybody(places)
+    open_to_anybody(builds)
     tmp_path.chmod(0o777)
     (tmp_path / "scratch").mkdir(mode=0o777)
     (tmp_path / "scratch").chmod(0o777)
@@ -130,7 +133,7 @@ def test_an_ordinary_user_can(flat_state: RestoreJob, places: Path, tmp_path: Pa
             return agent.repeat().wall
 
     open_to_anybody(places)
-    assert 0 < as_nobody(restored) < 2
+    assert 0 < as_nobody(restored) < 5
 
 
 def test_avx_512_registers_live_across_the_start(builds: Path, tmp_path: Path) -> None:
@@ -140,6 +143,17 @@ def test_avx_512_registers_live_across_the_start(builds: Path, tmp_path: Path) -
     (job,) = captured_regions(path, folder=tmp_path / "wide")
     flat = flat_job(job, tmp_path, watched=False)
     assert flat.header.xstate >> 5 & 7 == 7
+    timed(job, tmp_path)
+
+
+def test_avx_registers_live_across_the_start(builds: Path, tmp_path: Path) -> None:
+    """The upper halves of sixteen registers; a frame of the wrong size would lose them without a word."""
+    path = build("wide", builds)
+    if subprocess.run([path, "avx"]).returncode == 3:
+        pytest.skip("this processor has no AVX")
+    (job,) = captured_regions(path, "avx", folder=tmp_path / "wide")
+    flat = flat_job(job, tmp_path, watched=False)
+    assert flat.header.xstate == 7
     timed(job, tmp_path)
 
 
@@ -249,8 +263,11 @@ def test_an_image_made_to_harm_is_refused(
 def test_pages_that_are_missing_are_noticed(plain: RestoreJob, tmp_path: Path) -> None:
     short = tmp_path / "pages"
     short.write_bytes(pages_of(plain).read_bytes()[:-4096])
-    status, progress, step, _ = report_of(flat_bytes(plain), short, tmp_path / "run")
-    assert os.WIFEXITED(status) and progress == FAILED and step in (PAGES, 10)
+    (tmp_path / "run").mkdir()
+    for number, path in enumerate(decode(plain.images / NAME).files):
+        (tmp_path / "run" / str(number)).symlink_to(path)
+    status, progress, step, _ = report_of(flat_bytes(plain), short, tmp_path / "run", stamps=4)
+    assert os.WIFEXITED(status) and (progress, step) == (FAILED, PAGES)
 
 
 def moved(job: RestoreJob, folder: Path) -> RestoreJob:
@@ -277,8 +294,27 @@ def test_an_image_of_another_checkpoint_is_refused(plain: RestoreJob, flat_state
 def test_a_probe_without_a_flat_image_is_for_criu(plain: RestoreJob, tmp_path: Path) -> None:
     job = moved(plain, tmp_path / "images")
     (job.images / NAME).unlink()
-    with pytest.raises(DirectRefused, match="holds no image"):
+    with pytest.raises(DirectRefused, match="for CRIU alone"):
         timed(job, tmp_path)
+
+
+def test_an_image_cannot_have_the_nodes_files_for_writing(flat_state: RestoreJob, tmp_path: Path) -> None:
+    """A copy opened for writing is opened for reading; a path that is no harmless device is refused."""
+    job = moved(flat_state, tmp_path / "images")
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    target.chmod(0o666)
+    flat = decode(job.images / NAME)
+    (opened,) = [d for d in flat.descriptors if d.kind == Kind.PATH and d.number == 0]
+    opened.path, opened.flags = flat.string(str(target)), os.O_RDWR
+    (job.images / NAME).write_bytes(encode(flat))
+    with pytest.raises(DirectRefused, match=f"descriptor 0 \\({target}\\): Permission denied"):
+        timed(job, tmp_path)
+    opened.kind, opened.file = Kind.COPY, len(flat.files)
+    flat.files.append(str(target))
+    (job.images / NAME).write_bytes(encode(flat))
+    timed(job, tmp_path)
+    assert target.read_text() == "precious"
 
 
 # What a node may refuse.
@@ -298,7 +334,7 @@ def test_too_little_address_space_is_named(plain: RestoreJob, tmp_path: Path, mo
     original = checkpoint.direct.direct_spec
 
     def tight(*a: object, **k: object) -> dict[str, object]:
-        return {**original(*a, **k), "memory_bytes": 8 << 20}  # type: ignore[arg-type]
+        return {**original(*a, **k), "memory_bytes": 2 << 20}  # type: ignore[arg-type]
 
     monkeypatch.setattr(checkpoint.direct, "direct_spec", tight)
     with pytest.raises(DirectRefused, match=r"mapping .*Cannot allocate memory.*ulimit -v"):
@@ -308,6 +344,8 @@ def test_too_little_address_space_is_named(plain: RestoreJob, tmp_path: Path, mo
 def test_an_address_below_the_kernels_minimum_is_named(plain: RestoreJob, tmp_path: Path) -> None:
     flat = decode(plain.images / NAME)
     flat.mappings.insert(0, Mapping(4096, 8192, 0, 0, 3, 2, 0, 1))
+    if int(Path("/proc/sys/vm/mmap_min_addr").read_text()) <= 4096:
+        pytest.skip("this machine lets everybody map that")
 
     def as_user() -> tuple[int, int, int, int]:
         return report_of(encode(flat), tmp_path / "pages", tmp_path / "run", stamps=4)
@@ -324,7 +362,7 @@ def test_an_address_below_the_kernels_minimum_is_named(plain: RestoreJob, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(direct_runs, "restorer", lambda: program)
         _status, progress, step, error = as_nobody(as_user)
-    assert (progress, step, error) == (FAILED, 11, 1)
+    assert (progress, step, error) == (FAILED, 11, errno.EPERM)
 
 
 def test_a_file_system_without_execution_is_no_obstacle(plain: RestoreJob, tmp_path: Path) -> None:
@@ -344,7 +382,7 @@ def test_a_file_system_without_execution_is_no_obstacle(plain: RestoreJob, tmp_p
             assert agent.repeat().wall > 0
         # The guard: a plain mapping is refused there.
         with pytest.raises(PermissionError):
-            os.execv(folder / "restorer", ["restorer"])
+            subprocess.run([folder / "restorer"])
     finally:
         ctypes.CDLL(None).umount2(str(folder).encode(), 2)
 
@@ -360,14 +398,17 @@ def test_a_kernel_without_rseq_is_told_to_the_c_library(flat_state: RestoreJob, 
 
 
 def test_a_taken_park_is_named(plain: RestoreJob, tmp_path: Path) -> None:
+    """Put where the kernel puts every program's stack while addresses are not random."""
     flat = decode(plain.images / NAME)
-    flat.header.park = 0x7FFFFFFDE000 - 0x1000000
-    flat.mappings = [m for m in flat.mappings if m.end < flat.header.park]
-    flat.runs, flat.patches, flat.stamps, flat.touch_order = [], [], [], []
-    flat.header.rseq = 0
-    # Somewhere in the stack, whose place is random below the end of user space: made certain by a large one.
-    _status, progress, step, _ = report_of(encode(flat), tmp_path / "none", tmp_path / "run")
-    assert progress == FAILED or step in (0, PARK)
+    flat.header.park = 0x7FFFFFFFF000 - Header.from_buffer_copy(encode(flat)).park_size
+    libc = ctypes.CDLL(None)
+    before = libc.personality(0xFFFFFFFF)
+    libc.personality(before | 0x40000)
+    try:
+        status, progress, step, _ = report_of(encode(flat), pages_of(plain), tmp_path / "run")
+    finally:
+        libc.personality(before)
+    assert os.WIFEXITED(status) and (progress, step) == (FAILED, PARK)
 
 
 # Confinement.
@@ -390,32 +431,75 @@ def test_the_network_is_out_of_reach(builds: Path, tmp_path: Path) -> None:
     assert timed(job, tmp_path).wall > 0
 
 
-def test_nothing_outlives_whoever_asked(flat_state: RestoreJob, tmp_path: Path) -> None:
-    """The agent is killed at many moments; the phase, its child, goes with it every time."""
-    flat = decode(flat_state.images / NAME)
-    for number in range(12):
-        agent = DirectAgent(flat_state, restorer(), scratch=tmp_path)
+def test_nothing_is_written_outside_its_folder(builds: Path, tmp_path: Path) -> None:
+    """Landlock: a phase that was not known to write by paths, and does, is refused by the kernel."""
+    if not landlock_version():
+        pytest.skip("this kernel has no landlock")
+    folder = tmp_path / "paths"
+    folder.mkdir()
+    (folder / "input").write_text("hello")
+    (job,) = captured_regions(build("paths", builds), str(folder / "input"), str(folder / "made"), folder=folder)
+    (folder / "made.moved").unlink(missing_ok=True)
+    flat_job(job, tmp_path, watched=False)
+    with pytest.raises(PhaseFailed, match="exited with status 4"):
+        timed(job, tmp_path)
+    assert not (folder / "made").exists()
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_nothing_outlives_whoever_asked(
+    view: bool, flat_state: RestoreJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent is killed at many moments; the phase, its child, goes with it every time, with no namespace to help."""
+    import checkpoint.direct
+
+    monkeypatch.setattr(checkpoint.direct, "may_unshare", lambda _flags: False)
+    job = moved(flat_state, tmp_path / "images")
+    flat = decode(job.images / NAME)
+    flat.header.changes_paths = view
+    (job.images / NAME).write_bytes(encode(flat))
+    seen = 0
+    for number in range(16):
+        agent = DirectAgent(job, restorer(), scratch=tmp_path)
+        pid = agent._agent._process.pid
         agent._agent.order()
-        time.sleep(0.05 + 0.006 * number)
-        os.kill(agent._agent._process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while not (family := _descendants(pid)) and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        time.sleep(0.002 * number)
+        family |= _descendants(pid)
+        seen += len(family)
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while any(_alive(p) for p in family) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        left = [p for p in family if _alive(p)]
         agent.close()
-    assert flat.header.pages
-    mark = next(m.start for m in flat.mappings)
-    assert not [p for p in _children_named("unusual")], hex(mark)
+        assert not left
+    assert seen >= 16
 
 
-def _children_named(name: str) -> list[int]:
-    found = []
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def _descendants(pid: int) -> set[int]:
+    parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            try:
-                if (folder / "comm").read_text().strip() == name and "Z" not in (folder / "stat").read_text().split()[
-                    2
-                ]:
-                    found.append(int(folder.name))
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                parents[int(folder.name)] = _parent_of(int(folder.name))
+    found: set[int] = set()
+    while more := {p for p, parent in parents.items() if parent in found | {pid}} - found:
+        found |= more
     return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 # Files used by their paths.
@@ -427,7 +511,7 @@ def by_path(builds: Path, tmp_path: Path) -> RestoreJob:
     folder.mkdir()
     (folder / "input").write_text("hello")
     (job,) = captured_regions(build("paths", builds), str(folder / "input"), str(folder / "made"), folder=folder)
-    (folder / "made.moved").unlink()
+    (folder / "made.moved").unlink(missing_ok=True)
     return job
 
 
@@ -455,6 +539,33 @@ def test_a_file_that_is_not_here_comes_from_the_probe(by_path: RestoreJob, tmp_p
     assert timed(job, tmp_path).wall > 0
 
 
+def test_an_ordinary_user_gets_a_view_too(by_path: RestoreJob, builds: Path, tmp_path: Path) -> None:
+    flat_job(by_path, tmp_path)
+    open_to_anybody(builds)
+    code = for_anybody(tmp_path / "code")
+    open_to_anybody(tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o777)
+    (tmp_path / "paths").chmod(0o777)
+    program = tmp_path / "restorer"
+    shutil.copy(restorer(), program)
+    program.chmod(0o755)
+    before = sorted((tmp_path / "paths").iterdir())
+    by_path = replace(by_path, folders=(str(tmp_path / "paths"),))
+
+    def restored() -> float:
+        import checkpoint.direct
+
+        checkpoint.direct._AGENT = code / "checkpoint" / "direct_agent.py"
+        with DirectAgent(by_path, program, scratch=scratch) as agent:
+            agent.repeat()
+            return agent.repeat().wall
+
+    assert as_nobody(restored) > 0
+    assert sorted((tmp_path / "paths").iterdir()) == before
+
+
 def no_namespaces() -> None:
     """As in most containers: a filter refuses unshare."""
     import struct
@@ -477,9 +588,11 @@ def test_a_user_without_namespaces_is_told_what_the_phase_needs(by_path: Restore
     open_to_anybody(tmp_path)
     tmp_path.chmod(0o777)
 
+    program = restorer()
+
     def refused() -> str:
         try:
-            DirectAgent(by_path, restorer(), scratch=tmp_path)
+            DirectAgent(by_path, program, scratch=tmp_path)
         except DirectRefused as error:
             return str(error)
         return "not refused"
@@ -513,15 +626,15 @@ def test_memory_beyond_47_bits_is_refused_by_name(plain: RestoreJob) -> None:
     assert issubclass(DirectRefused, NodeUnfit)
 
 
-def test_a_container_of_sorts(flat_state: RestoreJob, places: Path, tmp_path: Path) -> None:
+def test_a_container_of_sorts(flat_state: RestoreJob, builds: Path, places: Path, tmp_path: Path) -> None:
     """No capabilities, no new privileges, no namespaces, a read-only root, 64 MB of tmpfs to write to."""
     code = for_anybody(tmp_path / "code")
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     shutil.copy(restorer(), tmp_path / "restorer")
     (tmp_path / "restorer").chmod(0o755)
-    open_to_anybody(places)
-    open_to_anybody(tmp_path)
+    for folder in (places, builds, tmp_path):
+        open_to_anybody(folder)
 
     def contained() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -535,14 +648,15 @@ def test_a_container_of_sorts(flat_state: RestoreJob, places: Path, tmp_path: Pa
     def restored() -> float:
         import checkpoint.direct
 
-        with pytest.raises(OSError):
-            (tmp_path / "not").touch()
+        with pytest.raises(OSError) as refused:
+            os.open("/dev/../tmp", os.O_TMPFILE | os.O_WRONLY)
+        assert refused.value.errno == errno.EROFS
         checkpoint.direct._AGENT = code / "checkpoint" / "direct_agent.py"
         with DirectAgent(flat_state, tmp_path / "restorer", scratch=scratch) as agent:
             return agent.repeat().wall
 
     assert python_for_anybody()
-    assert 0 < as_nobody(restored, contained) < 2
+    assert 0 < as_nobody(restored, contained) < 5
 
 
 def test_limits_are_only_lowered() -> None:
@@ -550,10 +664,14 @@ def test_limits_are_only_lowered() -> None:
 
     pid = os.fork()
     if not pid:
-        limit(resource.RLIMIT_CORE, 1 << 40)
-        limit(resource.RLIMIT_CORE, 0)
-        limit(resource.RLIMIT_CORE, 1 << 40)
-        os._exit(resource.getrlimit(resource.RLIMIT_CORE)[1] != 0)
+        wrong = 1
+        try:
+            limit(resource.RLIMIT_CORE, 1 << 40)
+            limit(resource.RLIMIT_CORE, 0)
+            limit(resource.RLIMIT_CORE, 1 << 40)
+            wrong = int(resource.getrlimit(resource.RLIMIT_CORE)[1] != 0)
+        finally:
+            os._exit(wrong)
     assert os.waitpid(pid, 0)[1] == 0
 
 

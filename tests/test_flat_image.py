@@ -54,7 +54,7 @@ def string(image: FlatImage, offset: int) -> bytes:
     return bytes(image.strings[offset : image.strings.index(b"\0", offset)])
 
 
-@given(images())
+@given(image=images())
 @settings(max_examples=60)
 def test_what_is_written_is_read(image: FlatImage, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("flat") / "direct.img"

@@ -202,7 +202,7 @@ for number, lower in (("1", "low"), ("2", "one")):
     options = "lowerdir=%s,upperdir=%s,workdir=%s" % (base / lower, base / f"u{number}", base / f"w{number}")
     mount("overlay", str(base / where), "overlay", 0, options)
 for source, layer in (("low", "a,b:c"), ("one", "b"), ("two", "c")):
-    covered = cover(str(base / source), str(base / "target"), str(base / "layers" / layer))
+    covered = bool(cover(str(base / source), str(base / "target"), str(base / "layers" / layer)))
     try:
         (base / "target" / "file").write_text("changed")
         wrote = True

@@ -56,6 +56,23 @@ static int covered(const struct context *c, u64 start, u64 end)
 	return 1;
 }
 
+/* Whether the restorer can write there while it fills the memory: writable itself, or made so for a run. */
+static int fillable(const struct context *c, u64 start, u64 end)
+{
+	const struct run *all = table_at(c, &c->image->runs);
+	const struct mapping *m = mapping_of(c, start);
+
+	for (; covered(c, start, end) && start < end; start = m->end, m++) {
+		u64 i = 0;
+
+		while (i < c->image->runs.count && (ends(&all[i]) <= m->start || all[i].address >= m->end))
+			i++;
+		if ((m->prot & 3) != 3 && i == c->image->runs.count)
+			return 0;
+	}
+	return start >= end;
+}
+
 static void check_mappings(struct context *c)
 {
 	const struct header *h = c->image;
@@ -92,7 +109,7 @@ static void check_pages(struct context *c)
 		fail(c->report, STEP_TABLE, 0, pages, RUNS);
 	for (u64 i = 0; i < h->patches.count; i++, p++)
 		if (!p->pages || p->pages > h->size / PAGE || !aligned(p->address, p->pages * PAGE) ||
-		    !covered(c, p->address, p->address + p->pages * PAGE) || p->contents < sizeof(*h) ||
+		    !fillable(c, p->address, p->address + p->pages * PAGE) || p->contents < sizeof(*h) ||
 		    p->contents > h->size || p->pages * PAGE > h->size - p->contents)
 			fail(c->report, STEP_TABLE, 0, p->address, PATCHES);
 }
@@ -145,8 +162,9 @@ void check_tables(struct context *c)
 	touched = table_at(c, &h->touch_order);
 	for (u64 i = 0; i < h->touch_order.count; i++)
 		if (!aligned(touched[i], PAGE) || !covered(c, touched[i], touched[i] + PAGE) ||
-		    !(mapping_of(c, touched[i])->prot & PROT_READ))
+		    !(mapping_of(c, touched[i])->prot & PROT_READ) || mapping_of(c, touched[i])->file)
 			fail(c->report, STEP_TABLE, 0, touched[i], TOUCH_ORDER);
-	if (h->rseq && (h->rseq % 32 || h->rseq >= USER_END || !covered(c, h->rseq & ~(PAGE - 1), h->rseq + 32)))
+	if (h->rseq && (h->rseq % 32 || h->rseq >= USER_END || !covered(c, h->rseq & ~(PAGE - 1), h->rseq + 32) ||
+			(mapping_of(c, h->rseq)->prot & 3) != 3))
 		fail(c->report, STEP_TABLE, 0, h->rseq, RSEQ);
 }

@@ -12,6 +12,8 @@
 #define CHANGES_2 (1UL << 13)
 #define CHANGES_3 (1UL << 14)
 #define BENEATH 1
+#define BIND_TCP 1UL
+#define CONNECT_TCP 2UL
 
 #define SECCOMP_SET_MODE_FILTER 1
 /* Without it old kernels switch off speculation, and the phase runs slower than the program would. */
@@ -57,10 +59,11 @@ static void confine_writes(struct context *c)
 {
 	i64 version = CALL3(SYS_landlock_create_ruleset, 0, 0, 1), rules, result, null;
 	u64 changes = CHANGES_1 | (version >= 2 ? CHANGES_2 : 0) | (version >= 3 ? CHANGES_3 : 0);
+	u64 handled[2] = {changes, version >= 4 ? BIND_TCP | CONNECT_TCP : 0};
 
 	if (version < 1)
 		return; /* not in this kernel, or not switched on: the report says so */
-	rules = CALL3(SYS_landlock_create_ruleset, &changes, sizeof(changes), 0);
+	rules = CALL3(SYS_landlock_create_ruleset, handled, version >= 4 ? 16 : 8, 0);
 	null = CALL4(SYS_openat, -100, "/dev/null", O_PATH, 0);
 	result = rules < 0 ? rules : allow_beneath(rules, c->scratch, changes);
 	if (!result && null >= 0)
@@ -72,7 +75,7 @@ static void confine_writes(struct context *c)
 	CALL1(SYS_close, rules);
 	if (null >= 0)
 		CALL1(SYS_close, null);
-	c->report->confined = 1;
+	c->report->confined |= WRITES_CONFINED;
 }
 
 static struct instruction *put(struct instruction *at, u32 code, u32 value, u32 if_true, u32 if_false)
@@ -110,6 +113,7 @@ static void filter_calls(struct context *c, int only_recorded)
 		at = answer(at, SYS_setitimer, RET_ALLOW);
 		at = answer(at, SYS_clock_gettime, RET_ALLOW);
 		at = answer(at, SYS_rt_sigreturn, RET_ALLOW);
+		at = answer(at, SYS_restart_syscall, RET_ALLOW); /* the kernel's own, behind a stop */
 		at = answer(at, SYS_exit_group, RET_ALLOW);
 		at = put(at, RETURN, RET_KILL, 0, 0);
 	} else {
@@ -123,6 +127,8 @@ static void filter_calls(struct context *c, int only_recorded)
 		result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
 	if (result < 0 && only_recorded)
 		fail(c->report, STEP_CONFINE, result, 0, 2);
+	if (result >= 0)
+		c->report->confined |= CALLS_FILTERED;
 }
 
 void confine(struct context *c)

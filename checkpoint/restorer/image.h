@@ -149,6 +149,9 @@ enum step {
 	STEP_STATE,	   /* the processor lacks a part of the state; detail: the part */
 	STEP_CONFINE,	   /* no_new_privs, landlock or seccomp */
 	STEP_TIMER,	   /* detail: which interval timer */
+	STEP_THREAD,	   /* robust list or alternate stack; address */
+	STEP_ROOM,	   /* no room for descriptors; detail: from which number on */
+	STEP_AGENT,	   /* starting the restorer; told by whoever starts it */
 };
 
 /* First page of the control file, which the parent reads; the stamp pages follow it. */
@@ -162,9 +165,12 @@ struct report {
 	u64 address;
 	u64 detail;
 	u64 restored_s, restored_ns; /* CLOCK_MONOTONIC */
-	u32 confined; /* 1: landlock keeps it from writing outside its folder */
+	u32 confined; /* enum confinement */
 	u32 unused;
 };
+
+/* What could be taken away here: changing files outside its folder, system calls. */
+enum confinement { WRITES_CONFINED = 1, CALLS_FILTERED = 2 };
 
 /* Bits of the second argument. */
 enum option { TOUCH_IN_ORDER = 1, ONLY_RECORDED_CALLS = 2, CONFINE_WRITES = 4, NO_NETWORK = 8, ANY_FOLDER = 16 };

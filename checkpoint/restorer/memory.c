@@ -153,18 +153,22 @@ static void fill(struct context *c)
 	u32 small = 2;
 
 	for (; r < last; r++) {
-		while (m->end <= r->address)
-			m++;
-		if (count == VECTORS || m->small != small) {
-			read_vectors(c, v, count, offset);
-			offset += bytes;
-			count = bytes = 0;
-			if (m->small != small)
-				CALL5(SYS_prctl, PR_SET_THP_DISABLE, m->small, 0, 0, 0);
-			small = m->small;
+		/* A run may go on from one mapping into the next. */
+		for (u64 at = r->address, end; at < ends(r); at = end) {
+			while (m->end <= at)
+				m++;
+			end = m->end < ends(r) ? m->end : ends(r);
+			if (count == VECTORS || m->small != small) {
+				read_vectors(c, v, count, offset);
+				offset += bytes;
+				count = bytes = 0;
+				if (m->small != small)
+					CALL5(SYS_prctl, PR_SET_THP_DISABLE, m->small, 0, 0, 0);
+				small = m->small;
+			}
+			v[count++] = (struct vector){at, end - at};
+			bytes += end - at;
 		}
-		v[count++] = (struct vector){r->address, r->pages * PAGE};
-		bytes += r->pages * PAGE;
 	}
 	read_vectors(c, v, count, offset);
 	CALL5(SYS_prctl, PR_SET_THP_DISABLE, c->image->no_huge_pages, 0, 0, 0);

@@ -11,6 +11,7 @@
 #define OSXSAVE (1U << 27)
 #define FRAME_FLAGS 7 /* UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
 #define STATE_OFFSET 0x1000
+#define TILE_DATA 18 /* AMX: only for processes that asked for it */
 
 /* struct rt_sigframe without its first word, the return address, which rt_sigreturn expects popped */
 struct frame {
@@ -56,6 +57,25 @@ static u64 enabled(void)
 }
 
 /*
+ * Bytes of all components that every process has. The kernel of some versions looks for the second magic number right
+ * there, and where it does not find it takes x87 and SSE alone, without a word.
+ */
+static u32 whole_size(void)
+{
+	u64 on = enabled();
+	u32 whole = LEGACY_BYTES + XSAVE_HEADER_BYTES, size, offset, flags;
+
+	for (u32 number = 2; number < 63; number++) {
+		if (!(on >> number & 1) || number == TILE_DATA)
+			continue;
+		cpuid(13, number, &size, &offset, &flags);
+		if (offset + size > whole)
+			whole = offset + size;
+	}
+	return whole;
+}
+
+/*
  * The state as XSAVE would leave it on this processor, with the components in use alone: where a component lies
  * differs between makers, and how long the whole is between models.
  */
@@ -69,7 +89,7 @@ static void put_state(struct context *c, u8 *state)
 		     {5, sizeof(h->opmask), h->opmask},
 		     {6, sizeof(h->zmm_high), h->zmm_high},
 		     {7, sizeof(h->zmm_more), h->zmm_more}};
-	struct software software = {MAGIC_1, 0, h->xstate, LEGACY_BYTES + XSAVE_HEADER_BYTES, {0}};
+	struct software software = {MAGIC_1, 0, h->xstate, whole_size(), {0}};
 	u64 missing = h->xstate & ~enabled(), handled = 3;
 
 	copy(state, h->legacy, LEGACY_BYTES);
@@ -83,13 +103,13 @@ static void put_state(struct context *c, u8 *state)
 		if (size != parts[i].bytes || offset > PARK_IMAGE - PARK_FRAME - STATE_OFFSET - size - sizeof(u32))
 			fail(c->report, STEP_STATE, 0, size, parts[i].number);
 		copy(state + offset, parts[i].from, size);
-		if (offset + size > software.size)
-			software.size = offset + size;
 	}
 	missing |= h->xstate & ~handled;
 	if (missing)
 		fail(c->report, STEP_STATE, 0, 0, (u64)__builtin_ctzl(missing));
 	copy(state + LEGACY_BYTES, &h->xstate, sizeof(h->xstate));
+	if (software.size > PARK_IMAGE - PARK_FRAME - STATE_OFFSET - sizeof(u32))
+		fail(c->report, STEP_STATE, 0, software.size, 0);
 	software.extended_size = software.size + sizeof(u32);
 	copy(state + software.size, &(u32){MAGIC_2}, sizeof(u32));
 	copy(state + SOFTWARE_OFFSET, &software, sizeof(software));

@@ -115,7 +115,8 @@ __attribute__((noreturn, used)) void start(const u64 *stack)
 	c.scratch = SCRATCH_FD;
 	c.control = CONTROL_FD;
 	read_whole(report, STEP_IMAGE, IMAGE_FD, (void *)c.image, h.size);
-	if (checksum(c.image) != c.image->checksum || c.image->size != h.size || c.image->park != h.park)
+	if (c.image->size != h.size || c.image->park != h.park || c.image->park_size != h.park_size ||
+	    checksum(c.image) != c.image->checksum)
 		fail(report, STEP_CHECKSUM, 0, 0, 0);
 	result = CALL6(SYS_mmap, c.park + PARK_REPORT, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, CONTROL_FD, 0);
 	if (result < 0)
@@ -123,17 +124,18 @@ __attribute__((noreturn, used)) void start(const u64 *stack)
 	c.report = (struct report *)(c.park + PARK_REPORT);
 	check_tables(&c);
 
+	if ((u64)(code_end - code_begin) > PARK_REPORT - PARK_CODE)
+		fail(report, STEP_PARK, 0, c.park, 2);
 	copy((void *)(c.park + PARK_CODE), code_begin, (u64)(code_end - code_begin));
 	result = CALL3(SYS_mprotect, c.park + PARK_CODE, PARK_REPORT - PARK_CODE, PROT_READ | PROT_EXEC);
 	if (result < 0)
 		fail(report, STEP_PARK, result, c.park, 1);
 	copy((void *)(c.park + PARK_FRAME), &c, sizeof(c));
 	__asm__ volatile("mov %0, %%rsp\n"
-			 "xor %%ebp, %%ebp\n"
 			 "call *%1\n"
 			 :
 			 : "r"(c.park + PARK_FRAME),
 			   "r"(c.park + PARK_CODE + (u64)((const u8 *)parked - code_begin)), "D"(c.park + PARK_FRAME)
-			 : "memory");
+			 : "memory", "rbx");
 	__builtin_unreachable();
 }

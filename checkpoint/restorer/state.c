@@ -5,6 +5,13 @@
 
 #define RSEQ_NOT_REGISTERED ((u32)-2) /* RSEQ_CPU_ID_REGISTRATION_FAILED */
 
+static int equal(const char *a, const char *b)
+{
+	for (; *a && *a == *b; a++, b++)
+		;
+	return *a == *b;
+}
+
 static void set_layout(struct context *c)
 {
 	i64 result = CALL5(SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, &c->image->mm, sizeof(c->image->mm), 0);
@@ -23,12 +30,28 @@ static void set_thread(struct context *c)
 	if (result < 0)
 		fail(c->report, STEP_SEGMENT, result, h->registers.fs_base, 0);
 	CALL1(SYS_set_tid_address, h->clear_tid);
-	CALL2(SYS_set_robust_list, h->robust_list, h->robust_size);
+	result = h->robust_list ? CALL2(SYS_set_robust_list, h->robust_list, h->robust_size) : 0;
+	if (result < 0)
+		fail(c->report, STEP_THREAD, result, h->robust_list, 0);
 	CALL2(SYS_prctl, PR_SET_NAME, h->name);
 	if (h->rseq && CALL4(SYS_rseq, h->rseq, h->rseq_size, 0, h->rseq_signature) < 0)
 		/* A kernel without rseq: what a C library leaves there when registering failed, so that it asks the
 		 * kernel which processor it runs on. */
 		*(volatile u32 *)(h->rseq + 4) = RSEQ_NOT_REGISTERED;
+}
+
+/* rt_sigreturn sets it too, but would not say that the kernel refused. */
+static void set_alternate_stack(struct context *c)
+{
+	const struct {
+		u64 start;
+		u32 flags, pad;
+		u64 size;
+	} stack = {c->image->stack_pointer, c->image->stack_flags & ~(u32)SS_ONSTACK, 0, c->image->stack_size};
+	i64 result = CALL2(SYS_sigaltstack, &stack, 0);
+
+	if (result < 0)
+		fail(c->report, STEP_THREAD, result, stack.start, stack.size);
 }
 
 static void set_actions(struct context *c)
@@ -74,20 +97,33 @@ static void enter_folder(struct context *c)
 	CALL1(SYS_umask, c->image->umask);
 }
 
+/* A folder or device of the node. Only devices that keep nothing may be written to. */
+static i64 open_path(struct context *c, const char *path, u64 flags)
+{
+	static const char harmless[][10] = {"/dev/null", "/dev/zero", "/dev/full"};
+	int may_write = 0;
+
+	for (u64 i = 0; i < sizeof(harmless) / sizeof(*harmless); i++)
+		may_write |= equal(path, harmless[i]);
+	(void)c;
+	return flags & O_ACCMODE && !may_write ? -EACCES : CALL4(SYS_openat, -100, path, flags, 0);
+}
+
 static i64 open_one(struct context *c, const struct descriptor *d)
 {
 	char text[12];
-	u64 flags = d->flags & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECTORY);
+	u64 flags = d->flags & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECTORY | O_SYNC);
 
 	switch (d->kind) {
 	case OPEN_COPY:
-		return CALL4(SYS_openat, c->copies, copy_name(text, 0, d->file), flags, 0);
+		/* The copy may be the node's own file: an image made to harm shall not get it for writing. */
+		return CALL4(SYS_openat, c->copies, copy_name(text, 0, d->file), flags & (O_NONBLOCK | O_DIRECTORY), 0);
 	case OPEN_WRITTEN:
 		return CALL4(SYS_openat, c->scratch, copy_name(text, 'w', d->file), flags, 0);
 	case OPEN_OUTPUT:
 		return CALL4(SYS_openat, c->scratch, copy_name(text, 'o', d->file), flags | O_CREAT, 0600);
 	default:
-		return CALL4(SYS_openat, -100, string_at(c, d->path), flags, 0);
+		return open_path(c, string_at(c, d->path), flags);
 	}
 }
 
@@ -97,6 +133,11 @@ static void open_descriptors(struct context *c)
 
 	for (i64 fd = 0; fd < INHERITED_END; fd++)
 		CALL1(SYS_close, fd);
+	/* Anything else that we inherited, between and behind our own four. */
+	for (i64 fd = INHERITED_END, last = c->control; fd <= last; fd++)
+		if (fd != c->pages && fd != c->copies && fd != c->scratch && fd != c->control)
+			CALL1(SYS_close, fd);
+	CALL3(SYS_close_range, c->control + 1, ~0U, 0);
 	for (u64 i = 0; i < c->image->descriptors.count; i++, d++) {
 		i64 fd = d->kind == SAME_AS ? (i64)d->file : open_one(c, d), result = fd;
 
@@ -126,7 +167,7 @@ static void make_room(struct context *c)
 	for (u64 i = 0; i < sizeof(ours) / sizeof(*ours); i++) {
 		*ours[i] = CALL3(SYS_fcntl, *ours[i], F_DUPFD, least);
 		if (*ours[i] < 0)
-			fail(c->report, STEP_DESCRIPTOR, *ours[i], 0, least);
+			fail(c->report, STEP_ROOM, *ours[i], 0, least);
 	}
 }
 
@@ -136,6 +177,7 @@ void rebuild_state(struct context *c)
 	set_layout(c);
 	set_thread(c);
 	set_actions(c);
+	set_alternate_stack(c);
 	enter_folder(c);
 	open_descriptors(c);
 	confine(c);
