@@ -72,12 +72,12 @@ def failing(command: Command, tmp_path: Path) -> Command:
 def test_damage_is_found_before_any_restore(kind: str, sample: Sample, failing: Command, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.probe"
     damaged.write_bytes(DAMAGE[kind](sample.path.read_bytes()))
-    said = failing.refused(11, "run", "-q", "--repeat", "1", damaged)
+    said = failing.refused(11, "run", "-q", "--restorer", "criu", "--repeat", "1", damaged)
     assert str(damaged) in said
 
 
 def test_a_whole_probe_comes_to_a_restore(sample: Sample, failing: Command) -> None:
-    failing.refused(9, "run", "-q", "--repeat", "1", sample.path)
+    failing.refused(9, "run", "-q", "--restorer", "criu", "--repeat", "1", sample.path)
 
 
 def test_other_files_are_no_probes(sample: Sample, command: Command, tmp_path: Path) -> None:

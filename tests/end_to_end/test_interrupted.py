@@ -16,7 +16,7 @@ from conftest import MakeProgram, Sample
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
 # Where a stage has children of its own, the signal comes while they are at work.
 CHILD = {"capture": " dump ", "reduce": " restore ", "self-check": " restore "}
-STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "self-check"]
+STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "flatten", "self-check"]
 
 
 def interrupt(command: Command, running: subprocess.Popen[str], stage: str, number: int, times: int = 1) -> list[str]:
@@ -73,10 +73,13 @@ def test_a_build_survives_every_signal_at_every_stage(command: Command, tmp_path
     assert command.json("run", "--repeat", "1", output)["prediction"]["seconds"] > 0
 
 
+@pytest.mark.parametrize("restorer", ["direct", "criu"])
 @pytest.mark.parametrize("sent", [*STATUS])
-def test_a_run_survives_every_signal(sent: int, sample: Sample, command: Command) -> None:
-    running = command.start("run", "--repeat", "200", sample.path)
-    wait_for(lambda: any(" restore " in c for c in command.processes().values()), "a restore")
+def test_a_run_survives_every_signal(sent: int, restorer: str, sample: Sample, command: Command) -> None:
+    running = command.start("run", "--restorer", restorer, "--repeat", "200", sample.path)
+    # Restored directly, a phase has its program's command line from the start.
+    sign = " restore " if restorer == "criu" else f"{sample.argv[0]} "
+    wait_for(lambda: any(sign in c for c in command.processes().values()), "a restore")
     interrupt(command, running, "run", sent)
     # Nothing can remove the folder of a process that was killed; everything else is gone.
     command.nothing_left(files=sent != signal.SIGKILL)

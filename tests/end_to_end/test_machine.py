@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command import Command, criu_script, in_mounts, small_disk
 from conftest import MakeProgram, Sample
+from direct_runs import for_anybody, python_for_anybody
 
 QUICK = ("--interval", "20ms", "--max-phases", "2", "-q")
 
@@ -49,14 +50,30 @@ def test_building_needs_privileges(command: Command, open_folder: Path) -> None:
     assert "root" in said and "sudo" in said
 
 
-def test_running_needs_privileges(command: Command, readable: Path) -> None:
-    assert "root" in command.refused(8, "run", "-q", readable, nobody=True)
+def test_running_with_criu_needs_privileges(command: Command, readable: Path) -> None:
+    assert "root" in command.refused(8, "run", "-q", "--restorer", "criu", readable, nobody=True)
+
+
+@pytest.mark.parametrize("options", [[], ["--restorer", "direct"], ["--only-recorded-calls", "--touch-in-order"]])
+def test_anybody_can_run_a_probe(
+    options: list[str], sample: Sample, command: Command, readable: Path, open_folder: Path
+) -> None:
+    """An ordinary user, and no CRIU on the machine."""
+    code = for_anybody(open_folder / "code")
+    environment = criu_script(open_folder / "none", "exit 127")
+    environment |= {"CODE_FOR_ANYBODY": str(code), "PYTHON_FOR_ANYBODY": python_for_anybody()}
+    result = command.json("run", "--repeat", "2", *options, readable, nobody=True, environment=environment)
+    assert [(p["status"], p["restorer"]) for p in result["phases"]] == [("ok", "direct")] * len(result["phases"])
+    assert 0.5 < result["prediction"]["seconds"] / sample.described["et_ref_seconds"] < 2
+    assert [w for w in result["warnings"] if "landlock" in w or "filter" in w] == []
 
 
 def test_root_without_capabilities(command: Command, sample: Sample) -> None:
     for _ in range(3):  # the namespaces are refused before or after the agent's instructions are written
-        said = command.refused(8, "run", "-q", sample.path, prefix=WITHOUT_CAPABILITIES)
+        said = command.refused(8, "run", "-q", "--restorer", "criu", sample.path, prefix=WITHOUT_CAPABILITIES)
         assert "not permitted" in said
+    done = command("run", "-q", "--repeat", "1", sample.path, prefix=WITHOUT_CAPABILITIES)
+    assert done.returncode == 0, done.stderr
 
 
 def test_tracing_needs_no_privileges(command: Command, open_folder: Path, program: MakeProgram) -> None:
@@ -73,7 +90,9 @@ def test_tracing_needs_no_privileges(command: Command, open_folder: Path, progra
 @pytest.mark.parametrize("action", ["build", "run"])
 def test_no_criu(action: str, sample: Sample, command: Command, tmp_path: Path) -> None:
     arguments = (
-        ["run", sample.path] if action == "run" else ["build", *QUICK, "-o", tmp_path / "out", "--", *sample.argv]
+        ["run", "--restorer", "criu", sample.path]
+        if action == "run"
+        else ["build", *QUICK, "-o", tmp_path / "out", "--", *sample.argv]
     )
     # The folders that are searched besides PATH are empty too.
     prefix = in_mounts(*(f"mount -t tmpfs none {d}" for d in ("/usr/local/sbin",) if Path(d).is_dir()))
@@ -91,7 +110,7 @@ def test_a_failing_criu_is_quoted(sample: Sample, command: Command, tmp_path: Pa
     dumping = criu_script(tmp_path / "dumping", FAILING % "dump")
     restoring = criu_script(tmp_path / "restoring", FAILING % "restore")
     build = ["build", *QUICK, "-o", tmp_path / "out", "--", *sample.argv]
-    for arguments, environment in ((build, dumping), (["run", "-q", sample.path], restoring)):
+    for arguments, environment in ((build, dumping), (["run", "-q", "--restorer", "criu", sample.path], restoring)):
         said = command.refused(9, *arguments, environment=environment)
         assert "Can't lookup mount=42 for fd=7 path=/some/file" in said
         assert "RLIMIT_NOFILE" not in said and "FAILED" not in said

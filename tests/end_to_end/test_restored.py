@@ -19,6 +19,12 @@ from checkpoint.tracee import process_state
 from probe import BuildOptions, SelectionOptions, build
 
 
+@pytest.fixture(params=["direct", "criu"])
+def restorer(request: pytest.FixtureRequest) -> str:
+    """Both ways to restore."""
+    return str(request.param)
+
+
 def renamed(name: str) -> list[str]:
     """A prefix for a node of another name."""
     return ["unshare", "--uts", "sh", "-c", f'echo {name} > /proc/sys/kernel/hostname; exec "$@"', "sh"]
@@ -45,8 +51,8 @@ def changeable(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -
     return built(tmp_path_factory.mktemp("changeable"), program("elsewhere"), "300")
 
 
-def test_a_phase_lives_where_nothing_changed(changeable: Path, command: Command) -> None:
-    assert command("run", "-q", "--repeat", "1", changeable).returncode == 0
+def test_a_phase_lives_where_nothing_changed(changeable: Path, command: Command, restorer: str) -> None:
+    assert command("run", "-q", "--restorer", restorer, "--repeat", "1", changeable).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -59,8 +65,8 @@ def test_a_phase_lives_where_nothing_changed(changeable: Path, command: Command)
         ("exit", ["exited with status 5"]),
     ],
 )
-def test_a_phase_that_dies(how: str, words: list[str], changeable: Path, command: Command) -> None:
-    said = command.refused(12, "run", "-q", "--repeat", "1", changeable, prefix=renamed(how))
+def test_a_phase_that_dies(how: str, words: list[str], changeable: Path, command: Command, restorer: str) -> None:
+    said = command.refused(12, "run", "-q", "--restorer", restorer, "--repeat", "1", changeable, prefix=renamed(how))
     assert re.search(r"phase \d", said)
     assert [w for w in words if w not in said] == []
 
@@ -77,8 +83,8 @@ def processes_of(words: str) -> set[int]:
     return found
 
 
-def test_a_phase_that_is_killed_from_outside(changeable: Path, command: Command) -> None:
-    running = command.start("run", "-q", "--repeat", "1", changeable, prefix=renamed("hang"))
+def test_a_phase_that_is_killed_from_outside(changeable: Path, command: Command, restorer: str) -> None:
+    running = command.start("run", "-q", "--restorer", restorer, "--repeat", "1", changeable, prefix=renamed("hang"))
     killed: set[int] = set()
     while running.poll() is None:
         # Asleep: it has been restored and hangs.
@@ -91,9 +97,11 @@ def test_a_phase_that_is_killed_from_outside(changeable: Path, command: Command)
     assert "was killed by SIGTERM; likely cause: " in said
 
 
-def test_a_hanging_phase_dies_with_the_command(changeable: Path, command: Command) -> None:
+def test_a_hanging_phase_dies_with_the_command(changeable: Path, command: Command, restorer: str) -> None:
     """Nobody is left who would notice a broken pipe: the agent must see that the command has gone."""
-    with command.start("run", "-q", "--repeat", "1", changeable, prefix=renamed("hang")) as running:
+    with command.start(
+        "run", "-q", "--restorer", restorer, "--repeat", "1", changeable, prefix=renamed("hang")
+    ) as running:
         wait_for(lambda: any(process_state(n) == "S" for n in processes_of("/elsewhere\0")), "a restored process")
         running.kill()
     command.nothing_left(files=False)
@@ -109,44 +117,46 @@ def records(path: Path, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_input_is_the_probe_s_own(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+def test_input_is_the_probe_s_own(command: Command, tmp_path: Path, program: MakeProgram, restorer: str) -> None:
     """Standard input at its offset, the working folder, and contents that the node has changed since."""
     records(tmp_path / "records", 90_000)
     (tmp_path / "here").touch()
     path = built(tmp_path, program("records"), stdin=str(tmp_path / "records"))
-    assert command("run", "-q", "--repeat", "2", path).returncode == 0
+    assert command("run", "-q", "--restorer", restorer, "--repeat", "2", path).returncode == 0
     shown = command.json("show", path)
     assert (str(tmp_path / "records"), "input") in {(f["path"], f["purpose"]) for f in shown["files"]}
     (tmp_path / "records").write_text("x" * 64)
     before = fingerprint(tmp_path / "records")
-    assert command("run", "-q", "--repeat", "2", path).returncode == 0
+    assert command("run", "-q", "--restorer", restorer, "--repeat", "2", path).returncode == 0
     assert fingerprint(tmp_path / "records") == before
     (tmp_path / "records").chmod(0o600)
-    assert command("run", "-q", "--repeat", "1", path).returncode == 0
+    assert command("run", "-q", "--restorer", restorer, "--repeat", "1", path).returncode == 0
     (tmp_path / "records").unlink()
-    done = command("run", "-q", "--repeat", "1", path)
+    done = command("run", "-q", "--restorer", restorer, "--repeat", "1", path)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "records").exists()
 
 
 @pytest.mark.slow
-def test_files_the_program_writes_stay_as_they_are(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+def test_files_the_program_writes_stay_as_they_are(
+    command: Command, tmp_path: Path, program: MakeProgram, restorer: str
+) -> None:
     target = tmp_path / "results"
     path = built(tmp_path, program("filewrite"), "200", target)
     for contents in (b"somebody's results\n", b""):
         target.write_bytes(contents)
         target.chmod(0o640)
         before = fingerprint(target)
-        done = command("run", "-q", "--repeat", "3", path)
+        done = command("run", "-q", "--restorer", restorer, "--repeat", "3", path)
         assert done.returncode == 0, done.stderr
         assert fingerprint(target) == before
 
 
 @pytest.mark.slow
-def test_output_stays_out_of_ours(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+def test_output_stays_out_of_ours(command: Command, tmp_path: Path, program: MakeProgram, restorer: str) -> None:
     chatty = program("fileread")
     path = built(tmp_path, chatty, "60")
-    done = command("run", "--repeat", "1", path)
+    done = command("run", "--restorer", restorer, "--repeat", "1", path)
     assert done.returncode == 0
     for line in (done.stdout + done.stderr).splitlines():
         assert not line.startswith(("fileread", "count")), line
@@ -165,36 +175,49 @@ def and_empty(folder: Path) -> list[str]:
     return ["sh", "-c", f'"$@"; status=$?; [ -z "$(ls -A \'{folder}\')" ] || exit 99; exit $status', "sh"]
 
 
-def test_another_program_at_its_path(sample: Sample, command: Command, tmp_path: Path, program: MakeProgram) -> None:
+def test_another_program_at_its_path(
+    sample: Sample, command: Command, tmp_path: Path, program: MakeProgram, restorer: str
+) -> None:
     for name in ("short", "matmul"):
-        done = command("run", "-q", "--repeat", "1", sample.path, prefix=at_path(sample.argv[0], program(name)))
+        done = command(
+            "run",
+            "-q",
+            "--restorer",
+            restorer,
+            "--repeat",
+            "1",
+            sample.path,
+            prefix=at_path(sample.argv[0], program(name)),
+        )
         assert done.returncode == 0, done.stderr
 
 
-def test_another_library_at_its_path(sample: Sample, command: Command, tmp_path: Path) -> None:
+def test_another_library_at_its_path(sample: Sample, command: Command, tmp_path: Path, restorer: str) -> None:
     library = next(f["path"] for f in sample.described["files"] if Path(f["path"]).name.startswith("libm.so"))
     other = tmp_path / "libm"
     other.write_bytes(Path(library).read_bytes() + b"another build")
     other.chmod(0o644)
-    done = command("run", "-q", "--repeat", "1", sample.path, prefix=at_path(library, other))
+    done = command("run", "-q", "--restorer", restorer, "--repeat", "1", sample.path, prefix=at_path(library, other))
     assert done.returncode == 0, done.stderr
 
 
-def test_the_program_is_not_there(sample: Sample, command: Command, tmp_path: Path) -> None:
+def test_the_program_is_not_there(sample: Sample, command: Command, tmp_path: Path, restorer: str) -> None:
     """Neither it nor its folder: the probe's copy is shown there to CRIU alone."""
     folder = Path(sample.argv[0]).parent
     for empty in (folder, folder.parent):
         prefix = in_mounts(f"mount -t tmpfs none '{empty}'")
-        done = command("run", "-q", "--repeat", "1", sample.path, prefix=[*prefix, *and_empty(empty)])
+        done = command(
+            "run", "-q", "--restorer", restorer, "--repeat", "1", sample.path, prefix=[*prefix, *and_empty(empty)]
+        )
         assert done.returncode == 0, done.stderr
 
 
-def test_the_working_folder_is_not_there(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+def test_the_working_folder_is_not_there(command: Command, tmp_path: Path, program: MakeProgram, restorer: str) -> None:
     folder = tmp_path / "inner"
     folder.mkdir()
     path = built(folder, program("nbody"), "120").rename(tmp_path / "moved.probe")
     shutil.rmtree(folder)
-    done = command("run", "-q", "--repeat", "1", path)
+    done = command("run", "-q", "--restorer", restorer, "--repeat", "1", path)
     assert done.returncode == 0, done.stderr
     assert not folder.exists()
 
@@ -205,5 +228,14 @@ def test_a_lesser_processor(sample: Sample, command: Command, tmp_path: Path) ->
     fake.write_text(re.sub(r"\bavx2\b", "", Path("/proc/cpuinfo").read_text()))
     # Asked to restore, it would end with exit status 9.
     environment = criu_script(tmp_path / "criu", 'case " $* " in *" restore "*) exit 1 ;; esac; exec $REAL "$@"')
-    said = command.refused(14, "run", "-q", sample.path, prefix=at_path("/proc/cpuinfo", fake), environment=environment)
+    said = command.refused(
+        14,
+        "run",
+        "-q",
+        "--restorer",
+        "criu",
+        sample.path,
+        prefix=at_path("/proc/cpuinfo", fake),
+        environment=environment,
+    )
     assert "lacks avx2" in said and "--isa" in said
