@@ -209,6 +209,15 @@ def _digest(file: object) -> str:
     return digest.hexdigest()
 
 
+def _status_if_readable(path: Path) -> os.stat_result | None:
+    """Of a regular file that this user may read; None for anything else, and for what lies where he may not go."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK) else None
+
+
 class NodeFiles:
     """The probe's files as this node has them; the probe's own copy stands in for what differs or is missing."""
 
@@ -225,7 +234,7 @@ class NodeFiles:
                 if file.purpose == OUTPUT:
                     continue
                 here = Path(file.path)
-                status = here.stat() if here.is_file() else None
+                status = _status_if_readable(here)
                 differs = status is None or status.st_size != file.size or file_sha256(here) != file.sha256
                 # CRIU compares the permission bits too.
                 if differs or (status and stat.S_IMODE(status.st_mode) != file.mode):

@@ -77,8 +77,8 @@ def test_a_build_survives_every_signal_at_every_stage(command: Command, tmp_path
 @pytest.mark.parametrize("sent", [*STATUS])
 def test_a_run_survives_every_signal(sent: int, restorer: str, sample: Sample, command: Command) -> None:
     running = command.start("run", "--restorer", restorer, "--repeat", "200", sample.path)
-    # Restored directly, a phase has its program's command line from the start.
-    sign = " restore " if restorer == "criu" else f"{sample.argv[0]} "
+    # Restored directly, a phase has the environment that its program had: it is the agent's that is ours.
+    sign = " restore " if restorer == "criu" else "direct_agent.py"
     wait_for(lambda: any(sign in c for c in command.processes().values()), "a restore")
     interrupt(command, running, "run", sent)
     # Nothing can remove the folder of a process that was killed; everything else is gone.
