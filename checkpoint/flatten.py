@@ -7,6 +7,7 @@ What that restorer cannot bring back is refused here, by name: such a phase is f
 from __future__ import annotations
 
 import ctypes
+import os
 import stat
 import struct
 from collections.abc import Collection, Iterator, Sequence
@@ -273,6 +274,7 @@ def _descriptors(
             raise NotFlat([f"the folder {file.path}, open in the middle of being listed"])
         elif not stat.S_ISREG(file.mode):
             found.kind, found.path = Kind.PATH, flat.string(file.path)
+            found.flags |= os.O_DIRECTORY if stat.S_ISDIR(file.mode) else 0
         elif file.writable or file.path in changing:
             # One that only reads it must see what the others write.
             if file.path not in written:

@@ -34,7 +34,7 @@ from checkpoint.criu import find_criu
 from checkpoint.direct import Confinement, DirectAgent, DirectRefused, landlock_version
 from checkpoint.direct_agent import Control, limit
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeFileDamaged
-from checkpoint.flat_image import NAME, Header, Kind, Mapping, Run, decode, encode
+from checkpoint.flat_image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
 from checkpoint.flatten import NotFlat, flatten
 from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.native import restorer
@@ -324,6 +324,20 @@ def test_a_missing_copy_is_named(plain: RestoreJob, tmp_path: Path) -> None:
     library = next(path for path in decode(plain.images / NAME).files if "libc" in path)
     job = replace(plain, binds=[(str(tmp_path / "nowhere"), library)])
     with pytest.raises(DirectRefused, match=f"opening the copy of {library}: No such file"):
+        timed(job, tmp_path)
+
+
+def test_a_folder_that_is_not_here_is_any_folder_to_a_phase_without_paths(plain: RestoreJob, tmp_path: Path) -> None:
+    job = moved(plain, tmp_path / "images")
+    flat = decode(job.images / NAME)
+    flat.header.cwd = flat.string(str(tmp_path / "nowhere"))
+    place = flat.string(str(tmp_path / "nowhere"))
+    flat.descriptors.append(OpenDescriptor(number=9, kind=Kind.PATH, flags=os.O_DIRECTORY, path=place))
+    (job.images / NAME).write_bytes(encode(flat))
+    assert timed(job, tmp_path).wall > 0
+    flat.opened = ["/etc/hostname"]
+    (job.images / NAME).write_bytes(encode(flat))
+    with pytest.raises(DirectRefused, match="No such file"):
         timed(job, tmp_path)
 
 

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,25 @@ def on_node(command: str, data: bytes = b"") -> bytes:
     return done.stdout
 
 
+def line_from_node(command: str, data: bytes) -> dict[str, Any]:
+    """The line of JSON that a command on the node answers `data` with. It ends when its input does, so that comes last.
+
+    Raises ValueError.
+    """
+    with subprocess.Popen([str(NODE), "ssh", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        timer = threading.Timer(SECONDS, process.kill)
+        timer.start()
+        try:
+            process.stdin.write(data)
+            process.stdin.flush()
+            line = process.stdout.readline()
+            process.stdin.close()
+        finally:
+            timer.cancel()
+    return dict(json.loads(line)) if line else {"status": "crashed", "detail": "no answer"}
+
+
 def measure_there(probe: Path) -> dict[str, Any]:
     """Send a probe, restore its phases there REPEATS times in rounds, predict."""
     begun = time.monotonic()
@@ -57,9 +77,7 @@ def measure_there(probe: Path) -> dict[str, Any]:
         for _ in range(REPEATS):
             for phase in phases:
                 if phase.id in specs and phase.id not in failures:
-                    said = json.loads(
-                        on_node("cd probe && python3 -I code/checkpoint/direct_agent.py", specs[phase.id])
-                    )
+                    said = line_from_node(f"cd probe && python3 -I {_AGENT_THERE}", specs[phase.id])
                     try:
                         times[phase.id].append(region_time(_job(phase.id), said))
                     except ProbeError as error:
@@ -70,6 +88,10 @@ def measure_there(probe: Path) -> dict[str, Any]:
             )
             for p in phases
         ]
+    if failed := next((m.failure for m in measured if not m.times), ""):
+        say = f"{sum(1 for m in measured if not m.times)} of {len(measured)} phases failed there: {failed}"
+        if not any(m.times for m in measured):
+            raise ValueError(say)
     prediction = predict_from(manifest, measured, min_coverage=0.0)
     return {
         "argv": list(manifest.argv),
