@@ -154,7 +154,7 @@ PROGRAMS: Mapping[str, Program] = {
     "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
     "state": Program("everything the kernel keeps for a process, unusual, checked in a region", quick=(), status=2),
-    "wide": Program("all AVX-512 registers live across the start of a region; 3 where the CPU has none", quick=()),
+    "wide": Program("vector registers live across the start of a region; 3 where the CPU has none", quick=("avx",)),
     "paths": Program("a region that opens, makes and renames files by their paths", quick=(), status=2),
     # Divergence.
     "random": Program("control flow from time, pid and random bytes, output equal unless 'loud'", steady=False),

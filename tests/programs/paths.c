@@ -14,8 +14,10 @@ __attribute__((noipa)) static void region_end(void) { SITE(site_end); }
 int main(int argc, char **argv)
 {
     char text[16] = "", other[4096];
-    if (argc < 2)
+    if (argc < 2) {
+        puts("paths: INPUT [OUTPUT]");
         return 2;
+    }
     region_warm();
     region_start();
     if (argc > 2 && !strcmp(argv[2], "socket")) {

@@ -68,8 +68,10 @@ static uint64_t now(clockid_t clock)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3)
+    if (argc != 3) {
+        puts("state: INPUT OUTPUT");
         return 2;
+    }
     char folder[4096], text[64];
     int in = open(argv[1], O_RDONLY), same = dup(in), out = open(argv[2], O_RDWR | O_CREAT, 0640);
     int high = dup2(out, HIGH);

@@ -71,5 +71,6 @@ int main(int argc, char **argv)
             return 4;
     }
     region_end();
+    puts("wide: the same");
     return 0;
 }
