@@ -144,7 +144,7 @@ def _move_rip_relative(
 
 def _displacements(distance: npt.NDArray[np.int64]) -> Bytes:
     """Distances as little-endian 32-bit rows; raises OverflowError where one does not fit."""
-    if len(distance) and (distance.max() > 0x7FFFFFFF or distance.min() < -0x80000000):
+    if len(distance) and (np.max(distance) > 0x7FFFFFFF or np.min(distance) < -0x80000000):
         raise OverflowError("a stub lies more than 2 GB from what it refers to")
     return distance.astype("<i4").view(np.uint8).reshape(-1, 4)
 

@@ -138,7 +138,7 @@ def representative(run: Intervals, members: IntArray, options: SelectionOptions)
     chosen = members[run.eligible[members]]
     worked = members[run.work[members] > 0]
     # A stratum with work is estimated per instruction, which a member without work cannot do.
-    if len(worked) and run.work[chosen].max() > 0:
+    if len(worked) and np.max(run.work[chosen]) > 0:
         chosen = chosen[run.work[chosen] > 0]
     centre = run.points[members].mean(axis=0)
     floor = variance_floor(options.resolution) * run.points.shape[1]
@@ -205,8 +205,8 @@ def best_cut(values: FloatArray, weights: FloatArray, eligible: BoolArray) -> fl
     """
     order = np.argsort(values, kind="stable")
     centre = float(np.average(values, weights=weights))
-    v, w, e = values[order] - centre, weights[order], eligible[order].cumsum()
-    mass, first, second = w.cumsum(), (w * v).cumsum(), (w * v * v).cumsum()
+    v, w, e = values[order] - centre, weights[order], np.cumsum(eligible[order])
+    mass, first, second = np.cumsum(w), np.cumsum(w * v), np.cumsum(w * v * v)
     # weight x spread = sqrt(weight x sum of squares), here from running sums on both sides of each gap.
     left = mass[:-1] * second[:-1] - first[:-1] ** 2
     right = (mass[-1] - mass[:-1]) * (second[-1] - second[:-1]) - (first[-1] - first[:-1]) ** 2
@@ -256,7 +256,7 @@ def refine(run: Intervals, labels: IntArray, within: BoolArray, options: Selecti
     Only intervals in `within` are looked at. A prefix of the result is the refinement to fewer strata.
     """
     strata = {int(c): np.flatnonzero((labels == c) & within) for c in np.unique(labels[within])}
-    new = int(labels.max()) + 1
+    new = int(np.max(labels)) + 1
     waiting = {c: next_cut(run, c, members, new, options) for c, members in strata.items()}
     cuts: list[Cut] = []
     while len(strata) < options.max_phases:
