@@ -193,8 +193,8 @@ def test_another_program_at_its_path(
 
 
 def test_another_library_at_its_path(sample: Sample, command: Command, tmp_path: Path, restorer: str) -> None:
-    library = next(f["path"] for f in sample.described["files"] if Path(f["path"]).name.startswith("libm.so"))
-    other = tmp_path / "libm"
+    library = next(f["path"] for f in sample.described["files"] if Path(f["path"]).name.startswith("libc.so"))
+    other = tmp_path / "libc"
     other.write_bytes(Path(library).read_bytes() + b"another build")
     other.chmod(0o644)
     done = command("run", "-q", "--restorer", restorer, "--repeat", "1", sample.path, prefix=at_path(library, other))
