@@ -24,7 +24,15 @@ from typing import Any, Dict
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from checkpoint.restore_agent import kill, pass_orders, prepare, refused, wait_for_stop
+from checkpoint.restore_agent import (
+    ended,
+    kill,
+    pass_orders,
+    prepare,
+    refused,
+    region_times,
+    wait_for_stop,
+)
 
 Spec = Dict[str, Any]
 
@@ -148,25 +156,13 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
         if progress != RESTORED:
             what = "signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "status %d" % (status >> 8)
             return {"status": "crashed", "detail": what}
-        if os.WIFSIGNALED(status):
-            return {"status": "killed", "signal": os.WTERMSIG(status)}
-        if os.WIFEXITED(status):
-            return {"status": "exited", "code": os.WEXITSTATUS(status)}
+        if not os.WIFSTOPPED(status):
+            return ended(status)
         warm, start, end = (control.event(spec[name]) for name in ("warm", "start", "end"))
         if end[0]:
-            break
+            found = {"restored": restored, "copied": copied, "confined": confined}
+            return {**region_times(warm, start, end), **found}
         os.kill(pid, signal.SIGCONT)
-    if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
-        return {"status": "order", "detail": "markers fired out of order"}
-    return {
-        "status": "ok",
-        "wall": end[1] - start[1],
-        "cpu": end[2] - start[2],
-        "warm": start[1] - warm[1],
-        "restored": restored,
-        "copied": copied,
-        "confined": confined,
-    }
 
 
 def enter_private_view(spec: Spec) -> None:

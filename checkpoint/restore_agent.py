@@ -29,6 +29,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 Spec = Dict[str, Any]
+Event = Tuple[bool, float, float]
 
 _EVENT_BYTES = 64
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MNT_DETACH = 1, 0x20, 0x1000, 0x4000, 2
@@ -248,6 +249,20 @@ def kill(pid: int) -> None:
         pass
 
 
+def ended(status: int) -> Dict[str, Any]:
+    """The answer where a phase ended before its region did; `status` as waitpid gives it."""
+    if os.WIFSIGNALED(status):
+        return {"status": "killed", "signal": os.WTERMSIG(status)}
+    return {"status": "exited", "code": os.WEXITSTATUS(status)}
+
+
+def region_times(warm: Event, start: Event, end: Event) -> Dict[str, Any]:
+    """The answer from the three events of a region that has ended."""
+    if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
+        return {"status": "order", "detail": "markers fired out of order"}
+    return {"status": "ok", "wall": end[1] - start[1], "cpu": end[2] - start[2], "warm": start[1] - warm[1]}
+
+
 def time_region(spec: Spec, pid: int, wait: Callable[[int, float], Optional[int]] = wait_for_stop) -> Dict[str, Any]:
     """Let the restored process run to the end of its region; its stamps, or what went wrong.
 
@@ -261,23 +276,13 @@ def time_region(spec: Spec, pid: int, wait: Callable[[int, float], Optional[int]
             status = wait(pid, deadline)
             if status is None:
                 return {"status": "timeout", "detail": "no region end within %g s" % spec["region_seconds"]}
-            if os.WIFSIGNALED(status):
-                return {"status": "killed", "signal": os.WTERMSIG(status)}
-            if os.WIFEXITED(status):
-                return {"status": "exited", "code": os.WEXITSTATUS(status)}
+            if not os.WIFSTOPPED(status):
+                return ended(status)
             warm, start, end = (read_event(memory, spec[name]) for name in ("warm", "start", "end"))
             if end[0]:
-                break
+                return region_times(warm, start, end)
             # The stop that the checkpoint was taken in is reported once more by some kernels.
             os.kill(pid, signal.SIGCONT)
-        if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
-            return {"status": "order", "detail": "markers fired out of order"}
-        return {
-            "status": "ok",
-            "wall": end[1] - start[1],
-            "cpu": end[2] - start[2],
-            "warm": start[1] - warm[1],
-        }
     finally:
         os.close(memory)
 
