@@ -42,6 +42,13 @@ def fingerprint(path: Path) -> tuple[str, int, int]:
     return hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mode, path.stat().st_mtime_ns
 
 
+def test_both_ways_of_restoring_give_the_same_times(sample: Sample) -> None:
+    """Phase by phase, as the self-check measured them by turns; how close, the benchmarks say."""
+    for phase in sample.described["phases"]:
+        assert phase["only_criu"] == ""
+        assert 0.75 < phase["t_ref_direct"] / phase["t_ref"] < 1.33, phase
+
+
 # -- phases that fail
 
 
