@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from checkpoint.agent_process import AgentProcess
 from checkpoint.direct_agent import may_have_private_view
-from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeError, ProbeFileDamaged, StorageError
-from checkpoint.flat_image import NAME, FlatImage, Kind, Option, decode
+from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
+from checkpoint.flat_image import NAME, Confined, FlatImage, Kind, Option, decode
 from checkpoint.images import read_checkpoint
-from checkpoint.restore import RESTORE_SECONDS, RegionTime, RestoreJob, region_limit, region_time
+from checkpoint.restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 
 _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
@@ -31,7 +28,6 @@ _LANDLOCK_CREATE_RULESET = 444
 _libc = ctypes.CDLL(None, use_errno=True)
 _AGENT_SECONDS = 120.0
 """What copying the files that a phase writes, and making its view, may take on top."""
-_WRITES_CONFINED, _CALLS_FILTERED = 1, 2
 _FILTER_SECONDS = 2e-7
 """What a system call filter costs a call at most; measured, with the filter's answers cached by the kernel: 4e-8."""
 _FILTER_SHARE = 0.001
@@ -42,17 +38,11 @@ class DirectRefused(NodeUnfit):
     """The direct restorer cannot restore this phase here; CRIU may."""
 
 
-@dataclass(frozen=True)
-class Confinement:
-    """What a restored phase is kept from. `only_recorded`: every system call that it did not make at build time."""
+class DirectAgent(PhaseAgent):
+    """One phase restored directly. Needs no privilege; DirectRefused where that cannot be done here.
 
-    only_recorded: bool = False
-
-
-class DirectAgent:
-    """One phase, restored directly and timed whenever `repeat` is called. Needs no privilege.
-
-    Nothing is left running after `close`, or after leaving the `with` block.
+    `only_recorded_calls`: end it at the first system call that it did not make at build time. `touch_in_order`: touch
+    its pages in recorded order first.
     """
 
     def __init__(
@@ -62,7 +52,7 @@ class DirectAgent:
         *,
         scratch: Path,
         cpu: int | None = None,
-        confinement: Confinement | None = None,
+        only_recorded_calls: bool = False,
         touch_in_order: bool = False,
     ) -> None:
         images = read_checkpoint(job.images)
@@ -75,50 +65,29 @@ class DirectAgent:
         self._flat = decode(path)
         if self._flat.header.pages != images.pages:
             raise ProbeFileDamaged(f"phase {job.phase}: {path} is of another checkpoint; build the probe again")
-        self._job = job
-        self.warnings: set[str] = set()
-        """What could not be kept from the phase on this node."""
-        self._limit = region_limit(job)
-        self._cleanup = contextlib.ExitStack()
-        with self._cleanup:
-            name = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch))
-            spec = direct_spec(job, self._flat, images.pages_image, restorer, Path(name), cpu)
-            self._wanted = _options(job, self._flat, spec["private_view"], confinement or Confinement(), touch_in_order)
+
+        def start(folder: Path) -> AgentProcess:
+            spec = direct_spec(job, self._flat, images.pages_image, restorer, folder, cpu)
+            self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
             # As root, in namespaces of its own, as CRIU's: its process numbers are nobody else's.
             private = os.geteuid() == 0 and may_unshare(_CLONE_NEWNS | _CLONE_NEWPID)
-            self._agent = self._cleanup.enter_context(AgentProcess(_AGENT, spec, private=private))
-            self._cleanup = self._cleanup.pop_all()
+            return AgentProcess(_AGENT, spec, private=private)
 
-    def repeat(self) -> RegionTime:
-        """Restore the phase once and run it to its region's end.
+        super().__init__(job, scratch, start, _AGENT_SECONDS)
 
-        Raises DirectRefused; PhaseFailed (signal, time-out, order), StorageError, NodeUnfit.
-        """
-        self._agent.order()
-        line = self._agent.answer(self._limit + RESTORE_SECONDS + _AGENT_SECONDS)
-        if line is None:
-            raise PhaseFailed(f"phase {self._job.phase}: the restore agent ended without an answer")
+    def _time(self, line: dict[str, Any]) -> RegionTime:
         if line.get("status") in ("direct", "crashed", "node"):
             raise _refusal(self._job, self._flat, line)
         if line.get("status") == "ok":
             self._note_missing(int(line["confined"]))
-        return region_time(self._job, line)
+        return super()._time(line)
 
     def _note_missing(self, confined: int) -> None:
-        if self._wanted & Option.CONFINE_WRITES and not confined & _WRITES_CONFINED:
+        if self._wanted & Option.CONFINE_WRITES and not confined & Confined.WRITES:
             self.warnings.add("this kernel has no landlock: nothing but its permissions keeps a phase from files here")
-        if self._wanted & Option.NO_NETWORK and not confined & _CALLS_FILTERED:
+        if self._wanted & Option.NO_NETWORK and not confined & Confined.CALLS:
             self.warnings.add("this kernel takes no system call filter: phases are not kept from the network")
-
-    def close(self) -> None:
-        self._cleanup.close()
-
-    def __enter__(self) -> DirectAgent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def needs_private_view(flat: FlatImage) -> bool:
@@ -199,9 +168,9 @@ def _private_view(job: RestoreJob, flat: FlatImage, scratch: Path) -> bool:
     )
 
 
-def _options(job: RestoreJob, flat: FlatImage, private_view: bool, confinement: Confinement, in_order: bool) -> int:
+def _options(job: RestoreJob, flat: FlatImage, private_view: bool, only_recorded: bool, in_order: bool) -> int:
     bits = Option.TOUCH_IN_ORDER * in_order
-    if confinement.only_recorded:
+    if only_recorded:
         if not flat.calls:
             raise DirectRefused(f"phase {job.phase}: its system calls were not recorded when the probe was built")
         bits |= Option.ONLY_RECORDED_CALLS

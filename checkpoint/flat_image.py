@@ -41,6 +41,12 @@ class Option:
     TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, NO_NETWORK, ANY_FOLDER = 1, 2, 4, 8, 16
 
 
+class Confined:
+    """What could be taken away from a phase on a node (enum confinement)."""
+
+    WRITES, CALLS = 1, 2
+
+
 class Table(ctypes.LittleEndianStructure):
     _fields_ = [("offset", _U64), ("count", _U64)]
 

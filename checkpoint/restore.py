@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,37 +96,40 @@ def check_privilege() -> None:
 
 
 class PhaseAgent:
-    """One phase, restored and timed whenever `repeat` is called, by an agent in namespaces of its own.
+    """One phase, restored and timed by an agent whenever `repeat` is called.
 
-    `scratch` is an existing folder for logs and private output files. Nothing is left running or mounted after
-    `close`, or after leaving the `with` block.
+    `scratch` is an existing folder, in which the agent gets one of its own; `start` makes the agent for that one.
+    `extra`: seconds that a repeat may take besides restoring and running. `warnings`: what could not be kept from the
+    phase on this node. Nothing is left running or mounted after `close`, or after leaving the `with` block.
     """
 
-    def __init__(self, job: RestoreJob, criu: Criu, *, scratch: Path, cpu: int | None = None) -> None:
-        check_privilege()
-        # From a pages image that is too short CRIU restores for ever.
-        images = read_checkpoint(job.images)
+    def __init__(
+        self, job: RestoreJob, scratch: Path, start: Callable[[Path], AgentProcess], extra: float = 0.0
+    ) -> None:
         self._job = job
-        self._limit = region_limit(job)
+        self._seconds = region_limit(job) + RESTORE_SECONDS + extra
+        self.warnings: set[str] = set()
         self._cleanup = contextlib.ExitStack()
         with self._cleanup:
-            self._folder = self._cleanup.enter_context(
-                tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch)
-            )
-            spec = _spec(job, images, criu, self._folder, self._limit, cpu)
-            self._agent = self._cleanup.enter_context(AgentProcess(_AGENT, spec))
+            name = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix=f"phase-{job.phase}-", dir=scratch))
+            self._folder = Path(name)
+            self._agent = self._cleanup.enter_context(start(self._folder))
             self._cleanup = self._cleanup.pop_all()
 
     def repeat(self) -> RegionTime:
         """Restore the phase once and run it to its region's end.
 
-        Raises PhaseFailed (signal, time-out, order), CriuError, PrivilegeMissing, NodeUnfit, StorageError.
+        Raises PhaseFailed (signal, time-out, order), PrivilegeMissing, NodeUnfit, StorageError, and what restoring
+        raises besides: CriuError, DirectRefused.
         """
         self._agent.order()
-        line = self._agent.answer(self._limit + RESTORE_SECONDS)
+        line = self._agent.answer(self._seconds)
         if line is None:
             raise PhaseFailed(f"phase {self._job.phase}: the restore agent ended without an answer")
-        return region_time(self._job, line, Path(self._folder))
+        return self._time(line)
+
+    def _time(self, line: dict[str, Any]) -> RegionTime:
+        return region_time(self._job, line, self._folder)
 
     def close(self) -> None:
         self._cleanup.close()
@@ -138,12 +141,27 @@ class PhaseAgent:
         self.close()
 
 
+class CriuAgent(PhaseAgent):
+    """One phase restored by CRIU, in namespaces of its own. Needs root; ProbeFileDamaged for images that do not fit
+    together."""
+
+    def __init__(self, job: RestoreJob, criu: Criu, *, scratch: Path, cpu: int | None = None) -> None:
+        check_privilege()
+        # From a pages image that is too short CRIU restores for ever.
+        images = read_checkpoint(job.images)
+
+        def start(folder: Path) -> AgentProcess:
+            return AgentProcess(_AGENT, _spec(job, images, criu, str(folder), region_limit(job), cpu))
+
+        super().__init__(job, scratch, start)
+
+
 def time_phase(job: RestoreJob, criu: Criu, *, repeats: int, scratch: Path, cpu: int | None = None) -> list[RegionTime]:
     """Restore and run one phase `repeats` times, one after the other. Nothing is left running or mounted.
 
-    Raises as PhaseAgent does; ProbeFileDamaged for images that do not fit together.
+    Raises as CriuAgent does.
     """
-    with PhaseAgent(job, criu, scratch=scratch, cpu=cpu) as agent:
+    with CriuAgent(job, criu, scratch=scratch, cpu=cpu) as agent:
         return [agent.repeat() for _ in range(repeats)]
 
 

@@ -7,13 +7,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.criu import Criu
-from checkpoint.direct import Confinement, DirectAgent, DirectRefused
+from checkpoint.direct import DirectAgent, DirectRefused
 from checkpoint.errors import PhaseFailed, ProbeError
-from checkpoint.restore import PhaseAgent, RegionTime, RestoreJob
+from checkpoint.restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob
 from probe.manifest import CRIU, DIRECT
 
 GROUP_BYTES = 1 << 30
@@ -38,19 +38,19 @@ class Restorers:
 
     direct: Path | None = None
     criu: Criu | None = None
-    confinement: Confinement = field(default_factory=Confinement)
+    only_recorded_calls: bool = False
     touch_in_order: bool = False
 
-    def start(self, restorer: str, job: RestoreJob, scratch: Path, cpu: int | None) -> PhaseAgent | DirectAgent:
-        """An agent for one phase. Raises as PhaseAgent and DirectAgent do."""
+    def start(self, restorer: str, job: RestoreJob, scratch: Path, cpu: int | None) -> PhaseAgent:
+        """An agent for one phase. Raises as CriuAgent and DirectAgent do."""
         if restorer == DIRECT:
             assert self.direct is not None
             return DirectAgent(
-                job, self.direct, scratch=scratch, cpu=cpu, confinement=self.confinement,
+                job, self.direct, scratch=scratch, cpu=cpu, only_recorded_calls=self.only_recorded_calls,
                 touch_in_order=self.touch_in_order,
             )  # fmt: skip
         assert self.criu is not None
-        return PhaseAgent(job, self.criu, scratch=scratch, cpu=cpu)
+        return CriuAgent(job, self.criu, scratch=scratch, cpu=cpu)
 
 
 def measuring_cpu() -> int | None:
@@ -146,7 +146,7 @@ class _Measured:
         self._times: list[RegionTime] = []
         self._error: ProbeError | None = None
         self._cleanup = cleanup
-        self._agent: PhaseAgent | DirectAgent | None = None
+        self._agent: PhaseAgent | None = None
         if phase.unpack is not None:
             cleanup.callback(shutil.rmtree, phase.job.images, ignore_errors=True)
 
@@ -175,5 +175,5 @@ class _Measured:
         phase = self._phase.job.phase
         if self._error is not None:
             return MeasuredPhase(phase, (), str(self._error), self._error, self._restorer)
-        warnings = tuple(sorted(self._agent.warnings)) if isinstance(self._agent, DirectAgent) else ()
+        warnings = tuple(sorted(self._agent.warnings)) if self._agent is not None else ()
         return MeasuredPhase(phase, tuple(self._times), restorer=self._restorer, warnings=warnings)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.criu import find_criu
-from checkpoint.direct import Confinement
 from checkpoint.errors import (
     CriuError,
     NodeUnfit,
@@ -133,9 +132,7 @@ def run(
             report(1.0)
         cpu = measuring_cpu()
         with tempfile.TemporaryDirectory(prefix="probe-run-") as folder, shown.stage("run") as report, away_from(cpu):
-            restorers = _restorers(
-                archive, Path(folder), restorer, Confinement(only_recorded=only_recorded_calls), touch_in_order
-            )
+            restorers = _restorers(archive, Path(folder), restorer, only_recorded_calls, touch_in_order)
             jobs = _jobs(archive, manifest, Path(folder), restorers)
             measured = measure_phases(jobs, restorers, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report)
     try:
@@ -178,7 +175,7 @@ def check_features(manifest: Manifest) -> None:
 
 
 def _restorers(
-    archive: ProbeArchive, folder: Path, wanted: str, confinement: Confinement, touch_in_order: bool
+    archive: ProbeArchive, folder: Path, wanted: str, only_recorded_calls: bool, touch_in_order: bool
 ) -> Restorers:
     """What this user can restore with, of what is wanted. Raises PrivilegeMissing, CriuError where that is nothing."""
     direct = criu = None
@@ -196,7 +193,7 @@ def _restorers(
     elif wanted == AUTO and os.geteuid() == 0:
         with contextlib.suppress(CriuError, ToolMissing):
             criu = find_criu()
-    return Restorers(direct, criu, confinement, touch_in_order)
+    return Restorers(direct, criu, only_recorded_calls, touch_in_order)
 
 
 def _jobs(archive: ProbeArchive, manifest: Manifest, folder: Path, restorers: Restorers) -> list[PhaseToMeasure]:

@@ -31,7 +31,7 @@ from programs import build
 from regions import captured_regions
 
 from checkpoint.criu import find_criu
-from checkpoint.direct import Confinement, DirectAgent, DirectRefused, landlock_version
+from checkpoint.direct import DirectAgent, DirectRefused, landlock_version
 from checkpoint.direct_agent import Control, limit
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeFileDamaged
 from checkpoint.flat_image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
@@ -429,14 +429,13 @@ def test_a_taken_park_is_named(plain: RestoreJob, tmp_path: Path) -> None:
 
 
 def test_only_recorded_calls(flat_state: RestoreJob, tmp_path: Path) -> None:
-    strict = Confinement(only_recorded=True)
-    assert timed(flat_state, tmp_path, confinement=strict).wall > 0
+    assert timed(flat_state, tmp_path, only_recorded_calls=True).wall > 0
     job = moved(flat_state, tmp_path / "images")
     flat = decode(job.images / NAME)
     flat.calls.remove(95)  # umask
     (job.images / NAME).write_bytes(encode(flat))
     with pytest.raises(PhaseFailed, match="SIGSYS"):
-        timed(job, tmp_path, confinement=strict)
+        timed(job, tmp_path, only_recorded_calls=True)
 
 
 def test_the_network_is_out_of_reach(builds: Path, tmp_path: Path) -> None:

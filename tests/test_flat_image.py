@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint import flat_image
+from checkpoint import direct, direct_agent, flat_image
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat_image import FlatImage, Header, Mapping, OpenDescriptor, Run, decode, encode
 
@@ -135,7 +136,10 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
         f"{'SAME_AS' if n == 'SAME_AS' else 'OPEN_' + n}": v for n, v in vars(flat_image.Kind).items() if n.isupper()
     }
     options = {n: v for n, v in vars(flat_image.Option).items() if n.isupper()}
-    expected = {**kinds, **options, "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSION,
+    confined = {"WRITES_CONFINED": flat_image.Confined.WRITES, "CALLS_FILTERED": flat_image.Confined.CALLS}
+    told = {"FAILED": direct_agent._FAILED, "RESTORED": direct_agent.RESTORED, "STEP_AGENT": direct_agent.STEP_AGENT}
+    expected = {**kinds, **options, **confined, **told,
+                "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSION,
                 "IMAGE_MAX": flat_image.MAX_BYTES, "USER_END": flat_image.USER_END, "PARK_IMAGE": flat_image.PARK_ROOM,
                 "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS}  # fmt: skip
     source = tmp_path / "numbers.c"
@@ -144,3 +148,13 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
     subprocess.run(["cc", f"-I{SOURCES}", "-o", tmp_path / "numbers", source], check=True)
     said = subprocess.run([tmp_path / "numbers"], check=True, capture_output=True, text=True).stdout
     assert dict(line.split() for line in said.splitlines()) == {name: str(value) for name, value in expected.items()}
+
+
+def test_every_step_of_the_restorer_has_its_sentence() -> None:
+    listed = re.search(r"enum step \{(.*?)\};", (SOURCES / "image.h").read_text(), re.S)
+    assert listed
+    steps = re.findall(r"^\s*(STEP_\w+)", listed[1], re.M)
+    assert steps[0] == "STEP_START" and "STEP_START = 1," in listed[1] and listed[1].count("=") == 1
+    assert sorted(direct._STEPS) == list(range(1, len(steps) + 1))
+    assert "opening the copy" in direct._STEPS[steps.index("STEP_OPEN") + 1]
+    assert "descriptor" in direct._STEPS[steps.index("STEP_DESCRIPTOR") + 1]

@@ -33,6 +33,8 @@ class Recorded(Restorers):
 
 
 class _Agent:
+    warnings: frozenset[str] = frozenset()
+
     def __init__(self, restorer: str, job: RestoreJob, log: list[str], failure: Exception | None) -> None:
         self._name, self._log, self._failure = f"{restorer[0]}{job.phase}", log, failure
         self._log.append(f"+{self._name}")
