@@ -10,6 +10,7 @@ import ctypes
 import os
 import stat
 import struct
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
@@ -91,7 +92,10 @@ def flatten(
     flat.patches = list(_patched_vdso(images))
     flat.stamps = sorted({page for event in events for page in _pages(event)})
     readable = [vma for vma in mapped if vma.prot & _PROT_READ]
-    flat.touch_order = [page for page in touched if any(v.start <= page < v.end for v in _near(readable, page))]
+    ends = [vma.end for vma in readable]
+    flat.touch_order = [
+        page for page in touched if (at := bisect_right(ends, page)) < len(ends) and readable[at].start <= page
+    ]
     flat.calls = sorted(set(calls))
     _process(flat, images)
     _processor(flat.header, images)
@@ -148,14 +152,6 @@ def _part(message: Message, *numbers: int) -> Message:
 def _pages(event: int) -> Iterator[int]:
     first, last = event // PAGE_SIZE, (event + EVENT_BYTES - 1) // PAGE_SIZE
     return (page * PAGE_SIZE for page in range(first, last + 1))
-
-
-def _near(vmas: Sequence[Vma], address: int) -> list[Vma]:
-    low, high = 0, len(vmas)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if vmas[middle].end <= address else (low, middle)
-    return list(vmas[low : low + 1])
 
 
 def _mapping(vma: Vma, images: CheckpointImages, files: _Numbered, huge: Sequence[tuple[int, int]]) -> Mapping:
