@@ -25,7 +25,7 @@ class AgentProcess:
 
     def __init__(self, script: Path, spec: dict[str, Any], *, private: bool = True) -> None:
         """`private`: in PID and mount namespaces of its own, which needs root."""
-        command = [sys.executable, "-I", str(script)]
+        command = _command(script)
         if private:
             command = ["unshare", *_NAMESPACES, *command]
         try:
@@ -78,6 +78,14 @@ class AgentProcess:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
         process.wait()
+
+
+def _command(script: Path) -> list[str]:
+    # On a candidate node all our code is in one archive, which starts the agent whose name it is given.
+    archive = getattr(globals()["__loader__"], "archive", None)
+    if archive is not None:
+        return [sys.executable, "-I", archive, script.stem]
+    return [sys.executable, "-I", str(script)]
 
 
 class _LineReader:

@@ -97,5 +97,29 @@ class ToolMissing(ProbeError):
     exit_code = 16
 
 
+class NodeUnreachable(ProbeError):
+    """The node cannot be reached or logged in to, its host key is not trusted, or the connection was lost."""
+
+    exit_code = 17
+
+
+class NodeBusy(ProbeError):
+    """Another measurement is running on the node, and did not end in time."""
+
+    exit_code = 18
+
+
+class NodeMisbehaved(ProbeError):
+    """The node answered what no agent of ours answers: nonsense, too much, or something else than was asked for."""
+
+    exit_code = 19
+
+
+class NodesFailed(ProbeError):
+    """Some of several candidate nodes have no prediction; the table says which, and why."""
+
+    exit_code = 20
+
+
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C, as shells use it."""

@@ -196,7 +196,7 @@ def encode(image: FlatImage) -> bytes:
     header.patches = table(
         [
             bytes(Patch(address, len(data) // 4096, at))
-            for (address, data), at in zip(image.patches, contents, strict=True)
+            for (address, data), at in zip(image.patches, contents)  # noqa: B905 (nodes have Python 3.8)
         ]
     )
     header.descriptors = table([bytes(d) for d in image.descriptors])
@@ -258,7 +258,7 @@ def decode(path: Path) -> FlatImage:
         if any(offset >= len(image.strings) for offset in offsets) or not image.strings.endswith(b"\0"):
             raise _damaged(path, "a path leaves it")
         ends = [image.strings.index(b"\0", offset) for offset in offsets]
-        paths = [image.strings[a:b].decode("utf-8", "surrogateescape") for a, b in zip(offsets, ends, strict=True)]
+        paths = [image.strings[a:b].decode("utf-8", "surrogateescape") for a, b in zip(offsets, ends)]  # noqa: B905
         setattr(image, name, paths)
     return image
 

@@ -237,7 +237,12 @@ def _spec(
 
 def region_limit(job: RestoreJob) -> float:
     """Seconds after which a region that has not ended is given up."""
-    return max(_LEAST_REGION_SECONDS, _REGION_SLACK * job.expected_seconds)
+    return region_seconds(job.expected_seconds)
+
+
+def region_seconds(expected: float) -> float:
+    """The same for a phase that took `expected` seconds on the reference node."""
+    return max(_LEAST_REGION_SECONDS, _REGION_SLACK * expected)
 
 
 def region_time(job: RestoreJob, line: dict[str, Any], scratch: Path | None = None) -> RegionTime:

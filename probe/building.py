@@ -23,16 +23,16 @@ from probe.contents import copy_written_files, set_apart
 from probe.flattening import FlatPhase, flatten_phases
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.measures import interval_times, vectors, work
-from probe.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
+from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack, written_copies
 from probe.profile import Profile, load_profile, save_profile
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
-from probe.reference import (
+from probe.reference import Reference
+from probe.reference_runs import (
     DEFAULT_RUNS,
     EARLY_RUNS,
-    Reference,
     SpreadRuns,
     measure_reference,
     output_streams,

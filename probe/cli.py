@@ -19,6 +19,7 @@ from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.doctor import run_doctor
+from probe.node import phases
 from probe.progress import display_for
 from probe.selection import SelectionOptions
 from probe.tracers import TRACERS
@@ -242,8 +243,8 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
 @click.option("--min-coverage", type=click.FloatRange(0, 1), help="Share of the time that must succeed. [default: 0.9]")
 @click.option(
     "--restorer",
-    type=click.Choice(running.RESTORERS),
-    default=running.AUTO,
+    type=click.Choice(phases.RESTORERS),
+    default=phases.AUTO,
     show_default=True,
     help="direct: as any user; criu: needs root; auto: direct, and criu for what that cannot restore.",
 )

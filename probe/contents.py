@@ -3,47 +3,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import stat
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.errors import NodeUnfit, ProbeError, ProgramUnsupported, StorageError
+from checkpoint.errors import ProbeError, ProgramUnsupported, StorageError
 from checkpoint.images import CheckpointImages, file_mappings, open_files
+from probe.node.files import OUTPUT, ExternalFile, PrivateFile, file_sha256
 from reducer.archive import ContainedFile
-from reducer.unpack import ProbeArchive
 
-PROGRAM, LIBRARY, INPUT, OUTPUT = "program", "library", "input", "output"
+PROGRAM, LIBRARY, INPUT = "program", "library", "input"
 
 _PRIVATE_ROOT = "/private"
 """Where private copies stand in the probe's list of files: below /private/<phase>, since each phase has its own."""
 
-
 _CLOCK_STEP = 0.02
 """Seconds by which the clock of file times may be behind."""
-
-
-@dataclass(frozen=True)
-class PrivateFile:
-    """A file that was being written when `phase` was captured: its contents and permission bits then."""
-
-    phase: int
-    path: str
-    sha256: str
-    mode: int
-
-
-@dataclass(frozen=True)
-class ExternalFile:
-    """A file left out of the probe, which the node must have as it was: size in bytes, SHA-256, permission bits."""
-
-    path: str
-    size: int
-    sha256: str
-    mode: int
 
 
 def needed_files(
@@ -119,36 +96,6 @@ def external_files(files: Iterable[ContainedFile]) -> list[ExternalFile]:
     ]
 
 
-def check_external(files: Iterable[ExternalFile]) -> None:
-    """Raise NodeUnfit where this node lacks one of the files, or has another one at its path."""
-    for file in files:
-        if problem := _problem(file):
-            raise NodeUnfit(
-                f"{file.path}: {problem}; the probe was built with this file left out (--external): copy it from the "
-                "reference node, or build the probe with the file inside"
-            )
-
-
-def _problem(file: ExternalFile) -> str:
-    path = Path(file.path)
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return "is not a regular file here"
-        if status.st_size != file.size:
-            return f"has {status.st_size} bytes here, {file.size} at capture"
-        # CRIU compares the permission bits of files that it opens again.
-        if stat.S_IMODE(status.st_mode) != file.mode:
-            return f"has permissions {stat.S_IMODE(status.st_mode):04o} here, {file.mode:04o} at capture"
-        if file_sha256(path) != file.sha256:
-            return "has other contents here than at capture (its SHA-256 differs)"
-    except FileNotFoundError:
-        return "is missing here"
-    except OSError as error:
-        return f"cannot be read here ({error.strerror})"
-    return ""
-
-
 def copy_written_files(
     image: CheckpointImages, folder: Path, outputs: Iterable[str], *, since: float
 ) -> dict[str, Path]:
@@ -194,61 +141,3 @@ def private_files(phase: int, copies: dict[str, Path]) -> tuple[list[ContainedFi
 def private_path(file: PrivateFile) -> str:
     """Where a private copy stands in the probe's list of files."""
     return f"{_PRIVATE_ROOT}/{file.phase}{file.path}"
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
-
-
-def _digest(file: object) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):  # type: ignore[attr-defined]
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def _status_if_readable(path: Path) -> os.stat_result | None:
-    """Of a regular file that this user may read; None for anything else, and for what lies where he may not go."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status if stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK) else None
-
-
-class NodeFiles:
-    """The probe's files as this node has them; the probe's own copy stands in for what differs or is missing."""
-
-    def __init__(self, archive: ProbeArchive, folder: Path) -> None:
-        self._archive = archive
-        self._folder = folder
-        self._binds: list[tuple[str, str]] | None = None
-
-    def binds(self) -> list[tuple[str, str]]:
-        """(copy, path) of every file that this node does not have as it was at capture."""
-        if self._binds is None:
-            self._binds = []
-            for file in self._archive.files:
-                if file.purpose == OUTPUT:
-                    continue
-                here = Path(file.path)
-                status = _status_if_readable(here)
-                differs = status is None or status.st_size != file.size or file_sha256(here) != file.sha256
-                # CRIU compares the permission bits too.
-                if differs or (status and stat.S_IMODE(status.st_mode) != file.mode):
-                    copy = self._folder / f"{file.sha256}-{file.mode:o}"
-                    if not copy.exists():
-                        self._archive.extract_file(file.sha256, copy, file.mode)
-                    self._binds.append((str(copy), file.path))
-        return self._binds
-
-    def private_copies(self, files: Iterable[PrivateFile], phase: int, folder: Path) -> list[tuple[str, str]]:
-        """(copy, path) of the files that `phase` writes, as they were at capture: nothing of this node is changed."""
-        copies = []
-        for number, file in enumerate(f for f in files if f.phase == phase):
-            copy = folder / f"written-{number}"
-            self._archive.extract_file(file.sha256, copy, file.mode)
-            copies.append((str(copy), file.path))
-        return copies

@@ -12,6 +12,7 @@ from iced_x86 import Instruction
 from checkpoint.elf import ElfImage, read_image
 from checkpoint.program import ISA_BASELINES, Program
 from checkpoint.sites import decode_functions, find_sites
+from probe.node.facts import cpu_flags
 from probe.profile import BlockTable, Profile
 
 # Names of /proc/cpuinfo, which every node can tell, for the features iced-x86 reports. What every x86-64
@@ -40,15 +41,6 @@ _LIBRARY_FEATURES = {
 _FEATURE_NAMES = {
     value: name for name, value in vars(iced_x86.CpuidFeature).items() if isinstance(value, int) and name.isupper()
 }
-
-
-def cpu_flags() -> set[str]:
-    """Feature flags of this machine, by the names of /proc/cpuinfo."""
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("flags"):
-                return set(line.split(":", 1)[1].split())
-    return set()
 
 
 def needed_features(profile: Profile) -> list[str]:

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.contents import ExternalFile, PrivateFile
+from probe.node.files import ExternalFile, PrivateFile
 from probe.reference import Reference
 
 MANIFEST_VERSION = 1
@@ -177,20 +175,3 @@ class Manifest:
             return Manifest(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProbeFileDamaged(f"the probe's manifest is incomplete: {error!r}; build the probe again") from error
-
-
-def this_node() -> dict[str, Any]:
-    """What identifies this machine in results."""
-    model = ""
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
-    return {
-        "name": platform.node(),
-        "cpu": model,
-        "cores": os.cpu_count() or 1,
-        "kernel": platform.release(),
-        "load": round(os.getloadavg()[0], 2),
-    }

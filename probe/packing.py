@@ -18,9 +18,11 @@ from probe.capture import CapturedPhase
 from probe.contents import external_files, needed_files, private_files, set_apart
 from probe.features import needed_features
 from probe.flattening import FlatPhase
-from probe.manifest import Manifest, PhaseRecord, this_node
+from probe.manifest import Manifest, PhaseRecord
 from probe.measures import WORK_UNIT, work
-from probe.measuring import MeasuredPhase
+from probe.node.facts import this_node
+from probe.node.measuring import MeasuredPhase
+from probe.node.phases import RESTORER_NAME
 from probe.profile import Profile
 from probe.reducing import ReducedPhase, touched_file
 from probe.reference import Reference
@@ -28,9 +30,6 @@ from probe.selection import Selection
 from probe.validation import TimedProfile
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.compression import Compression
-
-RESTORER_NAME = "restorer"
-"""Name of the probe's member with the direct restorer."""
 
 LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""

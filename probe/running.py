@@ -3,43 +3,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.criu import find_criu
-from checkpoint.errors import (
-    CriuError,
-    NodeUnfit,
-    NoPrediction,
-    PhaseFailed,
-    ProbeError,
-    ProbeFileDamaged,
-    ToolMissing,
-)
-from checkpoint.images import read_checkpoint
-from checkpoint.pagemap import PAGE_SIZE
-from checkpoint.restore import RestoreJob, check_privilege
-from probe.contents import NodeFiles, check_external
-from probe.features import cpu_flags
-from probe.manifest import CRIU, DIRECT, Manifest, PhaseRecord, this_node
-from probe.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
-from probe.packing import RESTORER_NAME
+from checkpoint.errors import NoPrediction, PhaseFailed, ProbeError
+from probe.manifest import CRIU, Manifest
+from probe.node.facts import check_node, this_node
+from probe.node.files import check_external, differing_files
+from probe.node.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
+from probe.node.phases import AUTO, phases_here, restorers_here
+from probe.node.quietness import QuietJudge
 from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.progress import Display, Silent
 from probe.work_folder import full_disk_named
-from reducer.unpack import ProbeArchive, open_probe
+from reducer.unpack import open_probe
 
 RESULT_VERSION = 1
 DEFAULT_REPEATS = 5
-AUTO = "auto"
-RESTORERS = (AUTO, DIRECT, CRIU)
-"""Choices of --restorer."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +108,22 @@ def run(
     with full_disk_named(Path(tempfile.gettempdir())), open_probe(probe_path) as archive:
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
-        check_features(manifest)
+        check_node(manifest)
         with shown.stage("check") as report:
             archive.verify()
             check_external(manifest.external_files)
+            differing = differing_files(archive.files)
             report(1.0)
         cpu = measuring_cpu()
         with tempfile.TemporaryDirectory(prefix="probe-run-") as folder, shown.stage("run") as report, away_from(cpu):
-            restorers = _restorers(archive, Path(folder), restorer, only_recorded_calls, touch_in_order)
-            jobs = _jobs(archive, manifest, Path(folder), restorers)
-            measured = measure_phases(jobs, restorers, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report)
+            restorers = restorers_here(
+                archive, Path(folder), restorer, only_recorded_calls=only_recorded_calls, touch_in_order=touch_in_order
+            )
+            phases = phases_here(archive, manifest, Path(folder), restorers, differing)
+            judge = QuietJudge(manifest, cpu)
+            measured = measure_phases(
+                phases, restorers, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report, judge=judge
+            )
     try:
         prediction = predict_from(manifest, measured, min_coverage=min_coverage)
     except NoPrediction as error:
@@ -162,83 +151,6 @@ def check_coverage(manifest: Manifest, min_coverage: float | None) -> None:
 def rounded_down(coverage: float) -> float:
     """A coverage that this one reaches, in full percent."""
     return math.floor(coverage * 100) / 100
-
-
-def check_features(manifest: Manifest) -> None:
-    """Raise NodeUnfit where this processor lacks what the phases execute: before restoring, never by SIGILL."""
-    missing = sorted(set(manifest.cpu_features) - cpu_flags())
-    if missing:
-        raise NodeUnfit(
-            f"this processor lacks {', '.join(missing)}, which the probe's phases execute; "
-            "build the probe with a lower --isa, if the program itself can do without"
-        )
-
-
-def _restorers(
-    archive: ProbeArchive, folder: Path, wanted: str, only_recorded_calls: bool, touch_in_order: bool
-) -> Restorers:
-    """What this user can restore with, of what is wanted. Raises PrivilegeMissing, CriuError where that is nothing."""
-    direct = criu = None
-    if wanted != CRIU:
-        if RESTORER_NAME not in archive.data_names:
-            if wanted == DIRECT:
-                raise NodeUnfit("the probe carries no direct restorer; build it again, or use --restorer criu as root")
-        else:
-            direct = folder / "direct-restorer"
-            direct.write_bytes(archive.read_data(RESTORER_NAME))
-            direct.chmod(0o700)
-    if wanted == CRIU or direct is None:
-        check_privilege()
-        criu = find_criu()
-    elif wanted == AUTO and os.geteuid() == 0:
-        with contextlib.suppress(CriuError, ToolMissing):
-            criu = find_criu()
-    return Restorers(direct, criu, only_recorded_calls, touch_in_order)
-
-
-def _jobs(archive: ProbeArchive, manifest: Manifest, folder: Path, restorers: Restorers) -> list[PhaseToMeasure]:
-    held = [phase.id for phase in archive.phases]
-    if odd := [phase.id for phase in manifest.phases if phase.can_run and phase.id not in held]:
-        raise ProbeFileDamaged(f"the probe's manifest names a phase {odd[0]!r} that it does not hold; build it again")
-    files = NodeFiles(archive, folder)
-    jobs: list[PhaseToMeasure] = []
-    for phase in manifest.phases:
-        if not phase.can_run:
-            continue
-        written = folder / f"written-{phase.id}"
-        written.mkdir(mode=0o700)
-        job = RestoreJob(
-            phase=phase.id,
-            images=folder / f"phase-{phase.id}",
-            outputs=manifest.outputs,
-            folders=(manifest.cwd,),
-            binds=files.binds(),
-            written=files.private_copies(manifest.private_files, phase.id, written),
-            warm_event=phase.warm_event,
-            start_event=phase.start_event,
-            end_event=phase.end_event,
-            expected_seconds=phase.expected_seconds,
-        )
-        direct = restorers.direct is not None and not (phase.only_criu and restorers.criu)
-        jobs.append(
-            PhaseToMeasure(
-                job,
-                DIRECT if direct else CRIU,
-                fall_back=restorers.criu is not None,
-                unpack=_unpacker(archive, phase),
-                size=phase.kept_pages * PAGE_SIZE,
-            )
-        )
-    return jobs
-
-
-def _unpacker(archive: ProbeArchive, phase: PhaseRecord) -> Callable[[Path], None]:
-    def unpack(folder: Path) -> None:
-        archive.extract_phase(phase.id, folder)
-        # A pages image shorter than its page map says would make CRIU spin for ever.
-        read_checkpoint(folder)
-
-    return unpack
 
 
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import ProbeError
+from probe.node.quietness import DISTURBED
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -41,7 +42,7 @@ class PredictionOptions:
     min_coverage: float = 0.9
     disagreement: float = 0.1
     wide: float = 0.1
-    disturbed: float = 0.05
+    disturbed: float = DISTURBED
     min_repeats: int = 3
     unrepeated_spread: float = 0.05
     minimum_spread: float = 0.002

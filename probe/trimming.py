@@ -16,8 +16,9 @@ import numpy as np
 
 from checkpoint.errors import ProbeError
 from probe.building import check_target
-from probe.contents import OUTPUT, private_path
+from probe.contents import private_path
 from probe.manifest import Manifest, PhaseRecord
+from probe.node.files import OUTPUT
 from probe.packing import touched_name
 from probe.running import rounded_down
 from probe.timings import PredictionOptions

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from reducer.compression import Compression, check_packing, packer
+from reducer.member_source import create_file, storage_errors
 from reducer.member_table import (
     FORMAT_VERSION,
     HEADER,
@@ -31,7 +32,7 @@ from reducer.member_table import (
     is_plain_absolute,
 )
 from reducer.page_store import PageStore
-from reducer.unpack import ProbeArchive, create_file, open_probe, storage_errors
+from reducer.unpack import ProbeArchive, open_probe
 
 __all__ = ["ArchiveSizes", "ContainedFile", "PhaseCheckpoint", "ProbeArchive", "open_probe", "write_probe"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator
+from typing import Any, Callable, Literal, Protocol  # noqa: UP035 (subscribed at run time on Python 3.8)
 
 from checkpoint.errors import ToolMissing
 from reducer.member_table import Member, damaged

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from checkpoint.images import CheckpointImages
 from checkpoint.pagemap import PAGE_SIZE, PageRun, write_pagemap
+from reducer.member_source import storage_errors
 from reducer.touched_set import with_positions
-from reducer.unpack import storage_errors
 
 Reduction = Literal["drop", "zero", "none"]
 REDUCTIONS: tuple[Reduction, ...] = ("drop", "zero", "none")

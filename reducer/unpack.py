@@ -11,34 +11,21 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from checkpoint.errors import StorageError
 from reducer.compression import CHUNK, Sink, inflate_member, inflated
+from reducer.member_source import MemberSource, WholeFile, create_file, forgiving, storage_errors
 from reducer.member_table import PAGE_SIZE, Member, Phase, StoredFile, Table, damaged, read_table
 from reducer.page_spool import CHUNK_PAGES, RUN, PageImages, PageSpool, PageStream, places, runs_of
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextmanager
-def storage_errors(what: str, path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn an OSError into a StorageError that names `path` and, if the disk is full, the bytes `needed`."""
-    try:
-        yield
-    except OSError as error:
-        text = f"cannot {what} {path}: {error.strerror or error}"
-        if error.errno in _FULL and needed is not None:
-            text += f"; up to {needed} bytes are needed in {path.parent}{_free(path.parent)}: make room"
-        raise StorageError(text) from error
 
 
 def open_probe(path: Path, scratch: Path | None = None) -> ProbeArchive:
@@ -61,7 +48,7 @@ def open_probe(path: Path, scratch: Path | None = None) -> ProbeArchive:
             raise damaged(str(path), f"it is cut off: {size} of {table.file_size} bytes are there")
         if size > table.file_size:
             raise damaged(str(path), f"{size - table.file_size} bytes follow its end")
-        archive = ProbeArchive(path, file, table, scratch)
+        archive = ProbeArchive(path, WholeFile(path, file), table, scratch)
         undo.pop_all()
     return archive
 
@@ -72,9 +59,10 @@ class ProbeArchive:
     Every method that returns or writes contents has verified them first. Not for use by several threads.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, table: Table, scratch: Path | None) -> None:
+    def __init__(self, path: Path, source: MemberSource, table: Table, scratch: Path | None) -> None:
+        """`path` is the probe's name in errors, whose members `source` has."""
         self._path = path
-        self._file = file
+        self._source = source
         self._table = table
         self._scratch = scratch
         counts = (table.new_pages(position) for position in range(len(table.phases)))
@@ -91,7 +79,7 @@ class ProbeArchive:
 
     def close(self) -> None:
         """Let go of the probe and of all temporary data."""
-        self._file.close()
+        self._source.close()
         if self._spooled is not None:
             self._spooled.close()
 
@@ -126,6 +114,11 @@ class ProbeArchive:
         return self._table.file_size
 
     @property
+    def front_size(self) -> int:
+        """Bytes before the first member: header, manifest and table."""
+        return self._table.file_size - sum(member.stored_size for member in self._table.members.values())
+
+    @property
     def raw_bytes(self) -> int:
         """Size of all checkpoints as CRIU wrote them."""
         return sum(phase.raw_bytes for phase in self._table.phases)
@@ -153,20 +146,29 @@ class ProbeArchive:
         self._inflate(self._table.members[f"data/{name}"], pieces.append)
         return b"".join(pieces)
 
-    def copy_stored(self, name: str, sink: Sink) -> None:
-        """Pass the stored bytes of a member on as they are; ProbeFileDamaged at the end if their checksum is wrong."""
+    def stored_bytes(self, name: str, offset: int = 0) -> Iterator[bytes]:
+        """The stored bytes of a member as they are, from `offset` on, some at a time.
+
+        ProbeFileDamaged at the end if the checksum of the whole is wrong.
+        """
         member = self._table.members[name]
-        digest, left = hashlib.sha256(), member.stored_size
-        read = self._reader(member)
-        while left:
-            piece = read(min(left, CHUNK))
+        digest, at = hashlib.sha256(), 0
+        read = self._source.open(member)
+        while at < member.stored_size:
+            piece = read(min(member.stored_size - at, CHUNK))
             if not piece:
                 raise damaged(str(self._path), f"it is cut off in member {name}")
-            left -= len(piece)
             digest.update(piece)
-            sink(piece)
+            at += len(piece)
+            if at > offset:
+                yield piece[-(at - offset) :]
         if digest.hexdigest() != member.sha256:
             raise damaged(str(self._path), f"the checksum of member {name} is wrong")
+
+    def copy_stored(self, name: str, sink: Sink) -> None:
+        """Pass the stored bytes of a member on as they are; ProbeFileDamaged at the end if their checksum is wrong."""
+        for piece in self.stored_bytes(name):
+            sink(piece)
 
     def copy_member(self, name: str, sink: Sink) -> None:
         """Pass the contents of a member on, to be used only after this returns."""
@@ -178,6 +180,13 @@ class ProbeArchive:
         with self._spool(self._table.phases[position].member("index")) as index:
             self._check_index(index, position)
             yield from runs_of(index)
+
+    def phases_shared(self, phase_id: int) -> list[int]:
+        """Ids of the earlier phases whose pages a phase refers to, from its index alone."""
+        position = self._position(phase_id)
+        with self._spool(self._table.phases[position].member("index")) as index:
+            self._check_index(index, position)
+            return [self._table.phases[earlier].id for earlier in self._earlier_phases(index, position)]
 
     def own_pages(self, phase_id: int) -> Iterator[memoryview]:
         """The pages that a phase brings along, some at a time; known to be right when the iterator has ended."""
@@ -218,13 +227,13 @@ class ProbeArchive:
         phase = self._table.phases[position]
         with self._spool(phase.member("index")) as index, self._spool(phase.member("images")) as images:
             written_pages = self._check_index(index, position)
-            for earlier in range(position):
+            for earlier in self._earlier_phases(index, position):
                 self._keep_pages(earlier)
             needed = sum(size for _, size in phase.parts) + written_pages * PAGE_SIZE
             with storage_errors("write", folder / "pages", needed), ExitStack() as undo, ExitStack() as opened:
                 if not folder.exists():
                     folder.mkdir(mode=0o700, parents=True)
-                    undo.callback(_forgiving, folder.rmdir)
+                    undo.callback(forgiving, folder.rmdir)
                 elif any(folder.iterdir()):
                     raise StorageError(f"cannot unpack phase {phase_id} into {folder}: it is not empty")
                 images.seek(0)
@@ -264,20 +273,8 @@ class ProbeArchive:
     def _position(self, phase_id: int) -> int:
         return {phase.id: number for number, phase in enumerate(self._table.phases)}[phase_id]
 
-    def _reader(self, member: Member) -> Callable[[int], bytes]:
-        """Reads the stored bytes of a member, from the first on."""
-
-        # OSErrors of whoever takes the contents are his: only reading is wrapped here.
-        def read(size: int) -> bytes:
-            with storage_errors("read", self._path):
-                return self._file.read(size)
-
-        with storage_errors("read", self._path):
-            self._file.seek(member.offset)
-        return read
-
     def _inflate(self, member: Member, sink: Sink) -> None:
-        inflate_member(self._reader(member), member, sink, str(self._path))
+        inflate_member(self._source.open(member), member, sink, str(self._path))
 
     def _temporary(self) -> IO[bytes]:
         # Unnamed, so that it is gone whatever ends this process.
@@ -298,7 +295,7 @@ class ProbeArchive:
     def _stream(self, position: int) -> PageStream:
         """The pages that the phase at `position` brings along."""
         member = self._table.members[self._table.phases[position].member("pages")]
-        return PageStream(inflated(self._reader(member), member, str(self._path)))
+        return PageStream(inflated(self._source.open(member), member, str(self._path)))
 
     def _page_spool(self) -> PageSpool:
         """Where pages wait that are needed again, made at its first use from the indexes of all phases."""
@@ -340,6 +337,16 @@ class ProbeArchive:
         """Largest page number that the phase at `position` may use."""
         return self._limits[position + 1]
 
+    def _earlier_phases(self, index: IO[bytes], position: int) -> list[int]:
+        """Positions of the earlier phases whose pages this one refers to."""
+        found: set[int] = set()
+        for place in places(runs_of(index), self._page_limit(position - 1) + 1):
+            if not place.fresh:
+                last = place.first + place.pages - 1
+                first = bisect_left(self._limits, place.first) - 1
+                found.update(range(first, min(position, bisect_left(self._limits, last))))
+        return sorted(found)
+
     def _check_index(self, index: IO[bytes], position: int) -> int:
         """Check all runs of a page index; pages in it that are not zero pages."""
         phase, limit = self._table.phases[position], self._page_limit(position)
@@ -379,18 +386,6 @@ def _drop(_: bytes) -> None:
     return None
 
 
-def _forgiving(action: Callable[[], Any]) -> None:
-    with suppress(OSError):
-        action()
-
-
-def create_file(path: Path, undo: ExitStack) -> IO[bytes]:
-    """A new file of mode 0600, which `undo` removes; never one that is there or that a link points to."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    undo.callback(_forgiving, path.unlink)
-    return os.fdopen(descriptor, "wb")
-
-
 def _copy(source: IO[bytes], out: IO[bytes], size: int) -> None:
     while size:
         piece = source.read(min(size, 4 * CHUNK))
@@ -398,10 +393,3 @@ def _copy(source: IO[bytes], out: IO[bytes], size: int) -> None:
             raise OSError(errno.EIO, "temporary data vanished")
         out.write(piece)
         size -= len(piece)
-
-
-def _free(folder: Path) -> str:
-    try:
-        return f", {shutil.disk_usage(folder).free} are free"
-    except OSError:
-        return ""

@@ -13,7 +13,8 @@ from small_probe import SmallProbe, command, small_probe
 
 from checkpoint.errors import NodeUnfit, ProbeError
 from probe.building import BuildOptions
-from probe.contents import ExternalFile, check_external, external_files, file_sha256, set_apart
+from probe.contents import external_files, set_apart
+from probe.node.files import ExternalFile, check_external, file_sha256
 from reducer.archive import ContainedFile
 
 

@@ -11,10 +11,10 @@ from tracing import program_of, streams_of
 
 from checkpoint.errors import NodeUnfit
 from checkpoint.program import ISA_BASELINES, Program
-from probe import running
-from probe.features import cpu_flags, needed_features
+from probe.features import needed_features
+from probe.node import facts
+from probe.node.facts import check_features, cpu_flags
 from probe.profile import Profile
-from probe.running import check_features
 from probe.tracers import trace_program
 
 
@@ -55,8 +55,8 @@ def test_a_node_without_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     class Stub:
         cpu_features = ("avx2", "bmi2", "fma")
 
-    monkeypatch.setattr(running, "cpu_flags", lambda: {"avx2", "fma", "sse4_2"})
+    monkeypatch.setattr(facts, "cpu_flags", lambda: {"avx2", "fma", "sse4_2"})
     with pytest.raises(NodeUnfit, match=r"lacks bmi2, .* --isa"):
         check_features(Stub())  # type: ignore[arg-type]
-    monkeypatch.setattr(running, "cpu_flags", lambda: {"avx2", "fma", "bmi2"})
+    monkeypatch.setattr(facts, "cpu_flags", lambda: {"avx2", "fma", "bmi2"})
     check_features(Stub())  # type: ignore[arg-type]

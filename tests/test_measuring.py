@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from tracing import program_of
 
-import probe.measuring
-import probe.reference
+import probe.node.measuring
+import probe.reference_runs
 from checkpoint.direct import DirectRefused
 from checkpoint.errors import PhaseFailed, ProgramFailed
 from checkpoint.plain import PlainRun
 from checkpoint.restore import RegionTime, RestoreJob
 from probe.manifest import CRIU, DIRECT
-from probe.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
-from probe.reference import Reference, SpreadRuns
+from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
+from probe.reference import Reference
+from probe.reference_runs import SpreadRuns
 
 
 class Recorded(Restorers):
@@ -101,7 +102,7 @@ def test_what_concerns_the_machine_ends_it() -> None:
 
 
 def test_unpacked_phases_are_taken_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.measuring, "GROUP_BYTES", 10)
+    monkeypatch.setattr(probe.node.measuring, "GROUP_BYTES", 10)
     there: list[int] = []
 
     def unpack(images: Path) -> None:
@@ -127,7 +128,7 @@ def test_plain_runs_are_spread_between_rounds(
         made.append(float(len(made) + 1))
         return PlainRun(wall=made[-1], cpu=made[-1] / 2, waited=0.0, status=0)
 
-    monkeypatch.setattr(probe.reference, "plain_run", plain)
+    monkeypatch.setattr(probe.reference_runs, "plain_run", plain)
     spread = SpreadRuns(program_of(Path("/bin/true")), Path("nowhere"), runs=runs, rounds=rounds, cpu=None)
     seen = []
     for number in range(1, rounds + 1):

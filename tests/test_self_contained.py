@@ -21,7 +21,7 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged
 from checkpoint.restore import time_phase
 from probe.building import BuildOptions
 from probe.building import build as build_probe
-from probe.contents import OUTPUT
+from probe.node.files import OUTPUT
 from probe.running import RunResult
 from probe.running import run as run_probe
 from probe.selection import SelectionOptions

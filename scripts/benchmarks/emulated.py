@@ -22,7 +22,7 @@ from checkpoint.flat_image import NAME, Option, decode
 from checkpoint.images import read_checkpoint
 from checkpoint.restore import RegionTime, RestoreJob, region_time
 from probe.manifest import DIRECT, Manifest
-from probe.measuring import MeasuredPhase
+from probe.node.measuring import MeasuredPhase
 from probe.packing import RESTORER_NAME
 from probe.running import predict_from
 from reducer.unpack import ProbeArchive, open_probe

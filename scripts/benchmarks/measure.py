@@ -23,7 +23,7 @@ from random_choice import random_error
 
 from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Streams, resolve_program
-from probe.measuring import away_from, measuring_cpu
+from probe.node.measuring import away_from, measuring_cpu
 from probe.profile import load_profile
 from probe.validation import load_timing
 

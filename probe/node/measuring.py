@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from checkpoint.criu import Criu
 from checkpoint.direct import DirectAgent, DirectRefused
@@ -18,6 +19,9 @@ from probe.manifest import CRIU, DIRECT
 
 GROUP_BYTES = 1 << 30
 """Unpacked phases that are on disk at the same time."""
+
+LEAST_UNDISTURBED = 3
+"""Repeats that must have been left alone for the disturbed ones not to count."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,16 @@ def away_from(cpu: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+class Judge(Protocol):
+    """Tells the repeats that count from those that something else disturbed."""
+
+    def begin(self) -> None:
+        """The next repeat is about to be made."""
+
+    def counts(self, phase: int, restorer: str, time: RegionTime) -> bool:
+        """Whether the repeat just made, of this phase by this restorer, was left alone."""
+
+
 @dataclass(frozen=True)
 class PhaseToMeasure:
     """A phase and how its images come to be where the job says (`unpack`; None: they are there already), which
@@ -94,33 +108,37 @@ def measure_phases(
     cpu: int | None,
     progress: Callable[[float], None],
     after_round: Callable[[int], None] | None = None,
+    judge: Judge | None = None,
+    finished: Callable[[MeasuredPhase], None] | None = None,
 ) -> list[MeasuredPhase]:
     """Time every phase `repeats` times, in rounds: all phases once, then all again.
 
     A node's speed changes for seconds at a time (clock, neighbours). Repeats made one after the other would all meet
     the same speed, and a phase would seem slow; in rounds a slow stretch costs each phase one repeat, which the median
-    drops. `after_round` gets the number of rounds made. Phases that are unpacked first are taken in groups of at most
-    GROUP_BYTES. A phase that fails does not stop the others; what is wrong with this machine (no privilege, no CRIU)
-    does.
+    drops. `after_round` gets the number of rounds made. Repeats that `judge` finds disturbed are made again, up to
+    `repeats` more rounds and one; where too few were left alone the others count too. Phases that are unpacked first
+    are taken in groups of at most GROUP_BYTES; `finished` gets each phase's result when its group is done. A phase that
+    fails does not stop the others; what is wrong with this machine (no privilege, no CRIU) does.
     """
-    done = 0.0
     results: list[MeasuredPhase] = []
-
-    def made() -> None:
-        nonlocal done
-        done += 1.0
-        progress(done / (repeats * len(phases)))
-
+    most = repeats if judge is None else 2 * repeats + 1
     for group in _groups(phases):
         with ExitStack() as cleanup:
             measured = [_Measured(phase, restorers, scratch, cpu, cleanup) for phase in group]
-            for number in range(repeats):
-                for one in measured:
-                    one.repeat()
-                    made()
+            for number in range(most):
+                for position, one in enumerate(measured):
+                    one.repeat(repeats, judge)
+                    share = min(number + (position + 1) / len(group), repeats) / repeats
+                    progress((len(results) + share * len(group)) / len(phases))
                 if after_round is not None:
                     after_round(number + 1)
-            results += [one.result() for one in measured]
+                if all(one.is_done(repeats) for one in measured):
+                    break
+            done = [one.result(repeats) for one in measured]
+        results += done
+        if finished is not None:
+            for one_result in done:
+                finished(one_result)
     return results
 
 
@@ -144,36 +162,48 @@ class _Measured:
         self._phase, self._restorers, self._scratch, self._cpu = phase, restorers, scratch, cpu
         self._restorer = phase.restorer
         self._times: list[RegionTime] = []
+        self._disturbed: list[RegionTime] = []
         self._error: ProbeError | None = None
         self._cleanup = cleanup
         self._agent: PhaseAgent | None = None
         if phase.unpack is not None:
             cleanup.callback(shutil.rmtree, phase.job.images, ignore_errors=True)
 
-    def repeat(self) -> None:
-        if self._error is not None:
+    def is_done(self, repeats: int) -> bool:
+        return self._error is not None or len(self._times) >= repeats
+
+    def repeat(self, repeats: int, judge: Judge | None) -> None:
+        if self.is_done(repeats):
             return
         try:
-            self._once()
+            self._once(judge)
         except PhaseFailed as error:
             self._error = error
         except DirectRefused as error:
             self._error = error
-            if self._phase.fall_back and not self._times:
+            if self._phase.fall_back and not self._times and not self._disturbed:
                 self._restorer, self._agent, self._error = CRIU, None, None
-                self.repeat()
+                self.repeat(repeats, judge)
 
-    def _once(self) -> None:
+    def _once(self, judge: Judge | None) -> None:
         if self._agent is None:
             if self._phase.unpack is not None and not self._phase.job.images.exists():
                 self._phase.unpack(self._phase.job.images)
             self._agent = self._restorers.start(self._restorer, self._phase.job, self._scratch, self._cpu)
             self._cleanup.callback(self._agent.close)
-        self._times.append(self._agent.repeat())
+        if judge is not None:
+            judge.begin()
+        time = self._agent.repeat()
+        left_alone = judge is None or judge.counts(self._phase.job.phase, self._restorer, time)
+        (self._times if left_alone else self._disturbed).append(time)
 
-    def result(self) -> MeasuredPhase:
+    def result(self, repeats: int) -> MeasuredPhase:
         phase = self._phase.job.phase
         if self._error is not None:
             return MeasuredPhase(phase, (), str(self._error), self._error, self._restorer)
-        warnings = tuple(sorted(self._agent.warnings)) if self._agent is not None else ()
-        return MeasuredPhase(phase, tuple(self._times), restorer=self._restorer, warnings=warnings)
+        warnings = set(self._agent.warnings) if self._agent is not None else set()
+        times = list(self._times)
+        if len(times) < min(repeats, LEAST_UNDISTURBED):
+            times += self._disturbed
+            warnings.add("other work ran on this node all the time: repeats that it disturbed had to be used")
+        return MeasuredPhase(phase, tuple(times), restorer=self._restorer, warnings=tuple(sorted(warnings)))

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an open probe to phases that can be measured on this node, and what they are restored with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from checkpoint.criu import find_criu
+from checkpoint.errors import CriuError, NodeUnfit, ProbeFileDamaged, ToolMissing
+from checkpoint.images import read_checkpoint
+from checkpoint.pagemap import PAGE_SIZE
+from checkpoint.restore import RestoreJob, check_privilege
+from probe.manifest import CRIU, DIRECT, Manifest, PhaseRecord
+from probe.node.files import NodeFiles
+from probe.node.measuring import PhaseToMeasure, Restorers
+from reducer.member_table import StoredFile
+from reducer.unpack import ProbeArchive
+
+AUTO = "auto"
+RESTORERS = (AUTO, DIRECT, CRIU)
+"""Choices of --restorer."""
+
+RESTORER_NAME = "restorer"
+"""Name of the probe's member with the direct restorer."""
+
+
+def restorers_here(
+    archive: ProbeArchive, folder: Path, wanted: str, *, only_recorded_calls: bool, touch_in_order: bool
+) -> Restorers:
+    """What this user can restore with, of what is wanted. The direct restorer is put into `folder`.
+
+    Raises PrivilegeMissing, CriuError, NodeUnfit where that is nothing.
+    """
+    direct = criu = None
+    if wanted != CRIU:
+        if RESTORER_NAME not in archive.data_names:
+            if wanted == DIRECT:
+                raise NodeUnfit("the probe carries no direct restorer; build it again, or use --restorer criu as root")
+        else:
+            direct = folder / "direct-restorer"
+            direct.write_bytes(archive.read_data(RESTORER_NAME))
+            direct.chmod(0o700)
+    if wanted == CRIU or direct is None:
+        check_privilege()
+        criu = find_criu()
+    elif wanted == AUTO and os.geteuid() == 0:
+        with contextlib.suppress(CriuError, ToolMissing):
+            criu = find_criu()
+    return Restorers(direct, criu, only_recorded_calls, touch_in_order)
+
+
+def phases_here(
+    archive: ProbeArchive,
+    manifest: Manifest,
+    folder: Path,
+    restorers: Restorers,
+    differing: Sequence[StoredFile],
+    only: Collection[int] | None = None,
+) -> list[PhaseToMeasure]:
+    """The phases that can be restored (`only` these, if given), to be unpacked below `folder` when their turn comes.
+
+    `differing`: the probe's files that this node does not have (probe/node/files.py). Raises ProbeFileDamaged.
+    """
+    held = [phase.id for phase in archive.phases]
+    if odd := [phase.id for phase in manifest.phases if phase.can_run and phase.id not in held]:
+        raise ProbeFileDamaged(f"the probe's manifest names a phase {odd[0]!r} that it does not hold; build it again")
+    files = NodeFiles(archive, folder, differing)
+    found: list[PhaseToMeasure] = []
+    for phase in manifest.phases:
+        if not phase.can_run or (only is not None and phase.id not in only):
+            continue
+        written = folder / f"written-{phase.id}"
+        job = RestoreJob(
+            phase=phase.id,
+            images=folder / f"phase-{phase.id}",
+            outputs=manifest.outputs,
+            folders=(manifest.cwd,),
+            binds=files.binds(),
+            written=files.private_copies(manifest.private_files, phase.id, written),
+            warm_event=phase.warm_event,
+            start_event=phase.start_event,
+            end_event=phase.end_event,
+            expected_seconds=phase.expected_seconds,
+        )
+        direct = restorers.direct is not None and not (phase.only_criu and restorers.criu)
+        found.append(
+            PhaseToMeasure(
+                job,
+                DIRECT if direct else CRIU,
+                fall_back=restorers.criu is not None,
+                unpack=_unpacker(archive, manifest, phase, files, written),
+                size=phase.kept_pages * PAGE_SIZE,
+            )
+        )
+    return found
+
+
+def _unpacker(
+    archive: ProbeArchive, manifest: Manifest, phase: PhaseRecord, files: NodeFiles, written: Path
+) -> Callable[[Path], None]:
+    def unpack(folder: Path) -> None:
+        files.copy_private_files(manifest.private_files, phase.id, written)
+        archive.extract_phase(phase.id, folder)
+        # A pages image shorter than its page map says would make CRIU spin for ever.
+        read_checkpoint(folder)
+
+    return unpack
