@@ -97,5 +97,11 @@ class ToolMissing(ProbeError):
     exit_code = 16
 
 
+class NodeUnreachable(ProbeError):
+    """The node cannot be reached or logged in to, its host key is not trusted, or the connection was lost."""
+
+    exit_code = 17
+
+
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C, as shells use it."""
