@@ -57,7 +57,8 @@ _STREAMS = "capture"
 class BuildOptions:
     """All choices of a build. `interval` in seconds (None: the tracer's default); `warmup` in intervals.
 
-    `external`: files, or folders of files, that are left out and that every node must have.
+    `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
+    along, for nodes that have none.
     """
 
     tracer: str = "auto"
@@ -69,11 +70,12 @@ class BuildOptions:
     reduce: Reduction = "drop"
     external: tuple[str, ...] = ()
     compress: Compression = "gzip"
+    with_criu: bool = False
     selection: SelectionOptions = field(default_factory=SelectionOptions)
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
-        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress")}
+        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu")}
         return {**chosen, "selection": vars(self.selection)}
 
 
@@ -198,7 +200,7 @@ class _Build:
             self.program, profile, reference, timed, selection, captured, reduced, measured, flat, direct,
             self._outputs(),
             self.options.selection.seed, [*self.warnings, *_kept_whole(reduced, self.options.reduce)],
-            self.options.external, self.options.compress,
+            self.options.external, self.options.compress, self.criu if self.options.with_criu else None,
         )  # fmt: skip
         with self.display.stage("pack") as report:
             manifest, sizes = pack(target, self.folder.path, found)

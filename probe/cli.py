@@ -18,17 +18,18 @@ from rich.console import Console
 from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
+from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.progress import display_for
 from probe.selection import SelectionOptions
+from probe.sizes import Size
 from probe.tracers import TRACERS
 from reducer.compression import COMPRESSIONS, Compression
 from reducer.reduction import REDUCTIONS, Reduction
 
 _LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
-_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -43,20 +44,6 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         if not found or float(found[1]) <= 0:
             self.fail(f"{value!r} is not a length of time such as 50ms", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
-
-
-class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A number of bytes such as 20M or 1.5G (powers of 1000); a bare number is bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kMG]?)B?", str(value).strip(), re.IGNORECASE)
-        if not found or float(found[1]) <= 0:
-            self.fail(f"{value!r} is not a size such as 20M", param, ctx)
-        return int(float(found[1]) * _SIZES[found[2].lower()])
 
 
 _PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -127,6 +114,7 @@ def doctor(fix: bool, as_json: bool) -> None:
     help="Leave this file, or the files in this folder, out: every node must have them. Repeatable.",
 )
 @_COMPRESS
+@click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
@@ -147,6 +135,7 @@ def build(
     how: Reduction,
     external: tuple[str, ...],
     compress: Compression,
+    with_criu: bool,
     work: Path | None,
     resume: bool,
     as_json: bool,
@@ -162,6 +151,7 @@ def build(
         reduce=how,
         external=external,
         compress=compress,
+        with_criu=with_criu,
         selection=SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed),
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
@@ -254,6 +244,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     help="End a phase that makes a system call it did not make when the probe was built (direct restorer).",
 )
 @click.option("--touch-in-order", is_flag=True, help="First touch a phase's pages in recorded order (direct restorer).")
+@candidate_options
 @_JSON
 @_QUIET
 def run(
@@ -265,8 +256,14 @@ def run(
     touch_in_order: bool,
     as_json: bool,
     quiet: bool,
+    **candidates: Any,
 ) -> None:
-    """Run a probe on this machine and predict the whole program's time."""
+    """Run a probe, here or on other nodes, and predict the whole program's time there."""
+    nodes = CandidateOptions(**candidates)
+    if nodes.named:
+        orders = nodes.orders(repeat, restorer, only_recorded_calls, touch_in_order)
+        run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
+        return
     result = running.run(
         probe_file,
         repeats=repeat,

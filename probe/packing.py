@@ -10,16 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.criu import Criu
 from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.images import read_checkpoint
 from checkpoint.native import restorer
 from checkpoint.program import Program
 from probe.capture import CapturedPhase
+from probe.carried_criu import pack_criu
 from probe.contents import external_files, needed_files, private_files, set_apart
 from probe.features import needed_features
 from probe.flattening import FlatPhase
 from probe.manifest import Manifest, PhaseRecord
 from probe.measures import WORK_UNIT, work
+from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
@@ -54,6 +57,8 @@ class Findings:
     warnings: Sequence[str]
     external: Sequence[str] = ()
     compression: Compression = "gzip"
+    criu: Criu | None = None
+    """To be carried along."""
 
 
 def checkpoint_files(
@@ -129,14 +134,16 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         warnings=tuple(found.warnings),
         external_files=tuple(external_files(left_out)),
     )
-    touched = {
+    data = {
         touched_name(r.phase): touched_file(folder, r.phase).read_bytes()
         for r in found.reduced
         if touched_file(folder, r.phase).exists()
     }
-    touched[RESTORER_NAME] = restorer().read_bytes()
+    data[RESTORER_NAME] = restorer().read_bytes()
+    if found.criu is not None:
+        data[CRIU_NAME] = pack_criu(found.criu)
     checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
-    sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), touched, found.compression)
+    sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), data, found.compression)
     return manifest, sizes
 
 

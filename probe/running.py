@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from checkpoint.errors import NoPrediction, PhaseFailed, ProbeError
 from probe.manifest import CRIU, Manifest
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
+from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
@@ -23,6 +25,8 @@ from reducer.unpack import open_probe
 
 RESULT_VERSION = 1
 DEFAULT_REPEATS = 5
+
+_WAITING = "waiting for another measurement on this node: {}"
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,9 @@ def run(
     that DIRECT refuses. `only_recorded_calls`: end a phase at the first system call that it did not make when
     the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
 
-    Everything in the file is checked before anything is restored. Raises ProbeFileDamaged,
-    NodeUnfit, PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be
-    predicted, NoPrediction where `min_coverage` is more than the probe has.
+    Everything in the file is checked before anything is restored. Raises ProbeFileDamaged, NodeUnfit, NodeBusy,
+    PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be predicted,
+    NoPrediction where `min_coverage` is more than the probe has.
     """
     probe_path = Path(path)
     if repeats < 1:
@@ -115,7 +119,12 @@ def run(
             differing = differing_files(archive.files)
             report(1.0)
         cpu = measuring_cpu()
-        with tempfile.TemporaryDirectory(prefix="probe-run-") as folder, shown.stage("run") as report, away_from(cpu):
+        with (
+            measuring_alone(os.sched_getaffinity(0), waiting=lambda holder: shown.note(_WAITING.format(holder))),
+            tempfile.TemporaryDirectory(prefix="probe-run-") as folder,
+            shown.stage("run") as report,
+            away_from(cpu),
+        ):
             restorers = restorers_here(
                 archive, Path(folder), restorer, only_recorded_calls=only_recorded_calls, touch_in_order=touch_in_order
             )

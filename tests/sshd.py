@@ -261,7 +261,22 @@ class Machine:
         if bare.exists():
             return
         bare.mkdir()
-        for name in "sh cat chmod dd head id ls mkdir mv rm sleep test uname wc".split():
+        for name in [
+            "sh",
+            "cat",
+            "chmod",
+            "dd",
+            "head",
+            "id",
+            "ls",
+            "mkdir",
+            "mv",
+            "rm",
+            "sleep",
+            "test",
+            "uname",
+            "wc",
+        ]:
             (bare / name).symlink_to(shutil.which(name) or f"/bin/{name}")
 
 

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node agent as one file: an archive that Python runs, made from this program's own modules."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+NODE_MODULES = (
+    "checkpoint/__init__.py", "checkpoint/agent_process.py", "checkpoint/criu.py", "checkpoint/direct.py",
+    "checkpoint/direct_agent.py", "checkpoint/errors.py", "checkpoint/flat_image.py", "checkpoint/image_entries.py",
+    "checkpoint/images.py", "checkpoint/pagemap.py", "checkpoint/paths.py", "checkpoint/protobuf.py",
+    "checkpoint/restore.py", "checkpoint/restore_agent.py", "probe/manifest.py", "probe/reference.py",
+    "probe/node/__init__.py", "probe/node/agent.py", "probe/node/criu_member.py", "probe/node/facts.py",
+    "probe/node/files.py", "probe/node/machine_lock.py", "probe/node/measuring.py", "probe/node/member_cache.py",
+    "probe/node/phases.py", "probe/node/quietness.py", "probe/node/wire.py", "reducer/__init__.py",
+    "reducer/compression.py", "reducer/member_source.py", "reducer/member_table.py", "reducer/page_spool.py",
+    "reducer/unpack.py",
+)  # fmt: skip
+"""Everything that runs on a node: the standard library of Python 3.8 is all that these need (a test sees to that)."""
+
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class AgentFile:
+    """The agent's bytes, and their SHA-256 (hex), by which a node knows whether it has them."""
+
+    data: bytes
+    sha256: str
+
+
+@functools.cache
+def agent_file() -> AgentFile:
+    """The agent of this version; the same bytes every time."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in NODE_MODULES:
+            _add(archive, name, (ROOT / name).read_bytes())
+        # The package's own one brings the whole Python interface along.
+        _add(archive, "probe/__init__.py", b"")
+        _add(archive, "__main__.py", (ROOT / "probe/node/__main__.py").read_bytes())
+    data = out.getvalue()
+    return AgentFile(data, hashlib.sha256(data).hexdigest())
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _DATE)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(entry, data)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `probe run` for other nodes, and the run they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from checkpoint.errors import NodesFailed, ProbeError
+from probe.candidates.addresses import Address, parse_address, read_hosts
+from probe.candidates.connection import SshOptions
+from probe.candidates.probing import run_on
+from probe.candidates.session import Orders
+from probe.candidates.table import print_candidates, print_json
+from probe.candidates.watching import watching
+from probe.node.machine_lock import WAIT_SECONDS
+from probe.node.member_cache import DEFAULT_LIMIT
+from probe.sizes import Size
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--on", multiple=True, metavar="[USER@]NODE[:PORT]", help="Run it on this node, over SSH. Repeatable."
+    ),
+    click.option(
+        "--hosts",
+        type=click.Path(path_type=Path, readable=False),
+        help="File with a node on each line; several, with commas between them, are declared identical (--split).",
+    ),
+    click.option(
+        "--split",
+        multiple=True,
+        metavar="NODE,NODE...",
+        help="Nodes declared identical: each runs some of the phases. Repeatable.",
+    ),
+    click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Candidates at a time."),
+    click.option("--accept-new-host-key", is_flag=True, help="Trust host keys never seen before, and remember them."),
+    click.option("--identity", type=click.Path(path_type=Path, readable=False), help="Private key to log in with."),
+    click.option(
+        "--ssh-config",
+        type=click.Path(path_type=Path, readable=False),
+        help="Instead of ~/.ssh/config. /dev/null: none.",
+    ),
+    click.option(
+        "--known-hosts", type=click.Path(path_type=Path, readable=False), help="Instead of ~/.ssh/known_hosts."
+    ),
+    click.option(
+        "--cache-dir", default="", metavar="PATH", help="Folder on the nodes.  [default: ~/.cache/probe-node]"
+    ),
+    click.option(
+        "--cache-size", type=Size(), default=DEFAULT_LIMIT, help="What it may keep after a run.  [default: 4.3G]"
+    ),
+    click.option(
+        "--wait",
+        type=click.FloatRange(0),
+        default=WAIT_SECONDS,
+        show_default=True,
+        help="Seconds to wait for another measurement on a node.",
+    ),
+)
+
+
+def candidate_options(command: _Command) -> _Command:
+    """Add the options to a command; it gets them as keywords, for CandidateOptions."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class CandidateOptions:
+    """The options as given."""
+
+    on: Sequence[str]
+    hosts: Path | None
+    split: Sequence[str]
+    jobs: int
+    accept_new_host_key: bool
+    identity: Path | None
+    ssh_config: Path | None
+    known_hosts: Path | None
+    cache_dir: str
+    cache_size: int
+    wait: float
+
+    @property
+    def named(self) -> bool:
+        """Whether other nodes are asked for."""
+        return bool(self.on or self.hosts or self.split)
+
+    def candidates(self) -> list[tuple[Address, ...]]:
+        """What to run on: one node, or several declared identical, for each row. ProbeError where that is nonsense."""
+        found: list[tuple[Address, ...]] = [(parse_address(text),) for text in self.on]
+        found += [tuple(parse_address(text.strip()) for text in group.split(",")) for group in self.split]
+        if self.hosts is not None:
+            found += read_hosts(self.hosts)
+        names = [address.text for group in found for address in group]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ProbeError(f"{twice[0]} is named twice: one node runs one measurement at a time")
+        if not found:
+            raise ProbeError(f"{self.hosts}: names no node")
+        return found
+
+    def ssh(self) -> SshOptions:
+        return SshOptions(
+            config=self.ssh_config,
+            known_hosts=self.known_hosts,
+            accept_new_host_key=self.accept_new_host_key,
+            identity=self.identity,
+        )
+
+    def orders(self, repeats: int, restorer: str, only_recorded_calls: bool, touch_in_order: bool) -> Orders:
+        return Orders(
+            repeats=repeats,
+            restorer=restorer,
+            only_recorded_calls=only_recorded_calls,
+            touch_in_order=touch_in_order,
+            cache_dir=self.cache_dir,
+            cache_bytes=self.cache_size,
+            lock_seconds=self.wait,
+        )
+
+
+def run_on_candidates(
+    probe: Path, options: CandidateOptions, orders: Orders, min_coverage: float | None, as_json: bool, quiet: bool
+) -> None:
+    """Run the probe on all candidates and print the table. Raises, then, where some have no prediction: the node's own
+    error where there was only one, NodesFailed where there were several."""
+    with watching(quiet) as watcher:
+        found = run_on(
+            probe, options.candidates(), ssh=options.ssh(), orders=orders, jobs=options.jobs,
+            min_coverage=min_coverage, watcher=watcher,
+        )  # fmt: skip
+    if as_json:
+        print_json(str(probe), found, Console())
+    else:
+        print_candidates(found, Console())
+    failed = [one for one in found if one.error is not None]
+    if failed and len(found) == 1:
+        assert failed[0].error is not None
+        raise failed[0].error
+    if failed:
+        raise NodesFailed(
+            f"{len(failed)} of {len(found)} candidates have no prediction: " + ", ".join(f.name for f in failed)
+        )

@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One talk with the agent on one node: the probe goes there as far as it is needed, times come back.
+
+The node is not trusted: everything it says is bounded, checked for being an answer to what was asked, and cleaned
+before it is shown.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from checkpoint import errors
+from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, PrivilegeMissing, ProbeError
+from checkpoint.restore import RESTORE_SECONDS, RegionTime, region_seconds
+from probe.candidates.agent_file import agent_file
+from probe.candidates.bootstrap import start_command
+from probe.candidates.remote_text import printable
+from probe.manifest import CRIU, DIRECT, Manifest
+from probe.node.machine_lock import WAIT_SECONDS
+from probe.node.measuring import MeasuredPhase
+from probe.node.member_cache import DEFAULT_LIMIT
+from probe.node.phases import AUTO
+from probe.node.wire import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode, encode
+from reducer.unpack import ProbeArchive
+
+_MOST_TEXT = 600
+_MOST_WARNINGS = 20
+_SLACK_MESSAGES = 2000
+_ALIVE_PER_SECOND = 5.0
+_MOST_SECONDS = 1e7
+_MOST_NUMBER = 1e18
+_TIMES = 4
+
+
+class Channel(Protocol):
+    """A command that runs on the node (probe/candidates/connection.py)."""
+
+    def send(self, data: bytes, seconds: float) -> None: ...
+    def end_of_input(self) -> None: ...
+    def receive(self, most: int, seconds: float) -> bytes | None: ...
+    def errors(self) -> str: ...
+    def exit_status(self, seconds: float) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How phases are to be measured on a node. `as_root`: the agent is started with `sudo -n` where need be.
+
+    `lock_seconds`: how long it waits for another measurement there; `silence_seconds`: after so long without a word
+    each side takes the other for lost.
+    """
+
+    repeats: int
+    restorer: str = AUTO
+    only_recorded_calls: bool = False
+    touch_in_order: bool = False
+    cache_dir: str = ""
+    cache_bytes: int = DEFAULT_LIMIT
+    lock_seconds: float = WAIT_SECONDS
+    silence_seconds: float = SILENCE_SECONDS
+
+    @property
+    def as_root(self) -> bool:
+        return self.restorer == CRIU
+
+
+class Watcher(Protocol):
+    """Shown how far one node is."""
+
+    def say(self, text: str) -> None:
+        """What it is doing now."""
+
+    def sent(self, done: int, whole: int) -> None:
+        """Bytes of the probe that are there, of those it needs."""
+
+    def measured(self, done: int, whole: int) -> None:
+        """Repeats made."""
+
+
+@dataclass
+class Answer:
+    """What one node has said so far; kept by whoever asks, so that a lost connection loses little of it.
+
+    Seconds of `transfer`: from the first byte of the probe to its last; of `probing`: from the agent's start to its
+    end. `sent`: bytes of the probe, and of the agent. `early`: repeats made while the probe was still arriving.
+    `boot` changes when the node is started again.
+    """
+
+    node: dict[str, Any] = field(default_factory=dict)
+    phases: dict[int, MeasuredPhase] = field(default_factory=dict)
+    quiet: dict[str, Any] = field(default_factory=dict)
+    sent: int = 0
+    transfer: float = 0.0
+    probing: float = 0.0
+    early: int = 0
+    boot: str = ""
+
+
+def ask(
+    channel_of: Any, probe: Path, archive: ProbeArchive, manifest: Manifest, phases: Collection[int], orders: Orders,
+    answer: Answer, watcher: Watcher,
+) -> None:  # fmt: skip
+    """Have `phases` measured by the node's agent, which `channel_of(command)` starts; `answer` takes what it says.
+
+    `archive` is the open probe at `path`. Raises the agent's own refusals (NodeUnfit, NodeBusy, StorageError ...),
+    NodeUnreachable where the connection or the agent is lost, NodeMisbehaved.
+    """
+    begun = time.monotonic()
+    agent = agent_file()
+    with channel_of(start_command(agent, orders.cache_dir, orders.as_root)) as channel:
+        session = _Session(channel, archive, manifest, frozenset(phases), orders, answer, watcher)
+        try:
+            session.start(agent.data)
+            with probe.open("rb") as file:
+                session.run(file.read(archive.front_size))
+        finally:
+            session.close()
+            answer.probing += time.monotonic() - begun
+
+
+class _Session:
+    def __init__(
+        self, channel: Channel, archive: ProbeArchive, manifest: Manifest, phases: frozenset[int], orders: Orders,
+        answer: Answer, watcher: Watcher,
+    ) -> None:  # fmt: skip
+        self._channel, self._archive, self._orders = channel, archive, orders
+        self._answer, self._watcher = answer, watcher
+        self._records = {p.id: p for p in manifest.phases if p.can_run and p.id in phases}
+        self._sender = _Sender(channel, archive, answer, watcher, orders.silence_seconds)
+        self._lines = _Lines(channel)
+        self._asked: dict[str, int] = {}
+        self._first_need: float | None = None
+        self._repeats_made = 0
+        expected = max((p.expected_seconds for p in self._records.values()), default=0.0)
+        # Between two words of an honest agent lies at most one repeat.
+        self._patience = 2 * (region_seconds(expected) + RESTORE_SECONDS) + orders.silence_seconds
+        self._most_messages = _SLACK_MESSAGES + len(self._records) * (4 * orders.repeats + 20) + len(archive.members)
+
+    def start(self, agent: bytes) -> None:
+        """Bring the agent to life."""
+        for message in self._messages():
+            if message["event"] != "agent":
+                raise NodeMisbehaved(f"it said {printable(str(message), _MOST_TEXT)} before anything else")
+            if not message.get("have"):
+                self._watcher.say("sending the agent")
+                self._channel.send(agent, self._orders.silence_seconds)
+                self._answer.sent += len(agent)
+            return
+
+    def run(self, front: bytes) -> None:
+        for message in self._messages():
+            event = message["event"]
+            if event == "hello":
+                self._hello(message)
+                self._sender.start()
+                self._sender.order(self._run_order(len(front)), front)
+            elif event == "waiting":
+                self._watcher.say(f"waiting for another measurement: {_text(message, 'holder')}")
+            elif event == "need":
+                self._need(message)
+            elif event == "arrived":
+                self._answer.transfer += time.monotonic() - (self._first_need or time.monotonic())
+                self._first_need = None
+            elif event == "time":
+                self._time(message)
+            elif event == "measured":
+                self._measured(message)
+            elif event == "done":
+                self._answer.quiet = _quiet(message)
+                if missing := sorted(set(self._records) - set(self._answer.phases)):
+                    raise NodeMisbehaved(f"it says that it is done, and has said nothing of phases {missing}")
+                return
+            else:
+                raise NodeMisbehaved(f"it said {printable(str(event), 40)!r}")
+
+    def close(self) -> None:
+        self._sender.stop()
+
+    def _run_order(self, front: int) -> dict[str, Any]:
+        o = self._orders
+        return {
+            "op": "run", "version": VERSION, "front": front, "phases": sorted(self._records), "repeats": o.repeats,
+            "restorer": o.restorer, "only_recorded_calls": o.only_recorded_calls, "touch_in_order": o.touch_in_order,
+            "lock_seconds": o.lock_seconds, "cache_bytes": o.cache_bytes, "silence_seconds": o.silence_seconds,
+        }  # fmt: skip
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        """Everything the agent says but signs of life. Raises what it says has failed."""
+        begun = last = time.monotonic()
+        progress, count, alive, waiting = 0, 0, 0, False
+        while True:
+            line = self._lines.next(self._orders.silence_seconds)
+            self._sender.check()
+            if line is None:
+                raise self._ended()
+            try:
+                message = decode(line)
+            except Lost as lost:
+                raise NodeMisbehaved(f"it sent {printable(str(lost), _MOST_TEXT)}") from lost
+            now = time.monotonic()
+            if message.get("event") == "alive":
+                alive += 1
+                moved = self._sender.done != progress
+                progress = self._sender.done
+                if moved or waiting:
+                    last = now
+                if now - last > self._patience:
+                    raise NodeUnreachable(f"its agent lives and has reported nothing for {now - last:.0f} s")
+                if alive > 100 + _ALIVE_PER_SECOND * (now - begun):
+                    raise NodeMisbehaved("it sends signs of life without end")
+                continue
+            last = now
+            count += 1
+            if count > self._most_messages:
+                raise NodeMisbehaved("it sends messages without end")
+            waiting = message.get("event") == "waiting"
+            if message.get("event") == "failed":
+                raise _failure(message)
+            if "event" not in message:
+                raise NodeMisbehaved(f"it sent {printable(str(message), _MOST_TEXT)}")
+            yield message
+
+    def _ended(self) -> ProbeError:
+        """Why the command is over before it was done."""
+        said = printable(self._channel.errors(), _MOST_TEXT)
+        status = self._channel.exit_status(ALIVE_SECONDS)
+        if not self._answer.node:
+            if status == 127 or ("python3" in said and "not found" in said):
+                return NodeUnfit(f"no python3 on this node ({said or 'status 127'}); install it, 3.8 or newer")
+            if "sudo" in said:
+                return PrivilegeMissing(f"CRIU needs root, and `sudo -n` does not work there: {said}")
+            return NodeUnfit(f"the agent does not start (status {status}): {said or 'no message'}")
+        return NodeUnreachable(f"the connection or the agent was lost (status {status}){': ' * bool(said)}{said}")
+
+    def _hello(self, message: dict[str, Any]) -> None:
+        if message.get("version") != VERSION or not isinstance(message.get("node"), dict):
+            raise NodeMisbehaved("it speaks another version of the protocol")
+        boot = _text(message, "boot")
+        if self._answer.boot not in ("", boot):
+            # It was started again meanwhile: another kernel, another clock, perhaps other settings.
+            self._answer.phases.clear()
+        self._answer.boot = boot
+        node = {printable(str(k), 40): _scalar(v) for k, v in list(message["node"].items())[:40]}
+        node["python"], node["user"] = _text(message, "python"), _scalar(message.get("user"))
+        self._answer.node = node
+        self._watcher.say("agent is running")
+
+    def _need(self, message: dict[str, Any]) -> None:
+        wanted = message.get("members")
+        if not isinstance(wanted, list):
+            raise NodeMisbehaved("it asks for members without naming any")
+        for item in wanted:
+            if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)) or (
+                item[0] not in self._archive.members
+            ):
+                raise NodeMisbehaved(f"it asks for {printable(str(item), 80)}, which the probe does not have")
+            name, offset = item
+            member = self._archive.members[name]
+            if not isinstance(offset, int) or not 0 <= offset <= member.stored_size:
+                raise NodeMisbehaved(f"it asks for {name} from byte {printable(str(offset), 40)} on")
+            self._asked[name] = self._asked.get(name, 0) + 1
+            if self._asked[name] > 2:
+                raise NodeMisbehaved(f"it asks for {name} again and again")
+            self._first_need = self._first_need or time.monotonic()
+            self._sender.member(name, offset)
+
+    def _time(self, message: dict[str, Any]) -> None:
+        self._phase(message)
+        self._repeats_made += 1
+        if message.get("left_out") == "arriving":
+            self._answer.early += 1
+        whole = len(self._records) * self._orders.repeats
+        self._watcher.measured(min(self._repeats_made, whole), whole)
+
+    def _phase(self, message: dict[str, Any]) -> int:
+        phase = message.get("phase")
+        if not isinstance(phase, int) or phase not in self._records:
+            raise NodeMisbehaved(f"it reports of phase {printable(str(phase), 40)}, which it was not asked for")
+        return phase
+
+    def _measured(self, message: dict[str, Any]) -> None:
+        phase = self._phase(message)
+        times, restorer, warnings = (message.get(key) for key in ("times", "restorer", "warnings"))
+        if phase in self._answer.phases or restorer not in (DIRECT, CRIU):
+            raise NodeMisbehaved(f"it reports phase {phase} twice, or restored by something unknown")
+        if not isinstance(times, list) or len(times) > 2 * self._orders.repeats + 1 or not isinstance(warnings, list):
+            raise NodeMisbehaved(f"it reports no times of phase {phase}, or too many")
+        failure = _text(message, "failure")
+        if bool(times) == bool(failure):
+            raise NodeMisbehaved(f"it reports phase {phase} neither as measured nor as failed")
+        self._answer.phases[phase] = MeasuredPhase(
+            phase, tuple(_region_time(time) for time in times), failure,
+            _error(_text(message, "kind"), failure) if failure else None, restorer,
+            tuple(printable(str(w), _MOST_TEXT) for w in warnings[:_MOST_WARNINGS]),
+        )  # fmt: skip
+
+
+class _Sender(threading.Thread):
+    """Sends what is asked for, and a sign of life whenever there is nothing to send."""
+
+    def __init__(
+        self, channel: Channel, archive: ProbeArchive, answer: Answer, watcher: Watcher, silence: float
+    ) -> None:
+        super().__init__(daemon=True)
+        self._silence = silence
+        self._channel, self._archive, self._answer, self._watcher = channel, archive, answer, watcher
+        self._todo: queue.SimpleQueue[tuple[str, int] | bytes | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._stopped = False
+        self.done = 0
+        """Bytes of members sent."""
+        self._whole = 0
+
+    def order(self, order: dict[str, Any], data: bytes) -> None:
+        self._todo.put(encode(order) + data)
+
+    def member(self, name: str, offset: int) -> None:
+        self._whole += self._archive.members[name].stored_size - offset
+        self._todo.put((name, offset))
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._todo.put(None)
+        if self.is_alive():
+            self.join(self._silence)
+
+    def check(self) -> None:
+        """Raise what sending has met."""
+        if self._error is not None:
+            raise self._error
+
+    def run(self) -> None:
+        try:
+            while not self._stopped:
+                try:
+                    todo = self._todo.get(timeout=min(ALIVE_SECONDS, self._silence / 4))
+                except queue.Empty:
+                    todo = encode({"op": "alive"})
+                if isinstance(todo, bytes):
+                    self._channel.send(todo, self._silence)
+                elif todo is not None:
+                    self._send_member(*todo)
+        except BaseException as error:
+            self._error = error
+
+    def _send_member(self, name: str, offset: int) -> None:
+        size = self._archive.members[name].stored_size - offset
+        self._channel.send(encode({"op": "member", "name": name, "offset": offset, "size": size}), self._silence)
+        for piece in self._archive.stored_bytes(name, offset):
+            for start in range(0, len(piece), CHUNK):
+                if self._stopped:
+                    return
+                part = piece[start : start + CHUNK]
+                self._channel.send(part, self._silence)
+                self.done += len(part)
+                self._answer.sent += len(part)
+                self._watcher.sent(self.done, self._whole)
+
+
+class _Lines:
+    """Lines of the agent, each of bounded length and after a bounded wait."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._buffer = b""
+
+    def next(self, seconds: float) -> bytes | None:
+        """The next line; None at the end."""
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > LONGEST_LINE:
+                raise NodeMisbehaved("it sends an endless line")
+            data = self._channel.receive(CHUNK, seconds)
+            if data is None:
+                raise NodeUnreachable(f"nothing was heard of it for {seconds:.0f} s; the connection is taken for lost")
+            if not data:
+                return None
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+
+def _text(message: dict[str, Any], key: str) -> str:
+    value = message.get(key, "")
+    if not isinstance(value, str):
+        raise NodeMisbehaved(f"its {key} is no text")
+    return printable(value, _MOST_TEXT)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    # A comparison with NaN is never true.
+    if isinstance(value, (int, float)) and -_MOST_NUMBER < value < _MOST_NUMBER:
+        return value
+    return printable(str(value), 200)
+
+
+def _quiet(message: dict[str, Any]) -> dict[str, Any]:
+    value = message.get("quiet")
+    if not isinstance(value, dict):
+        raise NodeMisbehaved("it does not say how quiet it was")
+    return {
+        printable(str(key), 40): [_scalar(x) for x in item[:8]] if isinstance(item, list) else _scalar(item)
+        for key, item in list(value.items())[:20]
+    }
+
+
+def _region_time(value: Any) -> RegionTime:
+    if not isinstance(value, list) or len(value) != _TIMES:
+        raise NodeMisbehaved("it reports a time that is none")
+    for number in value:
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < _MOST_SECONDS:
+            raise NodeMisbehaved(f"it reports a time of {printable(str(number), 40)} s")
+    if value[0] <= 0:
+        raise NodeMisbehaved("it reports a region that took no time")
+    return RegionTime(*map(float, value))
+
+
+def _failure(message: dict[str, Any]) -> ProbeError:
+    return _error(_text(message, "kind"), _text(message, "message"))
+
+
+def _error(kind: str, text: str) -> ProbeError:
+    """The error of that name; NodeUnfit for those that only nodes have."""
+    found = getattr(errors, kind, None)
+    return found(text) if isinstance(found, type) and issubclass(found, ProbeError) else NodeUnfit(text)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent on a candidate node: takes a probe as it comes, restores and times its phases, says what it found.
+
+Started by probe/candidates/session.py over SSH; the lines that go to and fro are in docs/node-protocol.md. Nothing of
+it is left when it ends, however it ends, but the cache: children die with it, its folder goes, and what a killed one
+leaves the next one takes away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMissing
+from checkpoint.paths import HOME_VARIABLE
+from checkpoint.restore import RegionTime
+from probe.manifest import CRIU, Manifest
+from probe.node.criu_member import CRIU_NAME, unpack_criu
+from probe.node.facts import check_node, this_node
+from probe.node.files import check_external, differing_files
+from probe.node.machine_lock import measuring_alone
+from probe.node.measuring import MeasuredPhase, measure_phases, measuring_cpu
+from probe.node.member_cache import ArrivingMembers, MemberCache, own_folder
+from probe.node.phases import RESTORER_NAME, phases_here, restorers_here
+from probe.node.quietness import QuietJudge
+from probe.node.wire import ALIVE_SECONDS, VERSION, Input, Lost, encode
+from reducer.member_table import MAX_MANIFEST_BYTES, Phase, Table, read_table
+from reducer.unpack import ProbeArchive
+
+_LEAVE_SECONDS = 10.0
+
+
+class Answers:
+    """Lines to the prober, each whole."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._one_at_a_time = threading.Lock()
+
+    def tell(self, event: str, **said: Any) -> None:
+        data = memoryview(encode({"event": event, **said}))
+        with self._one_at_a_time:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+    def stay_alive(self, seconds: float) -> None:
+        """Say at least so often that we are there; ends with the process."""
+        while True:
+            threading.Event().wait(min(seconds, ALIVE_SECONDS))
+            try:
+                self.tell("alive")
+            except OSError:
+                leave()
+
+
+def leave() -> None:
+    """End this process: its main thread cleans up, or is not waited for."""
+    timer = threading.Timer(_LEAVE_SECONDS, os._exit, (3,))
+    timer.daemon = True
+    timer.start()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Receiver(threading.Thread):
+    """Takes members off the line and puts them into the cache, while the main thread measures."""
+
+    def __init__(
+        self, line: Input, answers: Answers, table: Table, cache: MemberCache, members: ArrivingMembers
+    ) -> None:
+        super().__init__(daemon=True)
+        self._line, self._answers, self._table, self._cache, self._members = line, answers, table, cache, members
+        self._again: set[str] = set()
+
+    def want(self, names: list[str]) -> None:
+        """Ask for those of these members that are not here."""
+        names = list(dict.fromkeys(names))
+        self._members.want(names)
+        missing = []
+        for name in names:
+            member = self._table.members[name]
+            if self._cache.has(member):
+                self._members.arrived(name)
+            else:
+                missing.append([name, self._cache.begun(member)])
+        self._answers.tell("need", members=missing)
+
+    def run(self) -> None:
+        try:
+            while True:
+                self._take(self._line.message())
+        except (Lost, OSError, KeyError, TypeError, ValueError):
+            pass
+        except ProbeError as error:
+            with contextlib.suppress(OSError):
+                self._answers.tell("failed", kind=type(error).__name__, message=str(error))
+        leave()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["op"] != "member":
+            return
+        member, offset, size = self._table.members[message["name"]], int(message["offset"]), int(message["size"])
+        if offset < 0 or size != member.stored_size - offset:
+            raise Lost("a member of another size")
+        if self._cache.receive(member, offset, lambda sink: self._line.raw(size, sink)):
+            if self._members.arrived(member.name):
+                self._answers.tell("arrived")
+        elif member.name in self._again:
+            raise ProbeFileDamaged(f"member {member.name} arrives damaged again and again: is the probe file changing?")
+        else:
+            self._again.add(member.name)
+            self._answers.tell("need", members=[[member.name, 0]])
+
+
+def main(folder: str) -> None:
+    """Serve one prober on standard input and output. `folder` holds the cache, and what is unpacked."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
+    answers = Answers(os.dup(1))
+    # What our own code or a library might print must not get between the lines.
+    os.dup2(2, 1)
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            try:
+                _serve(Path(folder), answers)
+            except ProbeError as error:
+                answers.tell("failed", kind=type(error).__name__, message=str(error))
+            except OSError as error:
+                answers.tell("failed", kind=StorageError.__name__, message=str(error))
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                said = f"the agent failed ({type(error).__name__}: {error}, {where.name} line {where.lineno})"
+                answers.tell("failed", kind=ToolMissing.__name__, message=f"{said}; please report it")
+    except Lost:
+        sys.exit(3)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(3)
+
+
+def _serve(folder: Path, answers: Answers) -> None:
+    cpus = os.sched_getaffinity(0)
+    cpu = measuring_cpu()
+    if cpu is not None:
+        os.sched_setaffinity(0, cpus - {cpu})
+    line = Input(0)
+    answers.tell(
+        "hello",
+        version=VERSION,
+        boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        node={**this_node(), "cpus": len(cpus)},
+        python=platform.python_version(),
+        user=os.geteuid(),
+    )
+    order = line.message()
+    table = _front(line, order)
+    line.silence = float(order["silence_seconds"])
+    threading.Thread(target=answers.stay_alive, args=(line.silence / 4,), daemon=True).start()
+    manifest = Manifest.from_json(table.manifest)
+    check_node(manifest)
+    check_external(manifest.external_files)
+    only = frozenset(int(p) for p in order["phases"])
+    with _scratch(own_folder(folder)) as scratch:
+        cache = MemberCache(folder / "members", int(order["cache_bytes"]))
+        members = ArrivingMembers(cache)
+        archive = ProbeArchive(Path("the probe"), members, table, scratch)
+        receiver = Receiver(line, answers, table, cache, members)
+        receiver.start()
+        with measuring_alone(
+            cpus, wait=float(order["lock_seconds"]), waiting=lambda holder: answers.tell("waiting", holder=holder)
+        ):
+            differing = differing_files(archive.files)
+            wanted = [f"data/{name}" for name in (RESTORER_NAME, CRIU_NAME) if _is_used(name, order, archive)]
+            sends_criu = f"data/{CRIU_NAME}" in wanted
+            wanted += [file.member for file in differing]
+            wanted += [phase.member("index") for phase in archive.phases]
+            receiver.want([name for name in wanted if name in table.members])
+            receiver.want(_phase_members(archive, manifest, only))
+            _check_space(folder, table, cache)
+            # Where `find_criu` looks besides the system's own folders.
+            os.environ[HOME_VARIABLE] = str(unpack_criu(archive, folder) if sends_criu else folder / "no-criu")
+            judge = QuietJudge(
+                manifest,
+                cpu,
+                arriving=lambda: not members.all_here(),
+                told=lambda phase, restorer, time, why: answers.tell(
+                    "time", phase=phase, restorer=restorer, time=_times(time), left_out=why
+                ),
+            )
+            restorers = restorers_here(
+                archive,
+                scratch,
+                str(order["restorer"]),
+                only_recorded_calls=bool(order["only_recorded_calls"]),
+                touch_in_order=bool(order["touch_in_order"]),
+            )
+            measure_phases(
+                phases_here(archive, manifest, scratch, restorers, differing, only),
+                restorers,
+                repeats=int(order["repeats"]),
+                scratch=scratch,
+                cpu=cpu,
+                progress=lambda _: None,
+                judge=judge,
+                finished=lambda phase: answers.tell("measured", **_result(phase)),
+            )
+        archive.close()
+        cache.trim()
+    answers.tell("done", quiet=judge.describe())
+
+
+def _front(line: Input, order: dict[str, Any]) -> Table:
+    """The front of the probe, which follows the first order."""
+    try:
+        size = int(order["front"])
+        if order["op"] != "run" or order["version"] != VERSION or not 0 < size <= MAX_MANIFEST_BYTES:
+            raise Lost("another protocol")
+    except (KeyError, TypeError, ValueError) as error:
+        raise Lost("no order") from error
+    front = io.BytesIO()
+    line.raw(size, front.write)
+    front.seek(0)
+    return read_table(front.read, "the probe")
+
+
+def _is_used(name: str, order: dict[str, Any], archive: ProbeArchive) -> bool:
+    """Whether a data member is of use with these orders, and there."""
+    if name not in archive.data_names:
+        return False
+    return bool((order["restorer"] == CRIU) == (name == CRIU_NAME))
+
+
+def _phase_members(archive: ProbeArchive, manifest: Manifest, only: frozenset[int]) -> list[str]:
+    """Members of the phases to be measured, in the order in which they are needed."""
+    found: list[str] = []
+    by_id: dict[int, Phase] = {phase.id: phase for phase in archive.phases}
+    for record in manifest.phases:
+        if record.can_run and record.id in only and record.id in by_id:
+            phase = by_id[record.id]
+            found.append(phase.member("images"))
+            found += [f"file/{file.sha256}" for file in manifest.private_files if file.phase == record.id]
+            found += [by_id[other].member("pages") for other in archive.phases_shared(record.id)]
+            found.append(phase.member("pages"))
+    if unknown := [name for name in found if name not in archive.members]:
+        raise ProbeFileDamaged(f"the probe lacks its member {unknown[0]}; build it again")
+    return found
+
+
+def _check_space(folder: Path, table: Table, cache: MemberCache) -> None:
+    """Raise StorageError where what is still to come does not fit."""
+    missing = sum(m.stored_size for m in table.members.values() if not cache.path(m).exists())
+    free = shutil.disk_usage(folder).free
+    if missing > free:
+        raise StorageError(
+            f"the disk with {folder} is full: the probe takes {missing} bytes, {free} are free; "
+            "make room there, or choose another --cache-dir"
+        )
+
+
+def _times(time: RegionTime) -> list[float]:
+    return [time.wall, time.cpu, time.warm, time.restore]
+
+
+def _result(phase: MeasuredPhase) -> dict[str, Any]:
+    return {
+        "phase": phase.phase,
+        "restorer": phase.restorer,
+        "times": [_times(time) for time in phase.times],
+        "failure": phase.failure,
+        "kind": type(phase.error).__name__ if phase.error else "",
+        "warnings": list(phase.warnings),
+    }
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder for what is unpacked, locked while we live; those of agents that were killed are taken away."""
+    runs = own_folder(folder / "runs")
+    for left in runs.iterdir():
+        with contextlib.suppress(OSError), open(left / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=runs) as name, open(Path(name) / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        inner = Path(name) / "work"
+        inner.mkdir(mode=0o700)
+        yield inner
