@@ -14,6 +14,7 @@ from typing import Any
 
 from checkpoint.restore import RegionTime
 from probe.manifest import Manifest
+from probe.node.measuring import ARRIVING, OTHER_WORK
 
 DISTURBED = 0.05
 """A repeat whose wall time exceeds its CPU time by this share more than usual: others had the processor."""
@@ -25,7 +26,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class QuietJudge:
-    """Counts a repeat where the phase had its processor to itself (measuring.Judge), and describes the node meanwhile.
+    """Lets a repeat count where the phase had its processor to itself (measuring.Judge); describes the node meanwhile.
 
     `arriving` tells whether the probe is still being received: such repeats show that a phase runs, but receiving takes
     processor and memory from them. `told` gets (phase, restorer, time, why it does not count or "") of each.
@@ -54,22 +55,22 @@ class QuietJudge:
         self._began_arriving = self._arriving()
         self._stolen_before = _processor_seconds(self._cpu)[1]
 
-    def counts(self, phase: int, restorer: str, time: RegionTime) -> bool:
-        why = self._why_not(phase, restorer, time)
+    def why_not(self, phase: int, restorer: str, time: RegionTime) -> str:
+        why = self._found(phase, restorer, time)
         self._frequencies += _frequency(self._cpu)
         self._repeats += 1
-        self._disturbed += why == "disturbed"
+        self._disturbed += why == OTHER_WORK
         self._told(phase, restorer, time, why)
-        return not why
+        return why
 
-    def _why_not(self, phase: int, restorer: str, time: RegionTime) -> str:
+    def _found(self, phase: int, restorer: str, time: RegionTime) -> str:
         if self._began_arriving:
-            return "arriving"
+            return ARRIVING
         # Ticks are too coarse for a short region: what was stolen around it is compared with all of it.
         stolen = _processor_seconds(self._cpu)[1] - self._stolen_before
         if stolen > _STOLEN * (time.restore + time.warm + time.wall) + 2 / _TICK:
-            return "disturbed"
-        return "disturbed" if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
+            return OTHER_WORK
+        return OTHER_WORK if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
 
     def _usual(self, phase: int, restorer: str) -> float:
         wall, cpu = self._phases[phase].restored(restorer)
