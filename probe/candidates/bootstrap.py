@@ -16,10 +16,12 @@ from probe.node.wire import SILENCE_SECONDS
 
 _CODE = r"""
 import sys, os
+# What start-up files printed may lack the end of its line.
+before = ["\n"]
 def tell(**said):
     import json
-    # What start-up files printed may lack the end of its line.
-    os.write(1, ("\n" + json.dumps(said) + "\n").encode("ascii"))
+    os.write(1, ("".join(before) + json.dumps(said) + "\n").encode("ascii"))
+    del before[:]
 def refuse(kind, text):
     tell(event="failed", kind=kind, message=text)
     sys.exit(0)
