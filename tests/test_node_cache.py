@@ -53,7 +53,7 @@ def mounted(made: Machine, name: str, options: str) -> Path:
     ("options", "reason"),
     [
         ("size=8k", "the agent cannot be stored: .*No space left"),
-        ("size=2m", "the disk with /run/node/.*/members is full: [0-9]+ bytes .* are to come, [0-9]+ are free; make room"),
+        ("size=2m", "the disk with /run/node/.*/members is full: [0-9]+ bytes .* to come, [0-9]+ are free; make room"),
         ("size=16m", "No space left.*bytes are needed in /run/node/.*: make room"),
         ("ro", "the agent cannot be stored: .*Read-only file system.*choose another --cache-dir"),
     ],

@@ -132,20 +132,19 @@ def main(folder: str) -> None:
     answers = Answers(os.dup(1))
     # What our own code or a library might print must not get between the lines.
     os.dup2(2, 1)
-    try:
-        with contextlib.suppress(BrokenPipeError):
-            try:
-                _serve(Path(folder), answers)
-            except ProbeError as error:
-                answers.tell("failed", kind=type(error).__name__, message=str(error))
-            except OSError as error:
-                answers.tell("failed", kind=StorageError.__name__, message=str(error))
-            except Exception as error:
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                said = f"the agent failed ({type(error).__name__}: {error}, {where.name} line {where.lineno})"
-                answers.tell("failed", kind=ToolMissing.__name__, message=f"{said}; please report it")
-    except Lost:
-        sys.exit(3)
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            _serve(Path(folder), answers)
+        except Lost:
+            sys.exit(3)
+        except ProbeError as error:
+            answers.tell("failed", kind=type(error).__name__, message=str(error))
+        except OSError as error:
+            answers.tell("failed", kind=StorageError.__name__, message=str(error))
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"the agent failed ({type(error).__name__}: {error}, {where.name} line {where.lineno})"
+            answers.tell("failed", kind=ToolMissing.__name__, message=f"{said}; please report it")
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
