@@ -46,7 +46,7 @@ class QuietJudge:
         self._began_arriving = False
         self._stolen_before = 0.0
         self._begun = time.monotonic()
-        self._before = _processor_seconds(None)
+        self._before, self._own_before = _processor_seconds(None), _own_seconds()
         self._load = os.getloadavg()[0]
         self._frequencies: list[float] = []
         self._repeats = self._disturbed = 0
@@ -86,8 +86,7 @@ class QuietJudge:
         """
         busy, stolen = (after - before for after, before in zip(_processor_seconds(None), self._before))  # noqa: B905
         whole = max(time.monotonic() - self._begun, 1e-9) * (os.cpu_count() or 1)
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        own = sum(u.ru_utime + u.ru_stime for u in used)
+        own = _own_seconds() - self._own_before
         seen = self._frequencies
         return {
             "load": [round(self._load, 2), round(os.getloadavg()[0], 2)],
@@ -109,6 +108,12 @@ def _processor_seconds(cpu: int | None) -> tuple[float, float]:
                 user, nice, system, _, _, irq, softirq, steal = (int(f) for f in fields[1:9])
                 return (user + nice + system + irq + softirq) / _TICK, steal / _TICK
     return 0.0, 0.0
+
+
+def _own_seconds() -> float:
+    """Processor seconds of this process and of the children that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def _frequency(cpu: int | None) -> list[float]:
