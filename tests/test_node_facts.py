@@ -110,7 +110,9 @@ _V1 = "/sys/fs/cgroup/memory"
         # Used up, and more.
         (
             {
-                "/proc/self/cgroup": "0::/job\n", f"{_V2}/job/memory.max": "1000\n", f"{_V2}/job/memory.current": "2000\n",
+                "/proc/self/cgroup": "0::/job\n",
+                f"{_V2}/job/memory.max": "1000\n",
+                f"{_V2}/job/memory.current": "2000\n",
                 f"{_V2}/job/memory.stat": "inactive_file 0\n",
             },
             0,

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,14 +68,12 @@ class Said:
         return next(self._verdicts)
 
 
-def measured(
-    verdicts: list[str], repeats: int, rounds: Callable[[int], None] | None = None
-) -> tuple[MeasuredPhase, int]:
+def measured(verdicts: list[str], repeats: int) -> tuple[MeasuredPhase, int]:
     judge = Said(verdicts)
     job = RestoreJob(0, Path("nowhere"), (), (), (), (), 0, 0, 0, 1.0)
     (found,) = measure_phases(
         [PhaseToMeasure(job, DIRECT)], Given([float(n) for n in range(1, 100)]), repeats=repeats,
-        scratch=Path("nowhere"), cpu=None, progress=lambda _: None, judge=judge, after_round=rounds,
+        scratch=Path("nowhere"), cpu=None, progress=lambda _: None, judge=judge,
     )  # fmt: skip
     return found, judge.made
 
