@@ -100,9 +100,11 @@ class CandidateOptions:
         found += [tuple(parse_address(text.strip()) for text in group.split(",")) for group in self.split]
         if self.hosts is not None:
             found += read_hosts(self.hosts)
-        names = [address.text for group in found for address in group]
-        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            raise ProbeError(f"{twice[0]} is named twice: one node runs one measurement at a time")
+        seen = set()
+        for address in (address for group in found for address in group):
+            if (node := (address.host.lower(), address.user, address.port)) in seen:
+                raise ProbeError(f"{address.text} is named twice: one node runs one measurement at a time")
+            seen.add(node)
         if not found:
             raise ProbeError(f"{self.hosts}: names no node")
         return found
