@@ -238,17 +238,17 @@ class _Session:
                 raise self._ended()
             try:
                 message = decode(line)
+                said = str(message)
             except Lost as lost:
-                # Users' start-up files greet everybody, asked or not.
-                if self._left["agent"] and self._greetings < _MOST_GREETINGS:
-                    self._greetings += 1
-                    continue
-                raise NodeMisbehaved(f"it sent {printable(str(lost), MOST_TEXT)}") from lost
-            if not isinstance(message.get("event"), str):
-                raise NodeMisbehaved(f"it sent {printable(str(message), MOST_TEXT)}")
-            if message["event"] != "failed":
-                self._sender.check()
-            return message
+                message, said = {}, str(lost)
+            if isinstance(message.get("event"), str):
+                if message["event"] != "failed":
+                    self._sender.check()
+                return message
+            self._greetings += 1
+            # Users' start-up files greet everybody, asked or not.
+            if not self._left["agent"] or self._greetings > _MOST_GREETINGS:
+                raise NodeMisbehaved(f"it sent {printable(said, MOST_TEXT)}")
 
     def _ended(self) -> ProbeError:
         """Why the command is over before it was done."""
