@@ -144,7 +144,7 @@ class _Session:
         self._records = {p.id: p for p in manifest.phases if p.can_run and p.id in phases}
         self._lines = _Lines(channel)
         self._asked: dict[str, int] = {}
-        self._greetings = 0
+        self._greetings, self._greeting = 0, ""
         self._first_need: float | None = None
         self._repeats_made = 0
         expected = max((p.expected_seconds for p in self._records.values()), default=0.0)
@@ -249,11 +249,12 @@ class _Session:
             # Users' start-up files greet everybody, asked or not.
             if not self._left["agent"] or self._greetings > _MOST_GREETINGS:
                 raise NodeMisbehaved(f"it sent {printable(said, MOST_TEXT)}")
+            self._greeting = printable(line, MOST_TEXT) or self._greeting
 
     def _ended(self) -> ProbeError:
         """Why the command is over before it was done."""
         self._sender.check()
-        said = printable(self._channel.errors(), MOST_TEXT)
+        said = printable(self._channel.errors(), MOST_TEXT) or self._greeting
         status = self._channel.exit_status(ALIVE_SECONDS)
         if not self._answer.node:
             if status == 127 or ("python3" in said and "not found" in said):

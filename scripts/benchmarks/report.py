@@ -184,6 +184,16 @@ def _direct_bars(found: Sequence[tuple[str, Record]]) -> list[str]:
     return [f"{'  met' if met else 'SHORT'}  {what}: {said}" for met, what, said in rows]
 
 
+def many(record: Record) -> str:
+    """One line about eight nodes driven by one prober, round after round."""
+    failures, left = sum(record["failures"].values()), sum(record["left"].values())
+    return (
+        f"{'  met' if not failures and not left else 'SHORT'}  {record['nodes']} nodes, {record['rounds']} rounds: "
+        f"{failures} failures, {left} things left; a round takes {record['round_seconds']:.1f} s, sends "
+        f"{record['first_sent'] / 1e6:.1f} MB at first and {record['later_sent'] / 1e6:.2f} MB later"
+    )
+
+
 def emulated(record: Record) -> str:
     """One line about a probe on the emulated node."""
     if "failure" in record:
