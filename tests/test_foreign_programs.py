@@ -41,7 +41,7 @@ _HOSTILE: dict[str, tuple[str, type[ProbeError], str]] = {
         """printf '{"event":"failed","kind":"NodeUnfit","message":"\\\\u001b[2J\\\\r\\\\u202ebad"}\\n'""",
         NodeUnfit, "[2J bad",
     ),
-    "no login": ("echo This account is currently not available.; exit 1", NodeUnfit, "currently not available"),
+    "nologin": ("echo This account is currently not available.; exit 1", NodeUnfit, "currently not available"),
     "complaint": ("printf '\\033[2J\\a\\0bad \\342\\200\\256news\\n' >&2; exit 1", NodeUnfit, "news"),
 }  # fmt: skip
 
