@@ -28,7 +28,7 @@ from probe.candidates.probing import CandidateResult
 from probe.candidates.session import Answer, Orders, ask
 from probe.candidates.table import candidates_json, print_candidates
 from probe.manifest import DIRECT, Manifest
-from probe.node.wire import VERSION, decode
+from probe.node.wire import LONGEST_LINE, VERSION, decode
 from probe.running import RunResult, predict_from
 from reducer.unpack import open_probe
 
@@ -253,11 +253,11 @@ def test_messages_have_an_end(talk: Talk, event: str) -> None:
 
 
 def test_lines_have_an_end(talk: Talk, clock: list[Scripted]) -> None:
-    channel = Scripted(itertools.repeat(b"x" * 10_000))
+    channel = Scripted(itertools.repeat(b"x" * 10_000, 2 * LONGEST_LINE // 10_000))
     with pytest.raises(NodeMisbehaved, match="an endless line"):
         talk.ask(channel)
     # One that comes letter by letter does not hold us for longer either.
-    clock.append(Scripted(itertools.chain(talk.honest()[:2], itertools.repeat(b"x")), seconds=1.0))
+    clock.append(Scripted([*talk.honest()[:2], *itertools.repeat(b"x", 2000)], seconds=1.0))
     with pytest.raises(NodeMisbehaved, match="does not come to its end"):
         talk.ask(clock[0])
     assert clock[0].clock < 60
@@ -270,7 +270,7 @@ def test_signs_of_life_have_an_end(talk: Talk, clock: list[Scripted]) -> None:
     waiting: Message = {"event": "waiting", "holder": "somebody"}
     patience = {}
     for name, before in (("at once", []), ("waiting", [waiting])):
-        channel = Scripted(itertools.chain(talk.honest()[:2], before, itertools.repeat(alive)), seconds=5.0)
+        channel = Scripted([*talk.honest()[:2], *before, *itertools.repeat(alive, 2000)], seconds=5.0)
         clock[:] = [channel]
         with pytest.raises(NodeUnreachable, match="lives and has reported nothing"):
             talk.ask(channel)
