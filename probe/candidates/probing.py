@@ -219,7 +219,7 @@ class _Candidate:
 def _named(error: ProbeError, address: Address) -> ProbeError:
     """The same error with the node's name in front."""
     text = str(error)
-    return error if text.startswith(f"{address.text}:") else type(error)(f"{address.text}: {text}")
+    return error if text.startswith(address.text) else type(error)(f"{address.text}: {text}")
 
 
 def split_phases(phases: Sequence[PhaseRecord], nodes: int) -> list[set[int]]:

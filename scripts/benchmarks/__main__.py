@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="repeats of every phase in `probe run`")
     parser.add_argument("--full-runs", type=int, default=5, help="full runs to compare with")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine, each time")
+    parser.add_argument("--clock", choices=["", emulated.CLOCK], default="", help="what time the emulated node goes by")
     parser.add_argument("--keep", action="store_true", help="keep the work folders")
     parser.add_argument("--packages", action="store_true", help="print the packages the programs come in, and leave")
     parser.add_argument("--report", action="store_true", help="print the table of the records there are, and leave")
@@ -90,7 +91,7 @@ def main() -> None:
         return
     if arguments.what == "nodes":
         names = arguments.programs.split(",") if arguments.programs else [b.name for b in EVERYTHING]
-        for record in emulated.run(names, HERE, arguments.full_runs):
+        for record in emulated.run(names, HERE, arguments.full_runs, arguments.clock):
             save(record)
             print(report.emulated(record), flush=True)
         return
