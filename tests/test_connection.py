@@ -16,76 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sshd import GUEST, GUEST_UID, Machine, Server, machine, make_key, wait_until
+from connections import SECONDS, configured, network, node, output, refusal, run, server
+from sshd import GUEST, GUEST_UID, Machine, Server
 
 from checkpoint.errors import NodeUnreachable, ProbeError
 from probe.candidates.addresses import parse_address
-from probe.candidates.connection import Channel, Connection, RemoteCommandEnded, SshOptions, connect
+from probe.candidates.connection import Connection, RemoteCommandEnded, connect
 
-SECONDS = 20.0
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with machine(tmp_path_factory.mktemp("ssh") / "machine") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def server(node: Machine) -> Server:
-    return node.serve()
-
-
-@pytest.fixture(autouse=True)
-def network(node: Machine, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test runs on the machine's network, with a home of its own, and leaves no thread, descriptor or process."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    with node.network():
-        before = set(threading.enumerate()), descriptors(), set(node.users_processes())
-        yield
-        wait_until(lambda: not set(threading.enumerate()) - before[0], "threads to end", 5.0)
-        assert descriptors() - before[1] == set()
-        wait_until(lambda: not set(node.users_processes()) - before[2], "commands on the node to end", 5.0)
-
-
-def descriptors() -> set[str]:
-    """Open sockets and pipes of this process."""
-    found = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.add(str(entry.readlink()))
-    return {goal for goal in found if goal.startswith(("socket:", "pipe:"))}
-
-
-def output(channel: Channel) -> bytes:
-    parts = []
-    while (part := channel.receive(1 << 16, SECONDS)) != b"":
-        assert part is not None, "no output in time"
-        parts.append(part)
-    return b"".join(parts)
-
-
-def run(connection: Connection, command: str) -> str:
-    with connection.start(command) as channel:
-        channel.end_of_input()
-        said = output(channel).decode()
-        assert channel.exit_status(SECONDS) == 0, channel.errors()
-        return said.strip()
-
-
-def refusal(action: Callable[[], object]) -> str:
-    """The message that it ends with: one that the terminal can be trusted with."""
-    with pytest.raises(NodeUnreachable) as caught:
-        action()
-    assert str(caught.value).replace("\n", "").isprintable() and len(str(caught.value)) < 2000
-    return str(caught.value)
-
-
-def configured(folder: Path, node: Machine, text: str, **more: object) -> SshOptions:
-    path = folder / "config"
-    path.write_text(text)
-    return node.options(config=path, **more)
+__all__ = ["network", "node", "server"]
 
 
 # -- what works
@@ -158,8 +96,8 @@ def test_eight_nodes_side_by_side(node: Machine) -> None:
     for _ in range(3):
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(ask, servers)) == [str(server.port) for server in servers]
-    for server in servers:
-        node.stop(server)
+    for one in servers:
+        node.stop(one)
 
 
 def test_a_bare_node(node: Machine) -> None:
@@ -419,8 +357,3 @@ def test_a_configuration_that_cannot_be_honoured(node: Machine, server: Server, 
     options = configured(tmp_path, node, "RevokedHostKeys /etc/revoked\n")
     with pytest.raises(ProbeError, match="RevokedHostKeys"):
         connect(server.address(), options)
-
-
-def test_keys_are_made_once(node: Machine, tmp_path: Path) -> None:
-    make_key(tmp_path / "key")
-    assert (tmp_path / "key").stat().st_mode & 0o77 == 0

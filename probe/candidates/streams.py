@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -124,6 +125,8 @@ class ProxyStream(Stream):
         finally:
             theirs.close()
         super().__init__(ours)
+        self._ending = threading.Lock()
+        self._ended_all = threading.Event()
         self._tail = Tail()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -133,21 +136,19 @@ class ProxyStream(Stream):
 
     def close(self) -> None:
         super().close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if self._process.returncode is None and not self._ended():
-                self._signal(number)
+        # The transport's thread closes it too.
+        with self._ending:
+            if self._process.returncode is None:
                 self._await_end()
-        if self._process.returncode is None:
-            # What it left behind in its session goes too: it would hold the pipe that is read here. Before its
-            # number is given back, since the kernel may give it to others then.
-            self._signal(signal.SIGKILL)
-            self._process.wait()
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    # Always: what it left behind in its session would hold the pipe that is read here. Before its
+                    # number is given back, since the kernel may give it to others then.
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(self._process.pid, number)
+                    self._await_end()
+                self._process.wait()
+        self._ended_all.set()
         self._reader.join(_PROXY_GRACE_SECONDS)
-
-    def _signal(self, number: int | None) -> None:
-        if number is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
 
     def _ended(self) -> bool:
         """Whether the command has ended; its status stays to be collected."""
@@ -161,8 +162,16 @@ class ProxyStream(Stream):
     def _read(self) -> None:
         assert self._process.stderr
         with self._process.stderr as stderr:
-            while data := os.read(stderr.fileno(), 65536):
-                self._tail.add(data)
+            while True:
+                # What has left the session (ssh's ControlPersist) may hold the pipe for ever.
+                is_last = self._ended_all.is_set()
+                if select.select([stderr], [], [], 0.1)[0]:
+                    data = os.read(stderr.fileno(), 65536)
+                    if not data:
+                        return
+                    self._tail.add(data)
+                if is_last:
+                    return
 
 
 def dial(host: str, port: int, family: int, deadline: float, lost_after: float) -> Stream:
