@@ -371,6 +371,12 @@ def test_options_that_would_be_missed_are_refused(tmp_path: Path, option: str) -
     assert isinstance(settings(parse_address("node1"), path), Settings)
 
 
+def test_refused_options_are_documented() -> None:
+    section = (ROOT / "docs" / "ssh.md").read_text().split("### Refused")[1].split("###")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*)\|$", section, re.M)
+    assert {option: tuple(re.findall("`(.+?)`", values)) for option, values in rows} == REFUSED
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
