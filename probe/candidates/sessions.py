@@ -29,6 +29,8 @@ CLOSE_SECONDS: Final = 2.0
 
 _MAX_PACKET_BYTES: Final = 1 << 18
 _REKEY_SECONDS: Final = 60.0
+_SHA1_KEYS: Final = ("ssh-rsa", "ssh-dss")
+_DIGESTS: Final = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha2-512")
 # GCM first: one pass over the data instead of two.
 _CIPHERS: Final = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
 
@@ -208,8 +210,8 @@ def _reach(label: str, found: Settings, sessions: list[Session]) -> Stream:
 def _greet(label: str, found: Settings, stream: Stream, transport: _Transport, deadline: float) -> HostKey:
     """Exchange keys with the server. Returns its host key, which is not judged yet."""
     security = transport.get_security_options()
-    transport.wanted_keys = preferred_kinds(found, security.key_types)
-    security.ciphers = _CIPHERS
+    transport.wanted_keys = preferred_kinds(found, [k for k in security.key_types if k not in _SHA1_KEYS])
+    security.ciphers, security.digests = _CIPHERS, _DIGESTS
     transport.banner_timeout = max(0.1, deadline - time.monotonic())
     transport.clear_to_send_timeout = _REKEY_SECONDS
     try:
