@@ -309,12 +309,13 @@ def test_what_the_node_says_at_the_login(node: Machine, tmp_path: Path) -> None:
 
 
 def jumps(server: Server, second: Server, more: str = "") -> str:
-    """`near` is reached directly, `middle` through it, `far` through `middle`."""
+    """`near` is reached directly, `middle` through it, `far` through `middle`, `far2` through two hosts by itself."""
     return (
         f"Host near\n HostName 127.0.0.1\n Port {server.port}\n"
         f"Host middle\n HostName localhost\n Port {second.port}\n ProxyJump near\n"
         f"Host far\n HostName ::1\n Port {server.port}\n User {GUEST}\n ProxyJump middle\n"
-        f"Host far2\n HostName ::1\n Port {server.port}\n ProxyJump near,{GUEST}@middle\n{more}Host *\n User root\n"
+        f"Host plain\n HostName localhost\n Port {second.port}\n"
+        f"Host far2\n HostName ::1\n Port {server.port}\n ProxyJump near,{GUEST}@plain\n{more}Host *\n User root\n"
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -233,6 +234,7 @@ def test_known_hosts_that_cannot_be_used(tmp_path: Path) -> None:
 
 CONFIG = """
 Include {include}
+AddressFamily inet6
 Host alias other
     HostName %h.site.org
     User=someone
@@ -305,6 +307,7 @@ def test_settings_are_those_of_openssh(config: Path, text: str) -> None:
     assert ours.connect_seconds == (
         20.0 if theirs["connecttimeout"][0] == "none" else float(theirs["connecttimeout"][0])
     )
+    assert ours.family == socket.AF_INET6 and theirs["addressfamily"] == ["inet6"]
     assert ours.hash_known_hosts == (theirs["hashknownhosts"][0] == "yes")
     assert ours.identities_only == (theirs["identitiesonly"][0] == "yes")
     assert ours.key_name == theirs.get("hostkeyalias", [ours.host])[0]

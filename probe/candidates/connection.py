@@ -42,7 +42,7 @@ class Connection:
         self._address = address
         self._sessions = sessions
         self._last = sessions[-1]
-        self._channels: list[Channel] = []
+        self._channels: set[Channel] = set()
         self._closing = threading.Event()
         self.peer = self._last.settings.peer
         """USER@HOST:PORT that the configuration made of the address."""
@@ -83,7 +83,7 @@ class Connection:
                 f"try `ssh {self._address.text} true`, and look into its log"
             ) from error
         channel = Channel(self, raw, self._last.stream)
-        self._channels.append(channel)
+        self._channels.add(channel)
         return channel
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Connection:
         self._closing.set()
         for session in reversed(self._sessions):
             session.close()
-        for channel in self._channels:
+        for channel in list(self._channels):
             channel.close()
         self._pulse.join(CLOSE_SECONDS)
 
@@ -102,6 +102,10 @@ class Connection:
         limit = self._last.settings.alive_seconds * self._last.settings.alive_count
         if time.monotonic() - self._last.stream.heard_at > limit:
             raise self.lost(None, f"it did not answer for {limit:g} s")
+
+    def forget(self, channel: Channel) -> None:
+        """Called by a channel that is closed."""
+        self._channels.discard(channel)
 
     def lost(self, error: BaseException | None, cause: str = "") -> NodeUnreachable:
         """The error to raise for a connection that has ended, or is of no use any more and is ended by this."""
@@ -226,6 +230,7 @@ class Channel:
         ):
             self._raw.close()
         self._reader.join(CLOSE_SECONDS)
+        self._connection.forget(self)
 
     def _read_errors(self) -> None:
         """Take standard error as it comes, so that the command never waits for us because of it."""
