@@ -387,5 +387,5 @@ def test_proxy_commands(node: Machine, server: Server, second: Server, tmp_path:
     ],
 )
 def test_proxy_commands_that_fail(node: Machine, tmp_path: Path, command: str, said: str) -> None:
-    options = configured(tmp_path, node, f"ProxyCommand {command}\n", connect_seconds=1.5)
+    options = configured(tmp_path, node, f"ProxyCommand {command}\n", connect_seconds=0.7)
     assert said in refusal(lambda: connect(parse_address("root@somewhere"), options))

@@ -23,7 +23,7 @@ LOGIN_BYTES: Final = 1 << 20
 
 _WRITE_SECONDS: Final = 60.0
 _UNSENT_BYTES: Final = 1 << 17
-_PROXY_GRACE_SECONDS: Final = 1.0
+_PROXY_GRACE_SECONDS: Final = 0.5
 _TCP_NOTSENT_LOWAT: Final = 25  # linux/tcp.h; the module `socket` has it from Python 3.12 on
 
 
