@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.errors import NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
+from checkpoint.errors import NodeMisbehaved, NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
 from probe.candidates.addresses import Address
-from probe.candidates.connection import Channel, SshOptions, connect
+from probe.candidates.connection import Connection, SshOptions, connect
 from probe.candidates.session import Answer, Orders, Watcher, ask
 from probe.manifest import Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
@@ -21,7 +21,10 @@ from probe.running import RunResult, check_coverage, predict_from
 from reducer.unpack import open_probe
 
 ATTEMPTS = 3
-"""How often a node is connected to when the connection is lost."""
+"""How often in a row a node is connected to without getting any further, when the connection is lost."""
+
+MOST_CONNECTIONS = 20
+"""And how often at all."""
 
 _PAUSE_SECONDS = 2.0
 RESULT_VERSION = 1
@@ -82,20 +85,21 @@ def run_on(
     min_coverage: float | None = None,
     watcher: Callable[[str], Watcher],
 ) -> list[CandidateResult]:
-    """Run the probe at `path` on every candidate, at most `jobs` nodes at a time; results in the order given.
+    """Run the probe at `path` on every candidate, at most `jobs` of them at a time; results in the order given.
 
     Several addresses in one candidate are nodes declared identical: each measures a part of the phases (thesis, section
     6.2). A node that fails is an entry with its reason. Raises only what is wrong with the probe itself:
-    ProbeFileDamaged, StorageError, NoPrediction.
+    ProbeFileDamaged, StorageError, NoPrediction. Interrupted it ends all connections: the agents end by themselves.
     """
     probe = Path(path)
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
         archive.verify()
+    connections = _Connections(ssh)
     with ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="candidate") as pool:
         running = [
-            pool.submit(_Candidate(probe, manifest, nodes, ssh, orders, watcher).run, min_coverage)
+            pool.submit(_Candidate(probe, manifest, nodes, connections, orders, watcher).run, min_coverage)
             for nodes in candidates
         ]
         try:
@@ -103,17 +107,53 @@ def run_on(
         except BaseException:
             for future in running:
                 future.cancel()
+            connections.give_up()
             raise
+
+
+class _Connections:
+    """All connections, so that whoever is interrupted can end them."""
+
+    def __init__(self, ssh: SshOptions) -> None:
+        self._ssh = ssh
+        self._open: set[Connection] = set()
+        self._changing = threading.Lock()
+        self.given_up = threading.Event()
+
+    @contextmanager
+    def to(self, address: Address) -> Iterator[Connection]:
+        """A connection to this node. Raises as `connect`."""
+        if self.given_up.is_set():
+            raise NodeUnreachable("given up")
+        with connect(address, self._ssh) as connection:
+            with self._changing:
+                self._open.add(connection)
+            try:
+                if self.given_up.is_set():
+                    raise NodeUnreachable("given up")
+                yield connection
+            finally:
+                with self._changing:
+                    self._open.discard(connection)
+
+    def give_up(self) -> None:
+        """Whoever uses one of them gets NodeUnreachable, and nobody connects again."""
+        self.given_up.set()
+        with self._changing:
+            still_open = list(self._open)
+        for connection in still_open:
+            connection.close()
 
 
 class _Candidate:
     def __init__(
-        self, probe: Path, manifest: Manifest, nodes: Sequence[Address], ssh: SshOptions, orders: Orders,
+        self, probe: Path, manifest: Manifest, nodes: Sequence[Address], connections: _Connections, orders: Orders,
         watcher: Callable[[str], Watcher],
     ) -> None:  # fmt: skip
         self._probe, self._manifest, self._nodes = probe, manifest, nodes
-        self._ssh, self._orders, self._watcher = ssh, orders, watcher
+        self._connections, self._orders, self._watcher = connections, orders, watcher
         self._answers = [Answer() for _ in nodes]
+        self._watchers: dict[int, Watcher] = {}
         self._notes: list[str] = []
         self.name = ", ".join(node.text for node in nodes)
 
@@ -146,17 +186,18 @@ class _Candidate:
         try:
             prediction = predict_from(self._manifest, list(measured.values()), min_coverage=min_coverage)
         except NoPrediction as error:
-            reasons = [*(str(f) for f in failures), *(m.failure for m in measured.values() if m.failure)]
+            lost = failures if self._left() else []
+            reasons = [*(str(f) for f in lost), *(m.failure for m in measured.values() if m.failure)]
             if not reasons:
                 raise
-            kind = PhaseFailed if not failures else type(failures[0])
+            kind = type(lost[0]) if lost else PhaseFailed
             raise kind(f"{reasons[0]} ({error})") from error
         node = next(answer.node for answer in self._answers if answer.phases)
         ordered = tuple(measured[p.id] for p in self._manifest.phases if p.id in measured)
         return RunResult(str(self._probe), self._manifest, node, ordered, prediction)
 
     def _measure(self) -> list[ProbeError]:
-        """Have every phase measured by one of the nodes; why that did not work on some."""
+        """Have every phase measured by one of the nodes; what has failed on them, whether others could help or not."""
         shares = split_phases([p for p in self._manifest.phases if p.can_run], len(self._nodes))
         failures: list[ProbeError] = []
         alive: list[int] = []
@@ -175,7 +216,7 @@ class _Candidate:
                     self._on_node(number, left)
                 except ProbeError as error:
                     failures.append(error)
-        return failures if self._left() or not alive else []
+        return failures
 
     def _left(self) -> set[int]:
         done = {phase for answer in self._answers for phase in answer.phases}
@@ -184,36 +225,36 @@ class _Candidate:
     def _on_node(self, number: int, phases: Collection[int]) -> None:
         """Have these phases measured by one node, connecting again where the connection is lost."""
         address, answer = self._nodes[number], self._answers[number]
-        watcher = self._watcher(address.text)
-        wanted = set(phases)
-        if not wanted:
-            return
-        for attempt in range(1, ATTEMPTS + 1):
+        watcher = self._watchers[number] = self._watchers.get(number) or self._watcher(address.text)
+        in_vain = 0
+        for attempt in range(1, MOST_CONNECTIONS + 1):
+            # A node that was started again has lost what it had measured.
+            wanted = set(phases) - set(answer.phases)
+            if not wanted:
+                return
+            got = (answer.sent_members, len(answer.phases))
             reached = False
             try:
-                with connect(address, self._ssh) as connection, open_probe(self._probe) as archive:
+                with self._connections.to(address) as connection, open_probe(self._probe) as archive:
                     reached = True
                     self._notes += connection.notes
-
-                    @contextmanager
-                    def start(command: str, via: Any = connection) -> Iterator[Channel]:
-                        with via.start(command) as channel:
-                            yield channel
-
-                    ask(
-                        start, self._probe, archive, self._manifest, wanted - set(answer.phases), self._orders, answer,
-                        watcher,
-                    )  # fmt: skip
+                    ask(connection.start, self._probe, archive, self._manifest, wanted, self._orders, answer, watcher)
                 watcher.say("done")
-                return
             except NodeUnreachable as error:
+                in_vain = 1 if (answer.sent_members, len(answer.phases)) != got else in_vain + 1
+                hopeless = in_vain >= ATTEMPTS or attempt == MOST_CONNECTIONS
                 # What never answered will not do so now: a wrong name, a key that is not accepted.
-                if attempt == ATTEMPTS or not (reached or answer.node):
+                if hopeless or self._connections.given_up.is_set() or not (reached or answer.node):
                     raise _named(error, address) from error
                 watcher.say(f"{error}; connecting again")
-                time.sleep(_PAUSE_SECONDS * attempt)
+                self._connections.given_up.wait(_PAUSE_SECONDS * in_vain)
+            except NodeMisbehaved as error:
+                # Nor is what it said before worth anything.
+                answer.phases.clear()
+                raise _named(error, address) from error
             except ProbeError as error:
                 raise _named(error, address) from error
+        raise NodeUnreachable(f"{address.text}: it is started again and again; see why, and run again")
 
 
 def _named(error: ProbeError, address: Address) -> ProbeError:

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from checkpoint import errors
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, PrivilegeMissing, ProbeError
-from checkpoint.restore import RESTORE_SECONDS, RegionTime, region_seconds
+from checkpoint.restore import RESTORE_SECONDS, region_seconds
+from probe.candidates import checked
 from probe.candidates.agent_file import agent_file
 from probe.candidates.bootstrap import start_command
+from probe.candidates.checked import MOST_TEXT
+from probe.candidates.connection import RemoteCommandEnded
 from probe.candidates.remote_text import printable
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.node.machine_lock import WAIT_SECONDS
@@ -29,13 +31,12 @@ from probe.node.phases import AUTO
 from probe.node.wire import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode, encode
 from reducer.unpack import ProbeArchive
 
-_MOST_TEXT = 600
 _MOST_WARNINGS = 20
-_SLACK_MESSAGES = 2000
+_MOST_GREETINGS = 200
+"""Lines that a login shell's start-up files may print before the agent speaks."""
 _ALIVE_PER_SECOND = 5.0
-_MOST_SECONDS = 1e7
-_MOST_NUMBER = 1e18
-_TIMES = 4
+_LEAST_BYTES = 1 << 16
+"""Of a line, in the seconds after which silence means that the other side is lost."""
 
 
 class Channel(Protocol):
@@ -88,14 +89,15 @@ class Answer:
     """What one node has said so far; kept by whoever asks, so that a lost connection loses little of it.
 
     Seconds of `transfer`: from the first byte of the probe to its last; of `probing`: from the agent's start to its
-    end. `sent`: bytes of the probe, and of the agent. `early`: repeats made while the probe was still arriving.
-    `boot` changes when the node is started again.
+    end. `sent`: bytes of the probe, and of the agent; `sent_members`: those that stay with the node when the connection
+    is lost. `early`: repeats made while the probe was still arriving. `boot` changes when the node is started again.
     """
 
     node: dict[str, Any] = field(default_factory=dict)
     phases: dict[int, MeasuredPhase] = field(default_factory=dict)
     quiet: dict[str, Any] = field(default_factory=dict)
     sent: int = 0
+    sent_members: int = 0
     transfer: float = 0.0
     probing: float = 0.0
     early: int = 0
@@ -108,45 +110,58 @@ def ask(
 ) -> None:  # fmt: skip
     """Have `phases` measured by the node's agent, which `channel_of(command)` starts; `answer` takes what it says.
 
-    `archive` is the open probe at `path`. Raises the agent's own refusals (NodeUnfit, NodeBusy, StorageError ...),
+    `archive` is the open probe at `probe`. Raises the agent's own refusals (NodeUnfit, NodeBusy, StorageError ...),
     NodeUnreachable where the connection or the agent is lost, NodeMisbehaved.
     """
     begun = time.monotonic()
     agent = agent_file()
-    with channel_of(start_command(agent, orders.cache_dir, orders.as_root)) as channel:
-        session = _Session(channel, archive, manifest, frozenset(phases), orders, answer, watcher)
-        try:
-            session.start(agent.data)
-            with probe.open("rb") as file:
-                session.run(file.read(archive.front_size))
-        finally:
-            session.close()
-            answer.probing += time.monotonic() - begun
+    with probe.open("rb") as file:
+        front = file.read(archive.front_size)
+    sender: _Sender | None = None
+    try:
+        with channel_of(start_command(agent, orders.cache_dir, orders.as_root, orders.silence_seconds)) as channel:
+            sender = _Sender(channel, archive, answer, watcher, orders.silence_seconds)
+            session = _Session(channel, sender, archive, manifest, frozenset(phases), orders, answer, watcher)
+            try:
+                session.start(agent.data)
+                session.run(front)
+            finally:
+                sender.stop()
+    finally:
+        # With the channel closed it has nothing to wait for.
+        if sender is not None and sender.is_alive():
+            sender.join(orders.silence_seconds)
+        answer.probing += time.monotonic() - begun
 
 
 class _Session:
     def __init__(
-        self, channel: Channel, archive: ProbeArchive, manifest: Manifest, phases: frozenset[int], orders: Orders,
-        answer: Answer, watcher: Watcher,
+        self, channel: Channel, sender: _Sender, archive: ProbeArchive, manifest: Manifest, phases: frozenset[int],
+        orders: Orders, answer: Answer, watcher: Watcher,
     ) -> None:  # fmt: skip
-        self._channel, self._archive, self._orders = channel, archive, orders
+        self._channel, self._sender, self._archive, self._orders = channel, sender, archive, orders
         self._answer, self._watcher = answer, watcher
         self._records = {p.id: p for p in manifest.phases if p.can_run and p.id in phases}
-        self._sender = _Sender(channel, archive, answer, watcher, orders.silence_seconds)
         self._lines = _Lines(channel)
         self._asked: dict[str, int] = {}
+        self._greetings = 0
         self._first_need: float | None = None
         self._repeats_made = 0
         expected = max((p.expected_seconds for p in self._records.values()), default=0.0)
         # Between two words of an honest agent lies at most one repeat.
         self._patience = 2 * (region_seconds(expected) + RESTORE_SECONDS) + orders.silence_seconds
-        self._most_messages = _SLACK_MESSAGES + len(self._records) * (4 * orders.repeats + 20) + len(archive.members)
+        count, members = len(self._records), len(archive.members)
+        self._left = {
+            "agent": 1, "hello": 1, "waiting": 1, "need": members + 2, "arrived": members + 2,
+            "time": count * (2 * orders.repeats + 1), "measured": count, "done": 1,
+        }  # fmt: skip
+        """How often it may still say each: what says more has no end."""
 
     def start(self, agent: bytes) -> None:
         """Bring the agent to life."""
         for message in self._messages():
             if message["event"] != "agent":
-                raise NodeMisbehaved(f"it said {printable(str(message), _MOST_TEXT)} before anything else")
+                raise NodeMisbehaved(f"it said {printable(str(message), MOST_TEXT)} before anything else")
             if not message.get("have"):
                 self._watcher.say("sending the agent")
                 self._channel.send(agent, self._orders.silence_seconds)
@@ -160,8 +175,11 @@ class _Session:
                 self._hello(message)
                 self._sender.start()
                 self._sender.order(self._run_order(len(front)), front)
+                self._answer.sent += len(front)
+            elif self._left["hello"]:
+                raise NodeMisbehaved(f"it said {printable(event, 40)!r} before it said who it is")
             elif event == "waiting":
-                self._watcher.say(f"waiting for another measurement: {_text(message, 'holder')}")
+                self._watcher.say(f"waiting for another measurement: {checked.text(message, 'holder')}")
             elif event == "need":
                 self._need(message)
             elif event == "arrived":
@@ -172,15 +190,10 @@ class _Session:
             elif event == "measured":
                 self._measured(message)
             elif event == "done":
-                self._answer.quiet = _quiet(message)
+                self._answer.quiet = checked.quiet(message)
                 if missing := sorted(set(self._records) - set(self._answer.phases)):
                     raise NodeMisbehaved(f"it says that it is done, and has said nothing of phases {missing}")
                 return
-            else:
-                raise NodeMisbehaved(f"it said {printable(str(event), 40)!r}")
-
-    def close(self) -> None:
-        self._sender.stop()
 
     def _run_order(self, front: int) -> dict[str, Any]:
         o = self._orders
@@ -191,49 +204,61 @@ class _Session:
         }  # fmt: skip
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        """Everything the agent says but signs of life. Raises what it says has failed."""
+        """Everything the agent says but signs of life, each a known event. Raises what it says has failed."""
         begun = last = time.monotonic()
-        progress, count, alive, waiting = 0, 0, 0, False
+        progress, alive, patience = 0, 0, self._patience
         while True:
-            line = self._lines.next(self._orders.silence_seconds)
-            self._sender.check()
-            if line is None:
-                raise self._ended()
-            try:
-                message = decode(line)
-            except Lost as lost:
-                raise NodeMisbehaved(f"it sent {printable(str(lost), _MOST_TEXT)}") from lost
-            now = time.monotonic()
-            if message.get("event") == "alive":
+            message = self._message()
+            event, now = message["event"], time.monotonic()
+            if event == "alive":
                 alive += 1
-                moved = self._sender.done != progress
-                progress = self._sender.done
-                if moved or waiting:
-                    last = now
-                if now - last > self._patience:
+                if self._sender.done != progress:
+                    progress, last = self._sender.done, now
+                if now - last > patience:
                     raise NodeUnreachable(f"its agent lives and has reported nothing for {now - last:.0f} s")
                 if alive > 100 + _ALIVE_PER_SECOND * (now - begun):
                     raise NodeMisbehaved("it sends signs of life without end")
                 continue
             last = now
-            count += 1
-            if count > self._most_messages:
-                raise NodeMisbehaved("it sends messages without end")
-            waiting = message.get("event") == "waiting"
-            if message.get("event") == "failed":
-                raise _failure(message)
-            if "event" not in message:
-                raise NodeMisbehaved(f"it sent {printable(str(message), _MOST_TEXT)}")
+            if event == "failed":
+                raise checked.failure(message)
+            if event not in self._left:
+                raise NodeMisbehaved(f"it said {printable(event, 40)!r}")
+            self._left[event] -= 1
+            if self._left[event] < 0:
+                raise NodeMisbehaved(f"it says {event!r} without end")
+            patience = self._patience + (self._orders.lock_seconds if event == "waiting" else 0.0)
             yield message
+
+    def _message(self) -> dict[str, Any]:
+        """The next message, with an event that is a text."""
+        while True:
+            line = self._lines.next(self._orders.silence_seconds)
+            if line is None:
+                raise self._ended()
+            try:
+                message = decode(line)
+            except Lost as lost:
+                # Users' start-up files greet everybody, asked or not.
+                if self._left["agent"] and self._greetings < _MOST_GREETINGS:
+                    self._greetings += 1
+                    continue
+                raise NodeMisbehaved(f"it sent {printable(str(lost), MOST_TEXT)}") from lost
+            if not isinstance(message.get("event"), str):
+                raise NodeMisbehaved(f"it sent {printable(str(message), MOST_TEXT)}")
+            if message["event"] != "failed":
+                self._sender.check()
+            return message
 
     def _ended(self) -> ProbeError:
         """Why the command is over before it was done."""
-        said = printable(self._channel.errors(), _MOST_TEXT)
+        self._sender.check()
+        said = printable(self._channel.errors(), MOST_TEXT)
         status = self._channel.exit_status(ALIVE_SECONDS)
         if not self._answer.node:
             if status == 127 or ("python3" in said and "not found" in said):
                 return NodeUnfit(f"no python3 on this node ({said or 'status 127'}); install it, 3.8 or newer")
-            if "sudo" in said:
+            if self._orders.as_root and "sudo" in said:
                 return PrivilegeMissing(f"CRIU needs root, and `sudo -n` does not work there: {said}")
             return NodeUnfit(f"the agent does not start (status {status}): {said or 'no message'}")
         return NodeUnreachable(f"the connection or the agent was lost (status {status}){': ' * bool(said)}{said}")
@@ -241,13 +266,13 @@ class _Session:
     def _hello(self, message: dict[str, Any]) -> None:
         if message.get("version") != VERSION or not isinstance(message.get("node"), dict):
             raise NodeMisbehaved("it speaks another version of the protocol")
-        boot = _text(message, "boot")
+        boot = checked.text(message, "boot")
         if self._answer.boot not in ("", boot):
             # It was started again meanwhile: another kernel, another clock, perhaps other settings.
             self._answer.phases.clear()
         self._answer.boot = boot
-        node = {printable(str(k), 40): _scalar(v) for k, v in list(message["node"].items())[:40]}
-        node["python"], node["user"] = _text(message, "python"), _scalar(message.get("user"))
+        node = {printable(str(k), 40): checked.scalar(v) for k, v in list(message["node"].items())[:40]}
+        node["python"], node["user"] = checked.text(message, "python"), checked.scalar(message.get("user"))
         self._answer.node = node
         self._watcher.say("agent is running")
 
@@ -262,7 +287,7 @@ class _Session:
                 raise NodeMisbehaved(f"it asks for {printable(str(item), 80)}, which the probe does not have")
             name, offset = item
             member = self._archive.members[name]
-            if not isinstance(offset, int) or not 0 <= offset <= member.stored_size:
+            if type(offset) is not int or not 0 <= offset <= member.stored_size:
                 raise NodeMisbehaved(f"it asks for {name} from byte {printable(str(offset), 40)} on")
             self._asked[name] = self._asked.get(name, 0) + 1
             if self._asked[name] > 2:
@@ -280,7 +305,7 @@ class _Session:
 
     def _phase(self, message: dict[str, Any]) -> int:
         phase = message.get("phase")
-        if not isinstance(phase, int) or phase not in self._records:
+        if type(phase) is not int or phase not in self._records:
             raise NodeMisbehaved(f"it reports of phase {printable(str(phase), 40)}, which it was not asked for")
         return phase
 
@@ -291,13 +316,13 @@ class _Session:
             raise NodeMisbehaved(f"it reports phase {phase} twice, or restored by something unknown")
         if not isinstance(times, list) or len(times) > 2 * self._orders.repeats + 1 or not isinstance(warnings, list):
             raise NodeMisbehaved(f"it reports no times of phase {phase}, or too many")
-        failure = _text(message, "failure")
+        failure = checked.text(message, "failure")
         if bool(times) == bool(failure):
             raise NodeMisbehaved(f"it reports phase {phase} neither as measured nor as failed")
         self._answer.phases[phase] = MeasuredPhase(
-            phase, tuple(_region_time(time) for time in times), failure,
-            _error(_text(message, "kind"), failure) if failure else None, restorer,
-            tuple(printable(str(w), _MOST_TEXT) for w in warnings[:_MOST_WARNINGS]),
+            phase, tuple(checked.region_time(time) for time in times), failure,
+            checked.error(checked.text(message, "kind"), failure) if failure else None, restorer,
+            tuple(printable(str(w), MOST_TEXT) for w in warnings[:_MOST_WARNINGS]),
         )  # fmt: skip
 
 
@@ -325,14 +350,13 @@ class _Sender(threading.Thread):
         self._todo.put((name, offset))
 
     def stop(self) -> None:
+        """Have it end after what it is just sending."""
         self._stopped = True
         self._todo.put(None)
-        if self.is_alive():
-            self.join(self._silence)
 
     def check(self) -> None:
-        """Raise what sending has met."""
-        if self._error is not None:
+        """Raise what sending has met. That nobody reads any more is no news: what the node says tells why."""
+        if self._error is not None and not isinstance(self._error, RemoteCommandEnded):
             raise self._error
 
     def run(self) -> None:
@@ -360,6 +384,7 @@ class _Sender(threading.Thread):
                 self._channel.send(part, self._silence)
                 self.done += len(part)
                 self._answer.sent += len(part)
+                self._answer.sent_members += len(part)
                 self._watcher.sent(self.done, self._whole)
 
 
@@ -372,9 +397,12 @@ class _Lines:
 
     def next(self, seconds: float) -> bytes | None:
         """The next line; None at the end."""
+        begun = time.monotonic()
         while b"\n" not in self._buffer:
             if len(self._buffer) > LONGEST_LINE:
                 raise NodeMisbehaved("it sends an endless line")
+            if time.monotonic() - begun > seconds * (1 + len(self._buffer) / _LEAST_BYTES):
+                raise NodeMisbehaved("it sends a line that does not come to its end")
             data = self._channel.receive(CHUNK, seconds)
             if data is None:
                 raise NodeUnreachable(f"nothing was heard of it for {seconds:.0f} s; the connection is taken for lost")
@@ -383,50 +411,3 @@ class _Lines:
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
-
-
-def _text(message: dict[str, Any], key: str) -> str:
-    value = message.get(key, "")
-    if not isinstance(value, str):
-        raise NodeMisbehaved(f"its {key} is no text")
-    return printable(value, _MOST_TEXT)
-
-
-def _scalar(value: Any) -> Any:
-    if isinstance(value, bool) or value is None:
-        return value
-    # A comparison with NaN is never true.
-    if isinstance(value, (int, float)) and -_MOST_NUMBER < value < _MOST_NUMBER:
-        return value
-    return printable(str(value), 200)
-
-
-def _quiet(message: dict[str, Any]) -> dict[str, Any]:
-    value = message.get("quiet")
-    if not isinstance(value, dict):
-        raise NodeMisbehaved("it does not say how quiet it was")
-    return {
-        printable(str(key), 40): [_scalar(x) for x in item[:8]] if isinstance(item, list) else _scalar(item)
-        for key, item in list(value.items())[:20]
-    }
-
-
-def _region_time(value: Any) -> RegionTime:
-    if not isinstance(value, list) or len(value) != _TIMES:
-        raise NodeMisbehaved("it reports a time that is none")
-    for number in value:
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < _MOST_SECONDS:
-            raise NodeMisbehaved(f"it reports a time of {printable(str(number), 40)} s")
-    if value[0] <= 0:
-        raise NodeMisbehaved("it reports a region that took no time")
-    return RegionTime(*map(float, value))
-
-
-def _failure(message: dict[str, Any]) -> ProbeError:
-    return _error(_text(message, "kind"), _text(message, "message"))
-
-
-def _error(kind: str, text: str) -> ProbeError:
-    """The error of that name; NodeUnfit for those that only nodes have."""
-    found = getattr(errors, kind, None)
-    return found(text) if isinstance(found, type) and issubclass(found, ProbeError) else NodeUnfit(text)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from probe.candidates.probing import RESULT_VERSION, CandidateResult
 
@@ -38,12 +39,12 @@ def print_candidates(found: Sequence[CandidateResult], console: Console) -> None
         assert one.result is not None and one.relative_speed is not None
         p = one.result.prediction
         table.add_row(
-            one.name, f"{p.seconds:.3f} s", f"{p.low:.3f} to {p.high:.3f} s", f"{one.relative_speed:.3f}",
+            Text(one.name), f"{p.seconds:.3f} s", f"{p.low:.3f} to {p.high:.3f} s", f"{one.relative_speed:.3f}",
             f"{p.coverage:.1%}", f"{one.probing:.1f} s", f"{one.transfer:.1f} s", f"{one.sent / 1e6:.1f} MB",
         )  # fmt: skip
     for one in found:
         if one.result is None:
-            table.add_row(one.name, "none", "", "", "", "", "", "")
+            table.add_row(Text(one.name), "none", "", "", "", "", "", "")
     console.print(table)
     for one in found:
         lines = [f"no prediction: {_without(one.name, str(one.error))}"] if one.error is not None else []

@@ -9,17 +9,13 @@ leaves the next one takes away.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import platform
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,8 +30,9 @@ from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import MeasuredPhase, measure_phases, measuring_cpu
 from probe.node.member_cache import ArrivingMembers, MemberCache, own_folder
-from probe.node.phases import RESTORER_NAME, phases_here, restorers_here
+from probe.node.phases import AUTO, RESTORER_NAME, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
+from probe.node.run_folder import own_run
 from probe.node.wire import ALIVE_SECONDS, VERSION, Input, Lost, encode
 from reducer.member_table import MAX_MANIFEST_BYTES, Phase, Table, read_table
 from reducer.unpack import ProbeArchive
@@ -83,10 +80,12 @@ class Receiver(threading.Thread):
         super().__init__(daemon=True)
         self._line, self._answers, self._table, self._cache, self._members = line, answers, table, cache, members
         self._again: set[str] = set()
+        self._asked: set[str] = set()
 
     def want(self, names: list[str]) -> None:
-        """Ask for those of these members that are not here."""
-        names = list(dict.fromkeys(names))
+        """Ask for those of these members that are not here. StorageError where they do not fit."""
+        names = [name for name in dict.fromkeys(names) if name not in self._asked]
+        self._asked.update(names)
         self._members.want(names)
         missing = []
         for name in names:
@@ -94,8 +93,9 @@ class Receiver(threading.Thread):
             if self._cache.has(member):
                 self._members.arrived(name)
             else:
-                missing.append([name, self._cache.begun(member)])
-        self._answers.tell("need", members=missing)
+                missing.append((member, self._cache.begun(member)))
+        self._cache.check_space(sum(member.stored_size - begun for member, begun in missing))
+        self._answers.tell("need", members=[[member.name, begun] for member, begun in missing])
 
     def run(self) -> None:
         try:
@@ -106,7 +106,8 @@ class Receiver(threading.Thread):
         except ProbeError as error:
             with contextlib.suppress(OSError):
                 self._answers.tell("failed", kind=type(error).__name__, message=str(error))
-        leave()
+        finally:
+            leave()
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["op"] != "member":
@@ -131,20 +132,19 @@ def main(folder: str) -> None:
     answers = Answers(os.dup(1))
     # What our own code or a library might print must not get between the lines.
     os.dup2(2, 1)
-    try:
-        with contextlib.suppress(BrokenPipeError):
-            try:
-                _serve(Path(folder), answers)
-            except ProbeError as error:
-                answers.tell("failed", kind=type(error).__name__, message=str(error))
-            except OSError as error:
-                answers.tell("failed", kind=StorageError.__name__, message=str(error))
-            except Exception as error:
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                said = f"the agent failed ({type(error).__name__}: {error}, {where.name} line {where.lineno})"
-                answers.tell("failed", kind=ToolMissing.__name__, message=f"{said}; please report it")
-    except Lost:
-        sys.exit(3)
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            _serve(Path(folder), answers)
+        except Lost:
+            sys.exit(3)
+        except ProbeError as error:
+            answers.tell("failed", kind=type(error).__name__, message=str(error))
+        except OSError as error:
+            answers.tell("failed", kind=StorageError.__name__, message=str(error))
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"the agent failed ({type(error).__name__}: {error}, {where.name} line {where.lineno})"
+            answers.tell("failed", kind=ToolMissing.__name__, message=f"{said}; please report it")
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
@@ -175,7 +175,8 @@ def _serve(folder: Path, answers: Answers) -> None:
     check_node(manifest)
     check_external(manifest.external_files)
     only = frozenset(int(p) for p in order["phases"])
-    with _scratch(own_folder(folder)) as scratch:
+    with own_run(own_folder(folder)) as run:
+        scratch = run.folder
         cache = MemberCache(folder / "members", int(order["cache_bytes"]))
         members = ArrivingMembers(cache)
         archive = ProbeArchive(Path("the probe"), members, table, scratch)
@@ -185,13 +186,12 @@ def _serve(folder: Path, answers: Answers) -> None:
             cpus, wait=float(order["lock_seconds"]), waiting=lambda holder: answers.tell("waiting", holder=holder)
         ):
             differing = differing_files(archive.files)
-            wanted = [f"data/{name}" for name in (RESTORER_NAME, CRIU_NAME) if _is_used(name, order, archive)]
+            wanted = [f"data/{name}" for name in _runtime(str(order["restorer"]), archive, manifest, only)]
             sends_criu = f"data/{CRIU_NAME}" in wanted
             wanted += [file.member for file in differing]
             wanted += [phase.member("index") for phase in archive.phases]
             receiver.want([name for name in wanted if name in table.members])
             receiver.want(_phase_members(archive, manifest, only))
-            _check_space(folder, table, cache)
             # Where `find_criu` looks besides the system's own folders.
             os.environ[HOME_VARIABLE] = str(unpack_criu(archive, folder) if sends_criu else folder / "no-criu")
             judge = QuietJudge(
@@ -217,10 +217,12 @@ def _serve(folder: Path, answers: Answers) -> None:
                 cpu=cpu,
                 progress=lambda _: None,
                 judge=judge,
+                # While the rest arrives, repeats would tell nothing new.
+                after_round=lambda _: members.wait(),
                 finished=lambda phase: answers.tell("measured", **_result(phase)),
             )
         archive.close()
-        cache.trim()
+        run.when_alone(cache.trim)
     answers.tell("done", quiet=judge.describe())
 
 
@@ -238,11 +240,14 @@ def _front(line: Input, order: dict[str, Any]) -> Table:
     return read_table(front.read, "the probe")
 
 
-def _is_used(name: str, order: dict[str, Any], archive: ProbeArchive) -> bool:
-    """Whether a data member is of use with these orders, and there."""
-    if name not in archive.data_names:
-        return False
-    return bool((order["restorer"] == CRIU) == (name == CRIU_NAME))
+def _runtime(restorer: str, archive: ProbeArchive, manifest: Manifest, only: frozenset[int]) -> list[str]:
+    """Data members that phases are restored with here, of those that the probe has."""
+    wanted = [RESTORER_NAME] if restorer != CRIU else []
+    # Besides, as root, it is for phases that the direct restorer is known to refuse.
+    refused = any(phase.only_criu for phase in manifest.phases if phase.id in only)
+    if restorer == CRIU or (restorer == AUTO and refused and os.geteuid() == 0):
+        wanted.append(CRIU_NAME)
+    return [name for name in wanted if name in archive.data_names]
 
 
 def _phase_members(archive: ProbeArchive, manifest: Manifest, only: frozenset[int]) -> list[str]:
@@ -261,17 +266,6 @@ def _phase_members(archive: ProbeArchive, manifest: Manifest, only: frozenset[in
     return found
 
 
-def _check_space(folder: Path, table: Table, cache: MemberCache) -> None:
-    """Raise StorageError where what is still to come does not fit."""
-    missing = sum(m.stored_size for m in table.members.values() if not cache.path(m).exists())
-    free = shutil.disk_usage(folder).free
-    if missing > free:
-        raise StorageError(
-            f"the disk with {folder} is full: the probe takes {missing} bytes, {free} are free; "
-            "make room there, or choose another --cache-dir"
-        )
-
-
 def _times(time: RegionTime) -> list[float]:
     return [time.wall, time.cpu, time.warm, time.restore]
 
@@ -285,18 +279,3 @@ def _result(phase: MeasuredPhase) -> dict[str, Any]:
         "kind": type(phase.error).__name__ if phase.error else "",
         "warnings": list(phase.warnings),
     }
-
-
-@contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder for what is unpacked, locked while we live; those of agents that were killed are taken away."""
-    runs = own_folder(folder / "runs")
-    for left in runs.iterdir():
-        with contextlib.suppress(OSError), open(left / "lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=runs) as name, open(Path(name) / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        inner = Path(name) / "work"
-        inner.mkdir(mode=0o700)
-        yield inner

@@ -7,11 +7,13 @@ A tar archive (probe/carried_criu.py) of ordinary files whose paths are those of
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import shutil
 import tarfile
+import time
 from pathlib import Path, PurePosixPath
 
 from checkpoint.errors import ProbeFileDamaged
@@ -24,6 +26,7 @@ CRIU_NAME = "criu"
 
 _MOST_BYTES = 256 << 20
 _MOST_FILES = 1000
+_UNUSED_SECONDS = 30 * 86400
 
 
 def unpack_criu(archive: ProbeArchive, folder: Path) -> Path:
@@ -33,7 +36,10 @@ def unpack_criu(archive: ProbeArchive, folder: Path) -> Path:
     """
     packed = archive.read_data(CRIU_NAME)
     home = own_folder(folder / "criu") / hashlib.sha256(packed).hexdigest()[:32]
+    _forget_old(home.parent)
     if home.exists():
+        with contextlib.suppress(OSError):
+            os.utime(home)
         return home
     part = home.with_name(f"{home.name}.{os.getpid()}.part")
     try:
@@ -51,6 +57,14 @@ def unpack_criu(archive: ProbeArchive, folder: Path) -> Path:
         shutil.rmtree(part, ignore_errors=True)
 
 
+def _forget_old(folder: Path) -> None:
+    """Remove those that have not been used for long, and what agents left that were killed meanwhile."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+
 def _extract(packed: bytes, target: Path) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as tar:
@@ -65,8 +79,10 @@ def _extract(packed: bytes, target: Path) -> None:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 contents = tar.extractfile(entry)
                 assert contents is not None
+                if path.exists():
+                    raise ProbeFileDamaged(f"the probe's CRIU holds {entry.name!r} twice; build it again")
                 with path.open("xb") as out:
                     shutil.copyfileobj(contents, out)
                 path.chmod(0o700 if entry.mode & 0o100 else 0o600)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError) as error:
         raise ProbeFileDamaged(f"the probe's CRIU cannot be unpacked ({error}); build the probe again") from error

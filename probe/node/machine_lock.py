@@ -57,7 +57,8 @@ def _take(name: bytes) -> socket.socket | None:
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         lock.bind(name)
-        lock.listen(1)
+        # Nobody takes up what those connect who ask for our name.
+        lock.listen(socket.SOMAXCONN)
         return lock
     except OSError as error:
         lock.close()

@@ -20,6 +20,9 @@ from probe.manifest import CRIU, DIRECT
 GROUP_BYTES = 1 << 30
 """Unpacked phases that are on disk at the same time."""
 
+OTHER_WORK, ARRIVING = "disturbed", "arriving"
+"""Why a repeat does not count: others had the processor, or the probe was still being received."""
+
 LEAST_UNDISTURBED = 3
 """Repeats that must have been left alone for the disturbed ones not to count."""
 
@@ -83,8 +86,8 @@ class Judge(Protocol):
     def begin(self) -> None:
         """The next repeat is about to be made."""
 
-    def counts(self, phase: int, restorer: str, time: RegionTime) -> bool:
-        """Whether the repeat just made, of this phase by this restorer, was left alone."""
+    def why_not(self, phase: int, restorer: str, time: RegionTime) -> str:
+        """OTHER_WORK, ARRIVING, or "" if the repeat just made, of this phase by this restorer, was left alone."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,10 @@ def measure_phases(
     A node's speed changes for seconds at a time (clock, neighbours). Repeats made one after the other would all meet
     the same speed, and a phase would seem slow; in rounds a slow stretch costs each phase one repeat, which the median
     drops. `after_round` gets the number of rounds made. Repeats that `judge` finds disturbed are made again, up to
-    `repeats` more rounds and one; where too few were left alone the others count too. Phases that are unpacked first
-    are taken in groups of at most GROUP_BYTES; `finished` gets each phase's result when its group is done. A phase that
-    fails does not stop the others; what is wrong with this machine (no privilege, no CRIU) does.
+    `repeats` more rounds and one; where too few were left alone the others count too, but for those ARRIVING. Phases
+    that are unpacked first are taken in groups of at most GROUP_BYTES; `finished` gets each phase's result when its
+    group is done. A phase that fails does not stop the others; what is wrong with this machine (no privilege, no CRIU)
+    does.
     """
     results: list[MeasuredPhase] = []
     most = repeats if judge is None else 2 * repeats + 1
@@ -194,8 +198,9 @@ class _Measured:
         if judge is not None:
             judge.begin()
         time = self._agent.repeat()
-        left_alone = judge is None or judge.counts(self._phase.job.phase, self._restorer, time)
-        (self._times if left_alone else self._disturbed).append(time)
+        why_not = judge.why_not(self._phase.job.phase, self._restorer, time) if judge is not None else ""
+        if why_not != ARRIVING:
+            (self._disturbed if why_not else self._times).append(time)
 
     def result(self, repeats: int) -> MeasuredPhase:
         phase = self._phase.job.phase

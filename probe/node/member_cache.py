@@ -11,10 +11,11 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,7 +42,7 @@ def own_folder(path: Path) -> Path:
 
 
 class MemberCache:
-    """The cache below `folder`, at most `limit` bytes after `trim`."""
+    """The cache below `folder`, at most `limit` bytes after `trim` when nobody else uses it."""
 
     def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
         self._folder = own_folder(folder)
@@ -69,6 +70,16 @@ class MemberCache:
         with contextlib.suppress(OSError):
             os.utime(path)
         return True
+
+    def check_space(self, needed: int) -> None:
+        """Raise StorageError where the disk lacks room for `needed` bytes more."""
+        with storage_errors("look at", self._folder):
+            free = shutil.disk_usage(self._folder).free
+        if needed > free:
+            raise StorageError(
+                f"the disk with {self._folder} is full: {needed} bytes of the probe are to come, {free} are free; "
+                "make room there, or choose another --cache-dir"
+            )
 
     def begun(self, member: Member) -> int:
         """Bytes of a member that a broken connection left; to be sent from there on."""
@@ -103,8 +114,11 @@ class MemberCache:
     def _part(self, member: Member) -> Path:
         return self._folder / f"{member.sha256}.part"
 
-    def trim(self) -> None:
-        """Remove what has not been used for longest until the cache is as small as it should be."""
+    def trim(self, alone: bool = False) -> None:
+        """Remove what has not been used for longest until the cache is as small as it should be.
+
+        What was used lately stays, unless this agent is `alone` with it.
+        """
         entries = []
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
@@ -112,7 +126,7 @@ class MemberCache:
                 entries.append((status.st_mtime, status.st_size, path))
         size = sum(entry[1] for entry in entries)
         for used, bytes_, path in sorted(entries):
-            if size <= self._limit or used > time.time() - _RECENT_SECONDS:
+            if size <= self._limit or (not alone and used > time.time() - _RECENT_SECONDS):
                 return
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -120,19 +134,29 @@ class MemberCache:
 
 
 @contextlib.contextmanager
-def _locked(part: Path) -> Any:
+def _locked(part: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """(file, its path): `part`, or another one where somebody else is writing that."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    path = part
-    file: BinaryIO = os.fdopen(os.open(path, flags, 0o600), "r+b")
+    file: BinaryIO = os.fdopen(os.open(part, flags, 0o600), "r+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Until we had the lock it may have become a whole member, or gone.
+        ours = os.path.samestat(os.fstat(file.fileno()), part.stat())
     except OSError:
-        file.close()
-        path = part.with_name(f"{part.name}.{os.getpid()}.{time.monotonic_ns()}")
-        file = os.fdopen(os.open(path, flags | os.O_EXCL, 0o600), "r+b")
-    with file:
-        yield file, path
+        ours = False
+    if ours:
+        with file:
+            yield file, part
+        return
+    file.close()
+    other = part.with_name(f"{part.name}.{os.getpid()}.{time.monotonic_ns()}")
+    with os.fdopen(os.open(other, flags | os.O_EXCL, 0o600), "r+b") as file:
+        try:
+            yield file, other
+        finally:
+            # Nobody would go on with it.
+            with contextlib.suppress(OSError):
+                other.unlink()
 
 
 def _matches(file: BinaryIO, sha256: str) -> bool:
@@ -171,6 +195,11 @@ class ArrivingMembers:
     def all_here(self) -> bool:
         with self._changed:
             return self._wanted <= self._here
+
+    def wait(self) -> None:
+        """Return when all that is wanted is here."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted <= self._here)
 
     def open(self, member: Member) -> Callable[[int], bytes]:
         with self._changed:

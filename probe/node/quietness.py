@@ -14,6 +14,7 @@ from typing import Any
 
 from checkpoint.restore import RegionTime
 from probe.manifest import Manifest
+from probe.node.measuring import ARRIVING, OTHER_WORK
 
 DISTURBED = 0.05
 """A repeat whose wall time exceeds its CPU time by this share more than usual: others had the processor."""
@@ -25,7 +26,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class QuietJudge:
-    """Counts a repeat where the phase had its processor to itself (measuring.Judge), and describes the node meanwhile.
+    """Lets a repeat count where the phase had its processor to itself (measuring.Judge); describes the node meanwhile.
 
     `arriving` tells whether the probe is still being received: such repeats show that a phase runs, but receiving takes
     processor and memory from them. `told` gets (phase, restorer, time, why it does not count or "") of each.
@@ -45,7 +46,7 @@ class QuietJudge:
         self._began_arriving = False
         self._stolen_before = 0.0
         self._begun = time.monotonic()
-        self._before = _processor_seconds(None)
+        self._before, self._own_before = _processor_seconds(None), _own_seconds()
         self._load = os.getloadavg()[0]
         self._frequencies: list[float] = []
         self._repeats = self._disturbed = 0
@@ -54,22 +55,22 @@ class QuietJudge:
         self._began_arriving = self._arriving()
         self._stolen_before = _processor_seconds(self._cpu)[1]
 
-    def counts(self, phase: int, restorer: str, time: RegionTime) -> bool:
-        why = self._why_not(phase, restorer, time)
+    def why_not(self, phase: int, restorer: str, time: RegionTime) -> str:
+        why = self._found(phase, restorer, time)
         self._frequencies += _frequency(self._cpu)
         self._repeats += 1
-        self._disturbed += why == "disturbed"
+        self._disturbed += why == OTHER_WORK
         self._told(phase, restorer, time, why)
-        return not why
+        return why
 
-    def _why_not(self, phase: int, restorer: str, time: RegionTime) -> str:
+    def _found(self, phase: int, restorer: str, time: RegionTime) -> str:
         if self._began_arriving:
-            return "arriving"
+            return ARRIVING
         # Ticks are too coarse for a short region: what was stolen around it is compared with all of it.
         stolen = _processor_seconds(self._cpu)[1] - self._stolen_before
         if stolen > _STOLEN * (time.restore + time.warm + time.wall) + 2 / _TICK:
-            return "disturbed"
-        return "disturbed" if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
+            return OTHER_WORK
+        return OTHER_WORK if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
 
     def _usual(self, phase: int, restorer: str) -> float:
         wall, cpu = self._phases[phase].restored(restorer)
@@ -85,8 +86,7 @@ class QuietJudge:
         """
         busy, stolen = (after - before for after, before in zip(_processor_seconds(None), self._before))  # noqa: B905
         whole = max(time.monotonic() - self._begun, 1e-9) * (os.cpu_count() or 1)
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        own = sum(u.ru_utime + u.ru_stime for u in used)
+        own = _own_seconds() - self._own_before
         seen = self._frequencies
         return {
             "load": [round(self._load, 2), round(os.getloadavg()[0], 2)],
@@ -108,6 +108,12 @@ def _processor_seconds(cpu: int | None) -> tuple[float, float]:
                 user, nice, system, _, _, irq, softirq, steal = (int(f) for f in fields[1:9])
                 return (user + nice + system + irq + softirq) / _TICK, steal / _TICK
     return 0.0, 0.0
+
+
+def _own_seconds() -> float:
+    """Processor seconds of this process and of the children that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def _frequency(cpu: int | None) -> list[float]:

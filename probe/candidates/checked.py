@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values in what a node says, checked one by one: NodeMisbehaved for those that no agent of ours would say.
+
+Texts come out fit to be shown (probe/candidates/remote_text.py), numbers finite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint import errors
+from checkpoint.errors import NodeMisbehaved, NodeUnfit, ProbeError
+from checkpoint.restore import RegionTime
+from probe.candidates.remote_text import printable
+
+MOST_TEXT = 600
+_LEAST_SECONDS, _MOST_SECONDS = 1e-9, 1e7
+_MOST_NUMBER = 1e18
+_TIMES = 4
+
+
+def text(message: dict[str, Any], key: str) -> str:
+    """The text of `key`; "" if there is none."""
+    value = message.get(key, "")
+    if not isinstance(value, str):
+        raise NodeMisbehaved(f"its {key} is no text")
+    return printable(value, MOST_TEXT)
+
+
+def scalar(value: Any) -> Any:
+    """A number, a truth value or nothing as it is, anything else as text."""
+    if isinstance(value, bool) or value is None:
+        return value
+    # A comparison with NaN is never true.
+    if isinstance(value, (int, float)) and -_MOST_NUMBER < value < _MOST_NUMBER:
+        return value
+    return printable(str(value), 200)
+
+
+def quiet(message: dict[str, Any]) -> dict[str, Any]:
+    """What the node says of its load (probe/node/quietness.py)."""
+    value = message.get("quiet")
+    if not isinstance(value, dict):
+        raise NodeMisbehaved("it does not say how quiet it was")
+    return {
+        printable(str(key), 40): [scalar(x) for x in item[:8]] if isinstance(item, list) else scalar(item)
+        for key, item in list(value.items())[:20]
+    }
+
+
+def region_time(value: Any) -> RegionTime:
+    """The seconds of one repeat."""
+    if not isinstance(value, list) or len(value) != _TIMES:
+        raise NodeMisbehaved("it reports a time that is none")
+    for number in value:
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < _MOST_SECONDS:
+            raise NodeMisbehaved(f"it reports a time of {printable(str(number), 40)} s")
+    if min(value[:2]) < _LEAST_SECONDS:
+        raise NodeMisbehaved("it reports a region that took no time")
+    return RegionTime(*map(float, value))
+
+
+def failure(message: dict[str, Any]) -> ProbeError:
+    """The error that a "failed" message stands for."""
+    return error(text(message, "kind"), text(message, "message"))
+
+
+def error(kind: str, said: str) -> ProbeError:
+    """The error of that name; NodeUnfit for those that only nodes have."""
+    found, said = getattr(errors, kind, None), said or "it failed and does not say why"
+    return found(said) if isinstance(found, type) and issubclass(found, ProbeError) else NodeUnfit(said)

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node that says what no agent of ours says: refused by name, in bounded time; nothing of it reaches a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import math
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from candidate_runs import Listening
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from small_probe import small_probe
+
+from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, ProbeError, StorageError
+from probe.candidates import session
+from probe.candidates.addresses import parse_address
+from probe.candidates.connection import RemoteCommandEnded
+from probe.candidates.probing import CandidateResult
+from probe.candidates.session import Answer, Orders, ask
+from probe.candidates.table import candidates_json, print_candidates
+from probe.manifest import DIRECT, Manifest
+from probe.node.wire import VERSION, decode
+from probe.running import RunResult, predict_from
+from reducer.unpack import open_probe
+
+Message = dict[str, Any]
+
+
+class Scripted:
+    """A channel with a node behind it that says what is given, whatever it is told; `clock` goes on as it speaks."""
+
+    def __init__(self, said: Iterable[bytes | Message | None], seconds: float = 0.0) -> None:
+        self._said, self._seconds = iter(said), seconds
+        self.clock = 0.0
+        self.heard: list[bytes] = []
+        self.told = threading.Event()
+        self.refuses: Exception | None = None
+
+    def send(self, data: bytes, seconds: float) -> None:
+        if self.refuses is not None and data.startswith(b'{"op":"member"'):
+            self.told.set()
+            raise self.refuses
+        self.heard.append(data)
+
+    def end_of_input(self) -> None:
+        raise AssertionError("the agent lives as long as its input")
+
+    def receive(self, most: int, seconds: float) -> bytes | None:
+        self.clock += self._seconds
+        said = next(self._said, b"")
+        return json.dumps(said).encode() + b"\n" if isinstance(said, dict) else said
+
+    def errors(self) -> str:
+        return ""
+
+    def exit_status(self, seconds: float) -> int | None:
+        return 0
+
+
+class Talk:
+    """A small probe, what a node honestly says of it, and how it is asked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open_probe(path) as archive:
+            self.manifest = Manifest.from_json(archive.manifest)
+            self.members = list(archive.members)
+        self.phases = [p.id for p in self.manifest.phases if p.can_run]
+        self.orders = Orders(repeats=2, silence_seconds=5.0, lock_seconds=100.0)
+
+    def honest(self) -> list[Message]:
+        hello = {"event": "hello", "version": VERSION, "boot": "one", "node": {"name": "n", "cores": 2}}
+        said: list[Message] = [{"event": "agent", "have": True}, {**hello, "python": "3.11", "user": 1000}]
+        said += [{"event": "need", "members": [[self.members[0], 0]]}, {"event": "arrived"}]
+        for phase in self.phases:
+            time = {"event": "time", "phase": phase, "restorer": DIRECT, "time": [1.0, 1.0, 1.0, 1.0], "left_out": ""}
+            said += [time, time]
+        for phase in self.phases:
+            times = [[1.0, 1.0, 1.0, 1.0], [1.1, 1.1, 1.0, 1.0]]
+            said.append({
+                "event": "measured", "phase": phase, "restorer": DIRECT, "times": times, "failure": "", "kind": "",
+                "warnings": [],
+            })  # fmt: skip
+        return [*said, {"event": "done", "quiet": {"load": [0.1, 0.2], "repeats": 8, "disturbed": 0}}]
+
+    def ask(self, channel: Scripted, answer: Answer | None = None, phases: Iterable[int] | None = None) -> Answer:
+        answer = answer or Answer()
+        with open_probe(self.path) as archive:
+            ask(
+                lambda _: contextlib.nullcontext(channel), self.path, archive, self.manifest,
+                self.phases if phases is None else list(phases), self.orders, answer, Listening(),
+            )  # fmt: skip
+        return answer
+
+
+@pytest.fixture(scope="module")
+def talk(builds: Path) -> Talk:
+    return Talk(small_probe(builds).path)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Scripted]]:
+    """The time of the prober is that of the channels put in here."""
+    channels: list[Scripted] = []
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return sum(channel.clock for channel in channels)
+
+    monkeypatch.setattr(session, "time", Time)
+    yield channels
+
+
+def test_an_honest_node_is_believed(talk: Talk) -> None:
+    channel = Scripted(talk.honest())
+    answer = talk.ask(channel)
+    assert sorted(answer.phases) == talk.phases and answer.node == {
+        "name": "n",
+        "cores": 2,
+        "python": "3.11",
+        "user": 1000,
+    }
+    order = decode(channel.heard[0].split(b"\n", 1)[0])
+    assert order["phases"] == talk.phases and order["front"] == len(channel.heard[0].split(b"\n", 1)[1])
+    assert predict_from(talk.manifest, list(answer.phases.values())).seconds > 0
+
+
+def test_greetings_of_start_up_files_are_passed_over(talk: Talk) -> None:
+    greetings = [b"Welcome to the cluster!\n\n", b'{"not": \n', b"7\n", b"no end of line"]
+    assert talk.ask(Scripted([*greetings, b"\n", *talk.honest()])).phases
+    with pytest.raises(NodeMisbehaved, match="no JSON: b'Welcome"):
+        talk.ask(Scripted([b"Welcome\n"] * 1000))
+    with pytest.raises(NodeMisbehaved, match="no JSON"):
+        talk.ask(Scripted([*talk.honest()[:2], b"Welcome\n"]))
+
+
+def instead(talk: Talk, event: str, changes: Message) -> list[Message]:
+    """What an honest node says, with the first message of one kind changed."""
+    said = talk.honest()
+    place = next(number for number, message in enumerate(said) if message["event"] == event)
+    said[place] = {**said[place], **changes}
+    return said
+
+
+@pytest.mark.parametrize(
+    ("event", "changes"),
+    [
+        ("agent", {"event": "hello"}),
+        ("hello", {"event": "done"}),
+        ("hello", {"event": "need"}),
+        ("hello", {"event": "measured"}),
+        ("hello", {"version": VERSION + 1}),
+        ("hello", {"node": []}),
+        ("hello", {"boot": 7}),
+        ("need", {"event": "hello", "version": VERSION, "node": {}}),
+        ("need", {"event": "agent"}),
+        ("need", {"members": None}),
+        ("need", {"members": "all"}),
+        ("need", {"members": [["nothing", 0]]}),
+        ("need", {"members": [[["data/restorer"], 0]]}),
+        ("need", {"members": [{"data/restorer": 0}]}),
+        ("need", {"members": [["data/restorer"]]}),
+        ("need", {"members": [["data/restorer", -1]]}),
+        ("need", {"members": [["data/restorer", True]]}),
+        ("need", {"members": [["data/restorer", 0.0]]}),
+        ("need", {"members": [["data/restorer", 10**100]]}),
+        ("need", {"members": [["data/restorer", 0]] * 3}),
+        ("time", {"phase": 999}),
+        ("time", {"phase": True}),
+        ("time", {"phase": [0]}),
+        ("measured", {"phase": 999}),
+        ("measured", {"phase": None}),
+        ("measured", {"restorer": "magic"}),
+        ("measured", {"restorer": [DIRECT]}),
+        ("measured", {"times": None}),
+        ("measured", {"times": []}),
+        ("measured", {"times": [[1.0] * 4] * 6}),
+        ("measured", {"times": [[1.0] * 3]}),
+        ("measured", {"times": [[1.0] * 5]}),
+        ("measured", {"times": [[-1.0, 1.0, 1.0, 1.0]]}),
+        ("measured", {"times": [[0.0, 1.0, 1.0, 1.0]]}),
+        ("measured", {"times": [[1.0, 0.0, 1.0, 1.0]]}),
+        ("measured", {"times": [[1e300, 1.0, 1.0, 1.0]]}),
+        ("measured", {"times": [[10**400, 1.0, 1.0, 1.0]]}),
+        ("measured", {"times": [["1", 1.0, 1.0, 1.0]]}),
+        ("measured", {"times": [[True, 1.0, 1.0, 1.0]]}),
+        ("measured", {"times": {"0": 1}}),
+        ("measured", {"failure": "it has both"}),
+        ("measured", {"failure": ["a"]}),
+        ("measured", {"warnings": "many"}),
+        ("done", {"quiet": None}),
+        ("done", {"event": "thanks"}),
+        ("done", {"event": ["done"]}),
+        ("done", {"event": {}}),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused(talk: Talk, event: str, changes: Message) -> None:
+    with pytest.raises(NodeMisbehaved):
+        talk.ask(Scripted(instead(talk, event, changes)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n", b"null\n", b"[]\n", b"{}\n", b"\xff\xfe\n", b'{"event": NaN}\n', b"[" * 200_000 + b"\n",
+        b'{"event":"done","quiet":{"load":[Infinity]}}\n', b"9" * 100_000 + b"\n", b"\0" * 10 + b"\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_refused(talk: Talk, line: bytes) -> None:
+    with pytest.raises(NodeMisbehaved):
+        talk.ask(Scripted([*talk.honest()[:-1], line]))
+
+
+def test_a_phase_counts_once_and_only_when_asked_for(talk: Talk) -> None:
+    said = talk.honest()
+    measured = next(message for message in said if message["event"] == "measured")
+    twice = [*said[:-2], {**measured}, said[-1]]
+    with pytest.raises(NodeMisbehaved, match="twice"):
+        talk.ask(Scripted(twice))
+    with pytest.raises(NodeMisbehaved, match="not asked for"):
+        talk.ask(Scripted(said), phases=talk.phases[1:])
+    with pytest.raises(NodeMisbehaved, match=rf"nothing of phases \[{talk.phases[0]}"):
+        talk.ask(Scripted([message for message in said if message["event"] != "measured"]))
+
+
+@pytest.mark.parametrize("event", ["agent", "hello", "need", "arrived", "waiting", "time", "measured", "done", "x"])
+def test_messages_have_an_end(talk: Talk, event: str) -> None:
+    said = talk.honest()
+    message: Message = next((m for m in said if m["event"] == event), {"event": event, "holder": "x"})
+    if event == "need":
+        message = {"event": "need", "members": []}
+    begun = said[: 0 if event == "agent" else 2]
+    with pytest.raises(NodeMisbehaved):
+        talk.ask(Scripted([*begun, *itertools.repeat(message, 100_000)]))
+
+
+def test_lines_have_an_end(talk: Talk, clock: list[Scripted]) -> None:
+    channel = Scripted(itertools.repeat(b"x" * 10_000))
+    with pytest.raises(NodeMisbehaved, match="an endless line"):
+        talk.ask(channel)
+    # One that comes letter by letter does not hold us for longer either.
+    clock.append(Scripted(itertools.chain(talk.honest()[:2], itertools.repeat(b"x")), seconds=1.0))
+    with pytest.raises(NodeMisbehaved, match="does not come to its end"):
+        talk.ask(clock[0])
+    assert clock[0].clock < 60
+
+
+def test_signs_of_life_have_an_end(talk: Talk, clock: list[Scripted]) -> None:
+    alive: Message = {"event": "alive"}
+    with pytest.raises(NodeMisbehaved, match="signs of life without end"):
+        talk.ask(Scripted([*talk.honest()[:2], *itertools.repeat(alive, 10_000)]))
+    waiting: Message = {"event": "waiting", "holder": "somebody"}
+    patience = {}
+    for name, before in (("at once", []), ("waiting", [waiting])):
+        channel = Scripted(itertools.chain(talk.honest()[:2], before, itertools.repeat(alive)), seconds=5.0)
+        clock[:] = [channel]
+        with pytest.raises(NodeUnreachable, match="lives and has reported nothing"):
+            talk.ask(channel)
+        patience[name] = channel.clock
+    # It may wait for another measurement as long as it was told to, and no longer.
+    assert patience["at once"] < 1000
+    assert 80 <= patience["waiting"] - patience["at once"] <= 120
+
+
+def test_silence_is_a_lost_connection(talk: Talk) -> None:
+    with pytest.raises(NodeUnreachable, match="nothing was heard of it for 5 s"):
+        talk.ask(Scripted([*talk.honest()[:3], None]))
+    with pytest.raises(NodeUnreachable, match="the agent was lost"):
+        talk.ask(Scripted(talk.honest()[:3]))
+    with pytest.raises(NodeUnfit, match="does not start"):
+        talk.ask(Scripted([]))
+
+
+def test_the_nodes_own_reason_comes_before_what_sending_met(talk: Talk) -> None:
+    """An agent whose disk is full says so and leaves, while we are still sending."""
+
+    def said() -> Iterator[Message]:
+        yield from talk.honest()[:3]
+        # Our next words find nobody who would read them; only then is the reason here.
+        assert channel.told.wait(5.0)
+        yield {"event": "arrived"}
+        yield {"event": "failed", "kind": "StorageError", "message": "the disk is full"}
+
+    channel = Scripted(said())
+    channel.refuses = RemoteCommandEnded("nobody reads")
+    with pytest.raises(StorageError, match="the disk is full"):
+        talk.ask(channel)
+    lost = Scripted(talk.honest()[:3])
+    lost.refuses = RemoteCommandEnded("nobody reads")
+    with pytest.raises(NodeUnreachable, match="the connection or the agent was lost"):
+        talk.ask(lost)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("StorageError", StorageError), ("NodeUnfit", NodeUnfit), ("__name__", NodeUnfit), ("annotations", NodeUnfit),
+        ("INTERRUPTED_EXIT_CODE", NodeUnfit), ("SystemExit", NodeUnfit), ("", NodeUnfit),
+    ],
+)  # fmt: skip
+def test_a_failure_is_an_error_of_ours(talk: Talk, kind: str, expected: type[ProbeError]) -> None:
+    for text in ("why", ""):
+        with pytest.raises(ProbeError) as caught:
+            talk.ask(Scripted([*talk.honest()[:2], {"event": "failed", "kind": kind, "message": text}]))
+        assert type(caught.value) is expected and str(caught.value)
+
+
+def test_a_node_that_was_started_again_has_measured_nothing(talk: Talk) -> None:
+    first, *others = talk.phases
+    said = talk.honest()
+    some = [m for m in said if m["event"] in ("agent", "hello") or m.get("phase") == first]
+    answer = Answer()
+    with pytest.raises(NodeUnreachable):
+        talk.ask(Scripted(some), answer)
+    assert set(answer.phases) == {first}
+    same = [m for m in said if m.get("phase") != first]
+    with pytest.raises(NodeUnreachable):
+        talk.ask(Scripted(same[:-1]), answer, others)
+    assert set(answer.phases) == set(talk.phases)
+    again = [{**m, "boot": "two"} if m["event"] == "hello" else m for m in some]
+    with pytest.raises(NodeUnreachable):
+        talk.ask(Scripted(again), answer)
+    assert set(answer.phases) == {first} and answer.boot == "two"
+
+
+_NASTY = "\033]0;owned\a\x9b2J\r\u202ereversed\u2028\ud800[bold]:smile:\0"
+
+
+def test_nothing_but_clean_text_reaches_the_terminal(talk: Talk) -> None:
+    said = instead(
+        talk, "hello", {"python": _NASTY, "node": {_NASTY: _NASTY, "a": [_NASTY], "n": 10**30}, "user": _NASTY}
+    )
+    for number, message in enumerate(said):
+        if message["event"] == "measured":
+            said[number] = {**message, "warnings": [_NASTY, {_NASTY: 1}]}
+    measured = next(n for n, m in enumerate(said) if m["event"] == "measured")
+    said[measured] = {**said[measured], "times": [], "failure": _NASTY, "kind": _NASTY}
+    said[-1] = {"event": "done", "quiet": {_NASTY: _NASTY, "disturbed": _NASTY, "x": [_NASTY]}}
+    answer = talk.ask(Scripted(said))
+    name = parse_address("[fe80::1]:22").text
+    result = RunResult(
+        "p", talk.manifest, answer.node, tuple(answer.phases.values()),
+        predict_from(talk.manifest, list(answer.phases.values()), min_coverage=0.0),
+    )  # fmt: skip
+    with pytest.raises(ProbeError) as caught:
+        talk.ask(Scripted([{"event": "failed", "kind": "NodeUnfit", "message": _NASTY}]))
+    found = [
+        CandidateResult(name, result, None, quiet=(answer.quiet,)),
+        CandidateResult(name, None, caught.value, notes=(str(caught.value),)),
+    ]
+    out = io.StringIO()
+    print_candidates(found, Console(file=out, force_terminal=True, width=200, color_system=None))
+    shown = out.getvalue()
+    assert all(c.isprintable() or c == "\n" for c in shown), repr(shown)
+    assert "[bold]" in shown and shown.count(name) >= 4
+    assert json.dumps(candidates_json("p", found)).isprintable()
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([0, DIRECT, "data/restorer"]),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+_seconds = st.floats(1e-9, 9e6) | st.floats(0.5, 2.0)
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_it_says_ends_in_an_answer_or_an_error_of_ours(talk: Talk, data: st.DataObject) -> None:
+    said = talk.honest()
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(said) - 1))
+        key = data.draw(st.sampled_from(sorted(said[place])))
+        value = data.draw(_json | st.lists(st.tuples(*[_seconds] * 4).map(list), min_size=1, max_size=5))
+        said[place] = {**said[place], key: value}
+    answer = Answer()
+    with contextlib.suppress(ProbeError):
+        talk.ask(Scripted(said), answer)
+    for phase in answer.phases.values():
+        assert all(math.isfinite(x) for t in phase.times for x in vars(t).values())
+        assert phase.failure.isprintable()
+    with contextlib.suppress(ProbeError):
+        found = predict_from(talk.manifest, list(answer.phases.values()), min_coverage=0.0)
+        json.dumps(found.to_json())
+    assert json.dumps([answer.node, answer.quiet], allow_nan=False).isprintable()

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe run` on other nodes from end to end: as anybody, as root, with and without CRIU, without a useful Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from candidate_runs import as_json, assert_nothing_left, cache, command, guest, members, probed, root
+from small_probe import SmallProbe, small_probe
+from sshd import Machine, Server, machine
+
+from checkpoint.errors import NodeUnfit, PrivilegeMissing
+from probe.manifest import CRIU, DIRECT
+
+_PYTHONS = {
+    # Too old: before the agent's file is even asked for, the start knows.
+    "old": """#!/usr/bin/python3
+import sys
+sys.version_info = (3, 7, 9, "final", 0)
+sys.argv = ["-c", *sys.argv[4:]]
+exec(sys.argv[1] and __import__("base64").b64decode(sys.argv[1]))
+""",
+    "crashing": "#!/bin/sh\nkill -SEGV $$\n",
+    "complaining": "#!/bin/sh\necho 'ImportError: \033[31mno module\a named encodings' >&2\nexit 1\n",
+    "incomplete": """#!/usr/bin/python3
+import sys
+sys.modules["ctypes"] = None
+sys.argv = ["-c", *sys.argv[4:]]
+exec(__import__("base64").b64decode(sys.argv[1]))
+""",
+    "sudo": "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n",
+}
+
+
+@dataclass(frozen=True)
+class Nodes:
+    machine: Machine
+    plain: Server
+    bare: Server
+    pythons: dict[str, Server]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    folder = tmp_path_factory.mktemp("nodes")
+    with machine(folder / "machine") as made:
+        pythons = {}
+        for name, text in _PYTHONS.items():
+            programs = made.folder / name
+            programs.mkdir()
+            script = programs / ("sudo" if name == "sudo" else "python3")
+            script.write_text(text)
+            script.chmod(0o755)
+            pythons[name] = made.serve(f"SetEnv PATH=/run/node/{name}:/usr/bin:/bin")
+        yield Nodes(made, made.serve(), made.serve(bare=True), pythons)
+
+
+@pytest.fixture(scope="module")
+def small(builds: Path) -> SmallProbe:
+    return small_probe(builds)
+
+
+def test_anybody_can_have_a_probe_run_on_another_node(nodes: Nodes, small: SmallProbe) -> None:
+    shutil.rmtree(cache(nodes.machine), ignore_errors=True)
+    node = f"guest@127.0.0.1:{nodes.plain.port}"
+    first = command(nodes.machine, small.path, "--on", node, "--repeat", "3")
+    header, row = first.stdout.splitlines()[:2]
+    assert header.split() == [
+        "node",
+        "predicted",
+        "95",
+        "%",
+        "interval",
+        "speed",
+        "coverage",
+        "probing",
+        "transfer",
+        "sent",
+    ]
+    found = re.match(rf"{re.escape(node)} +([\d.]+) s +([\d.]+) to ([\d.]+) s +([\d.]+) +100\.0%", row)
+    assert found, row
+    seconds, low, high, speed = map(float, found.groups())
+    assert low <= seconds <= high and speed > 0
+    assert f"{node}: sending the agent" in first.stderr and f"{node}: done" in first.stderr
+    assert_nothing_left(nodes.machine)
+
+    second = as_json(command(nodes.machine, small.path, "--on", node, "--repeat", "3", "--json", "-q"))
+    assert len(second) == 1
+    (said,) = second
+    assert (said["name"], said["status"], said["reason"], said["exit_code"]) == (node, "ok", "", 0)
+    # Only the front of the probe went there again: what it is, not what is in it.
+    assert 0 < said["sent_bytes"] < 20_000 and said["transfer_seconds"] == 0 and said["early_repeats"] == 0
+    result = said["result"]
+    assert result["node"]["user"] == 12345 and result["node"]["kernel"] == os.uname().release
+    assert [len(phase["repeats"]) >= 3 for phase in result["phases"]] == [True] * len(result["phases"])
+    assert {phase["restorer"] for phase in result["phases"]} == {DIRECT}
+    prediction = result["prediction"]
+    assert prediction["low"] < prediction["seconds"] < prediction["high"] and prediction["coverage"] == pytest.approx(1)
+    assert said["quiet"][0]["repeats"] >= 3 * len(result["phases"])
+    assert_nothing_left(nodes.machine)
+
+
+def test_quiet_says_nothing_on_standard_error(nodes: Nodes, small: SmallProbe) -> None:
+    node = f"guest@127.0.0.1:{nodes.plain.port}"
+    assert command(nodes.machine, small.path, "--on", node, "--repeat", "1", "-q").stderr == ""
+
+
+def test_a_node_that_fails_is_a_row_and_an_exit_code(nodes: Nodes, small: SmallProbe) -> None:
+    good, bare = (f"guest@127.0.0.1:{server.port}" for server in (nodes.plain, nodes.bare))
+    alone = command(nodes.machine, small.path, "--on", bare, "--repeat", "1", "-q", status=NodeUnfit.exit_code)
+    assert alone.stdout.splitlines()[1].split() == [bare, "none"]
+    assert "no python3 on this node" in alone.stderr and "no python3 on this node" in alone.stdout
+    both = command(nodes.machine, small.path, "--on", bare, "--on", good, "--repeat", "1", "--json", "-q", status=20)
+    failed, done = as_json(both)
+    assert (failed["name"], failed["status"], failed["exit_code"]) == (bare, "failed", NodeUnfit.exit_code)
+    assert failed["result"] is None and failed["relative_speed"] is None and "3.8" in failed["reason"]
+    assert (done["name"], done["status"]) == (good, "ok")
+    assert "1 of 2 candidates have no prediction" in both.stderr and bare in both.stderr
+    assert_nothing_left(nodes.machine)
+
+
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        ("old", "python3 is 3.7 here; 3.8 or newer is needed"),
+        ("crashing", "the agent does not start"),
+        ("complaining", "the agent does not start (status 1): ImportError: "),
+        ("incomplete", "the python3 here is incomplete"),
+    ],
+)
+def test_a_python_of_no_use_is_named(nodes: Nodes, small: SmallProbe, python: str, reason: str) -> None:
+    (found,) = probed(nodes.machine, small.path, guest(nodes.pythons[python]))
+    assert isinstance(found.error, NodeUnfit) and reason in str(found.error)
+    assert str(found.error).startswith(found.name) and str(found.error).isprintable()
+    assert_nothing_left(nodes.machine)
+
+
+def test_root_restores_in_namespaces_of_its_own(nodes: Nodes, small: SmallProbe) -> None:
+    (found,) = probed(nodes.machine, small.path, root(nodes.plain))
+    assert found.result is not None, found.error
+    assert {phase.restorer for phase in found.result.phases} == {DIRECT} and found.result.node["user"] == 0
+    assert_nothing_left(nodes.machine)
+
+
+def test_criu_can_be_asked_for(nodes: Nodes, small: SmallProbe, tmp_path: Path) -> None:
+    assert not shutil.which("criu", path="/usr/sbin:/usr/bin:/usr/local/sbin"), "the node must have no CRIU of its own"
+    (found,) = probed(nodes.machine, small.path, root(nodes.plain), restorer=CRIU)
+    assert (
+        found.result is None
+        and "CRIU >= " in str(found.error)
+        and "no system CRIU; no private CRIU" in str(found.error)
+    )
+    (found,) = probed(nodes.machine, small.path, guest(nodes.plain), restorer=CRIU)
+    assert isinstance(found.error, PrivilegeMissing) and "sudo" in str(found.error)
+    (found,) = probed(nodes.machine, small.path, guest(nodes.pythons["sudo"]), restorer=CRIU)
+    assert isinstance(found.error, PrivilegeMissing) and "a password is required" in str(found.error)
+
+    carrying = tmp_path / "carrying.probe"
+    small.again(carrying, "--with-criu")
+    (found,) = probed(nodes.machine, carrying, root(nodes.plain), restorer=CRIU)
+    assert found.result is not None, found.error
+    assert {phase.restorer for phase in found.result.phases} == {CRIU}
+    assert_nothing_left(nodes.machine)
+    # It is of no use to the direct restorer, and stays here then.
+    shutil.rmtree(cache(nodes.machine), ignore_errors=True)
+    (found,) = probed(nodes.machine, carrying, guest(nodes.plain))
+    assert found.result is not None, found.error
+    carried = {path.name for path in (cache(nodes.machine, "root") / "criu").iterdir()}
+    assert len(carried) == 1 and not (cache(nodes.machine) / "criu").exists()
+    assert set(members(nodes.machine)) < set(members(nodes.machine, "root"))
