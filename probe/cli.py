@@ -21,6 +21,7 @@ from probe import building, running, showing, trimming
 from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
 from probe.doctor import run_doctor
 from probe.node import phases
+from probe.node.measuring import DEFAULT_REPEATS
 from probe.progress import display_for
 from probe.selection import SelectionOptions
 from probe.sizes import Size
@@ -226,7 +227,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
 @click.option(
     "--repeat",
     type=click.IntRange(1, 1000),
-    default=running.DEFAULT_REPEATS,
+    default=DEFAULT_REPEATS,
     show_default=True,
     help="How often each phase is timed.",
 )

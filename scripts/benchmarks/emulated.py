@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import ProbeError
-from probe.candidates.addresses import parse_address
 from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders
-from probe.candidates.watching import SilentNode
 from probe.manifest import Manifest
 from reducer.unpack import open_probe
 
@@ -47,10 +45,7 @@ def options() -> SshOptions:
 
 def measure_there(probe: Path, repeats: int) -> CandidateResult:
     """Send a probe and have it run there. Raises ProbeError, the node's or the prediction's."""
-    found = run_on(
-        probe, [(parse_address(ADDRESS),)], ssh=options(), orders=Orders(repeats=repeats), min_coverage=0.0,
-        watcher=lambda _: SilentNode(),
-    )[0]  # fmt: skip
+    found = run_on(probe, [ADDRESS], ssh=options(), orders=Orders(repeats=repeats), min_coverage=0.0)[0]
     if found.error is not None:
         raise found.error
     return found
