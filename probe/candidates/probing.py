@@ -94,9 +94,11 @@ def run_on(
     """
     probe = Path(path)
     groups = [parse_candidate(one) if isinstance(one, str) else tuple(one) for one in candidates]
-    names = [address.text for group in groups for address in group]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ProbeError(f"{twice[0]} is named twice: one node runs one measurement at a time")
+    seen = set()
+    for address in (address for group in groups for address in group):
+        if (node := (address.host.lower(), address.user, address.port)) in seen:
+            raise ProbeError(f"{address.text} is named twice: one node runs one measurement at a time")
+        seen.add(node)
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
