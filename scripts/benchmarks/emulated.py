@@ -56,8 +56,9 @@ def full_runs(manifest: Manifest, count: int, data: Path) -> list[float]:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
         for argument in {*manifest.argv[1:], Path(manifest.stdin).name}:
-            if (data / argument).is_file():
-                tar.add(data / argument, argument)
+            name = argument.rpartition("=")[2]
+            if (data / name).is_file():
+                tar.add(data / name, name)
         program = Path(manifest.executable)
         if not str(program).startswith("/usr/"):
             tar.add(program, "program")
