@@ -9,6 +9,7 @@ import shlex
 import statistics
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from checkpoint.errors import ProbeError
 from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders
+from probe.contents import PROGRAM
 from probe.manifest import Manifest
 from reducer.unpack import open_probe
 
@@ -51,20 +53,17 @@ def measure_there(probe: Path, repeats: int) -> CandidateResult:
     return found
 
 
-def full_runs(manifest: Manifest, count: int, data: Path) -> list[float]:
+def full_runs(probe: Path, count: int, data: Path) -> list[float]:
     """Seconds of CPU time of full runs there, in the environment of the probe."""
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
-        for argument in {*manifest.argv[1:], Path(manifest.stdin).name}:
-            name = argument.rpartition("=")[2]
-            if (data / name).is_file():
-                tar.add(data / name, name)
-        program = Path(manifest.executable)
-        if not str(program).startswith("/usr/"):
-            tar.add(program, "program")
+    with open_probe(probe) as archive, tempfile.TemporaryDirectory() as folder:
+        manifest = Manifest.from_json(archive.manifest)
+        # The very program that the probe was made of, whatever has become of it since.
+        program = Path(folder) / "program"
+        archive.extract_file(next(f.sha256 for f in archive.files if f.purpose == PROGRAM), program, 0o755)
+        _add_files(stream, manifest, data, program)
     on_node("rm -rf full && mkdir full && tar -xzf - -C full", stream.getvalue())
-    own = not manifest.executable.startswith("/usr/")
-    argv = ["./program" if own else manifest.executable, *manifest.argv[1:]]
+    argv = ["./program", *manifest.argv[1:]]
     stdin = Path(manifest.stdin).name if (data / Path(manifest.stdin).name).is_file() else "/dev/null"
     code = (
         "import os,resource,subprocess,sys;"
@@ -75,6 +74,15 @@ def full_runs(manifest: Manifest, count: int, data: Path) -> list[float]:
     return [float(on_node(f"cd full && {variables} python3 -c {shlex.quote(code)}")) for _ in range(count)]
 
 
+def _add_files(stream: io.BytesIO, manifest: Manifest, data: Path, program: Path) -> None:
+    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
+        for argument in {*manifest.argv[1:], Path(manifest.stdin).name}:
+            name = argument.rpartition("=")[2]
+            if (data / name).is_file():
+                tar.add(data / name, name)
+        tar.add(program, "program")
+
+
 def compare(probe: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
     """Predicted first, then run in full."""
     with open_probe(probe) as archive:
@@ -82,7 +90,7 @@ def compare(probe: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
     found = measure_there(probe, repeats)
     assert found.result is not None
     said = found.result.prediction.to_json()
-    full = full_runs(manifest, runs, data)
+    full = full_runs(probe, runs, data)
     native = statistics.median(full)
     restores = [time.restore for phase in found.result.phases for time in phase.times]
     return {
