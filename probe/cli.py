@@ -23,7 +23,7 @@ from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.progress import display_for
-from probe.selection import SelectionOptions
+from probe.selection import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.sizes import Size
 from probe.tracers import TRACERS
 from reducer.compression import COMPRESSIONS, Compression
@@ -94,6 +94,13 @@ def doctor(fix: bool, as_json: bool) -> None:
 )
 @_INTERVAL
 @click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Intervals before a region.")
+@click.option(
+    "--selection",
+    type=click.Choice(SELECTIONS),
+    default=RECONSTRUCT,
+    show_default=True,
+    help="How phases are chosen; simpoint: by code alone; random: a baseline.",
+)
 @click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint.")
 @click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
@@ -127,6 +134,7 @@ def build(
     output: Path,
     interval: float | None,
     warmup: int,
+    selection: str,
     max_phases: int,
     dimensions: int,
     seed: int,
@@ -153,7 +161,7 @@ def build(
         external=external,
         compress=compress,
         with_criu=with_criu,
-        selection=SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed),
+        selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
     _print_description(output, as_json)
