@@ -221,6 +221,14 @@ def test_what_is_no_message_is_refused(talk: Talk, line: bytes) -> None:
         talk.ask(Scripted([*talk.honest()[:-1], line]))
 
 
+def test_who_does_not_say_what_it_is_measures_nothing(talk: Talk) -> None:
+    agent, hello, need, *rest = talk.honest()
+    with pytest.raises(NodeMisbehaved, match="'need' before it said who it is"):
+        talk.ask(Scripted([agent, need, hello, *rest]))
+    with pytest.raises(NodeMisbehaved, match="before it said who it is"):
+        talk.ask(Scripted([agent, *rest]))
+
+
 def test_a_phase_counts_once_and_only_when_asked_for(talk: Talk) -> None:
     said = talk.honest()
     measured = next(message for message in said if message["event"] == "measured")

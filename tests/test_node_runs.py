@@ -6,17 +6,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from candidate_runs import as_json, assert_nothing_left, cache, command, guest, members, probed, root
+from candidate_runs import as_json, assert_nothing_left, cache, client, command, guest, members, probed, root
 from small_probe import SmallProbe, small_probe
-from sshd import Machine, Server, machine
+from sshd import Machine, Server, machine, wait_until
 
 from checkpoint.errors import NodeUnfit, PrivilegeMissing
-from probe.manifest import CRIU, DIRECT
+from probe.manifest import CRIU, DIRECT, Manifest
+from probe.node.agent import _runtime
+from reducer.unpack import open_probe
 
 _PYTHONS = {
     # Too old: before the agent's file is even asked for, the start knows.
@@ -38,11 +42,26 @@ exec(__import__("base64").b64decode(sys.argv[1]))
 }
 
 
+_SUDO = """
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int count, char **words)
+{
+    if (count < 3 || strcmp(words[1], "-n") != 0 || setgid(0) || setuid(0))
+        return 1;
+    setenv("HOME", "/home/root", 1);
+    return execv(words[2], words + 2);
+}
+"""
+
+
 @dataclass(frozen=True)
 class Nodes:
     machine: Machine
     plain: Server
     bare: Server
+    sudo: Server
     pythons: dict[str, Server]
 
 
@@ -58,12 +77,25 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
             script.write_text(text)
             script.chmod(0o755)
             pythons[name] = made.serve(f"SetEnv PATH=/run/node/{name}:/usr/bin:/bin")
-        yield Nodes(made, made.serve(), made.serve(bare=True), pythons)
+        (made.folder / "true-sudo").mkdir()
+        program = made.folder / "true-sudo" / "sudo"
+        subprocess.run(["cc", "-x", "c", "-", "-o", program], input=_SUDO, text=True, check=True)
+        program.chmod(0o4755)
+        sudo = made.serve("SetEnv PATH=/run/node/true-sudo:/usr/bin:/bin")
+        yield Nodes(made, made.serve(), made.serve(bare=True), sudo, pythons)
 
 
 @pytest.fixture(scope="module")
 def small(builds: Path) -> SmallProbe:
     return small_probe(builds)
+
+
+@pytest.fixture(scope="module")
+def carrying(small: SmallProbe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same probe with CRIU."""
+    path = tmp_path_factory.mktemp("carrying") / "carrying.probe"
+    small.again(path, "--with-criu")
+    return path
 
 
 def test_anybody_can_have_a_probe_run_on_another_node(nodes: Nodes, small: SmallProbe) -> None:
@@ -148,7 +180,7 @@ def test_root_restores_in_namespaces_of_its_own(nodes: Nodes, small: SmallProbe)
     assert_nothing_left(nodes.machine)
 
 
-def test_criu_can_be_asked_for(nodes: Nodes, small: SmallProbe, tmp_path: Path) -> None:
+def test_criu_can_be_asked_for(nodes: Nodes, small: SmallProbe, carrying: Path) -> None:
     assert not shutil.which("criu", path="/usr/sbin:/usr/bin:/usr/local/sbin"), "the node must have no CRIU of its own"
     (found,) = probed(nodes.machine, small.path, root(nodes.plain), restorer=CRIU)
     assert (
@@ -161,8 +193,6 @@ def test_criu_can_be_asked_for(nodes: Nodes, small: SmallProbe, tmp_path: Path) 
     (found,) = probed(nodes.machine, small.path, guest(nodes.pythons["sudo"]), restorer=CRIU)
     assert isinstance(found.error, PrivilegeMissing) and "a password is required" in str(found.error)
 
-    carrying = tmp_path / "carrying.probe"
-    small.again(carrying, "--with-criu")
     (found,) = probed(nodes.machine, carrying, root(nodes.plain), restorer=CRIU)
     assert found.result is not None, found.error
     assert {phase.restorer for phase in found.result.phases} == {CRIU}
@@ -174,3 +204,61 @@ def test_criu_can_be_asked_for(nodes: Nodes, small: SmallProbe, tmp_path: Path) 
     carried = {path.name for path in (cache(nodes.machine, "root") / "criu").iterdir()}
     assert len(carried) == 1 and not (cache(nodes.machine) / "criu").exists()
     assert set(members(nodes.machine)) < set(members(nodes.machine, "root"))
+
+
+def test_sudo_is_used_where_criu_needs_it(nodes: Nodes, small: SmallProbe, carrying: Path) -> None:
+    shutil.rmtree(cache(nodes.machine), ignore_errors=True)
+    node = f"guest@127.0.0.1:{nodes.sudo.port}"
+    done = command(nodes.machine, carrying, "--on", node, "--restorer", CRIU, "--repeat", "1", "--json", "-q")
+    (said,) = as_json(done)
+    assert said["result"]["node"]["user"] == 0
+    assert {phase["restorer"] for phase in said["result"]["phases"]} == {CRIU}
+    # Root's folder, not the guest's.
+    assert (cache(nodes.machine, "root") / "members").exists() and not cache(nodes.machine).exists()
+    # Without need it is not.
+    (found,) = probed(nodes.machine, small.path, guest(nodes.sudo))
+    assert found.result is not None and found.result.node["user"] == 12345
+    assert {phase.restorer for phase in found.result.phases} == {DIRECT}
+    assert_nothing_left(nodes.machine)
+
+
+def test_an_interrupted_run_leaves_nothing_of_root_either(nodes: Nodes, carrying: Path) -> None:
+    node = f"guest@127.0.0.1:{nodes.sudo.port}"
+    probing = subprocess.Popen(
+        client(nodes.machine, carrying, "--on", node, "--restorer", CRIU, "--repeat", "1000"),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert probing.stderr
+    with probing:
+        assert any("measured" in line for line in probing.stderr)
+        probing.kill()
+    wait_until(lambda: not nodes.machine.users_processes(), f"the end of {nodes.machine.users_processes()}")
+    assert_nothing_left(nodes.machine)
+
+
+@pytest.mark.parametrize(
+    ("restorer", "user", "refused", "sent"),
+    [
+        ("auto", 0, "", ["restorer"]),
+        ("auto", 0, "it has a timer", ["restorer", "criu"]),
+        ("auto", 1000, "it has a timer", ["restorer"]),
+        (DIRECT, 0, "it has a timer", ["restorer"]),
+        (CRIU, 0, "", ["criu"]),
+    ],
+)
+def test_what_is_of_use_is_sent(
+    small: SmallProbe, monkeypatch: pytest.MonkeyPatch, restorer: str, user: int, refused: str, sent: list[str]
+) -> None:
+    class Carrying:
+        data_names = ("criu", "restorer", "touched-0")
+
+    archive: Any = Carrying()
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with open_probe(small.path) as probe:
+        manifest = Manifest.from_json(probe.manifest)
+    first, *others = manifest.phases
+    manifest = replace(manifest, phases=(replace(first, only_criu=refused), *others))
+    assert _runtime(restorer, archive, manifest, frozenset(p.id for p in manifest.phases)) == sent
+    # What others do is their affair.
+    if restorer == "auto":
+        assert _runtime(restorer, archive, manifest, frozenset(p.id for p in others)) == ["restorer"]

@@ -157,7 +157,7 @@ class _Session:
         self._records = {p.id: p for p in manifest.phases if p.can_run and p.id in phases}
         self._lines = _Lines(channel)
         self._asked: dict[str, int] = {}
-        self._greetings = 0
+        self._greetings, self._greeting = 0, ""
         self._first_need: float | None = None
         self._repeats_made = 0
         expected = max((p.expected_seconds for p in self._records.values()), default=0.0)
@@ -251,22 +251,23 @@ class _Session:
                 raise self._ended()
             try:
                 message = decode(line)
+                said = str(message)
             except Lost as lost:
-                # Users' start-up files greet everybody, asked or not.
-                if self._left["agent"] and self._greetings < _MOST_GREETINGS:
-                    self._greetings += 1
-                    continue
-                raise NodeMisbehaved(f"it sent {printable(str(lost), MOST_TEXT)}") from lost
-            if not isinstance(message.get("event"), str):
-                raise NodeMisbehaved(f"it sent {printable(str(message), MOST_TEXT)}")
-            if message["event"] != "failed":
-                self._sender.check()
-            return message
+                message, said = {}, str(lost)
+            if isinstance(message.get("event"), str):
+                if message["event"] != "failed":
+                    self._sender.check()
+                return message
+            self._greetings += 1
+            # Users' start-up files greet everybody, asked or not.
+            if not self._left["agent"] or self._greetings > _MOST_GREETINGS:
+                raise NodeMisbehaved(f"it sent {printable(said, MOST_TEXT)}")
+            self._greeting = printable(line, MOST_TEXT) or self._greeting
 
     def _ended(self) -> ProbeError:
         """Why the command is over before it was done."""
         self._sender.check()
-        said = printable(self._channel.errors(), MOST_TEXT)
+        said = printable(self._channel.errors(), MOST_TEXT) or self._greeting
         status = self._channel.exit_status(ALIVE_SECONDS)
         if not self._answer.node:
             if status == 127 or ("python3" in said and "not found" in said):

@@ -18,7 +18,9 @@ sys.path.insert(0, str(ROOT))
 import counter_page  # noqa: E402
 import emulated  # noqa: E402
 import extras  # noqa: E402
+import many_nodes  # noqa: E402
 import report  # noqa: E402
+import slow_link  # noqa: E402
 from measure import measure  # noqa: E402
 from programs import EVERYTHING, OWN, PACKAGED, QUICK, QUICKSTART, Benchmark  # noqa: E402
 
@@ -74,8 +76,12 @@ def save(record: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=["nodes"], help="nodes: the probes made before, on the emulated node"
+        "what",
+        nargs="?",
+        choices=["nodes", "many", "link"],
+        help="nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s",
     )
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
     parser.add_argument("--repeat", type=int, default=5, help="repeats of every phase in `probe run`")
@@ -94,6 +100,16 @@ def main() -> None:
         for record in emulated.run(names, HERE, arguments.full_runs, arguments.clock):
             save(record)
             print(report.emulated(record), flush=True)
+        return
+    if arguments.what == "link":
+        for name in (arguments.programs or "clustalw,nbody").split(","):
+            save(record := slow_link.run(HERE / f"{name}.probe", arguments.repeat))
+            print(report.link(record), flush=True)
+        return
+    if arguments.what == "many":
+        HERE.mkdir(parents=True, exist_ok=True)
+        save(many_nodes.run(arguments.rounds, say))
+        print(report.many(load("many-nodes")))
         return
     if not arguments.report:
         run(arguments)

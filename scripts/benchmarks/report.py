@@ -184,6 +184,16 @@ def _direct_bars(found: Sequence[tuple[str, Record]]) -> list[str]:
     return [f"{'  met' if met else 'SHORT'}  {what}: {said}" for met, what, said in rows]
 
 
+def many(record: Record) -> str:
+    """One line about eight nodes driven by one prober, round after round."""
+    failures, left = sum(record["failures"].values()), sum(record["left"].values())
+    return (
+        f"{'  met' if not failures and not left else 'SHORT'}  {record['nodes']} nodes, {record['rounds']} rounds: "
+        f"{failures} failures, {left} things left; a round takes {record['round_seconds']:.1f} s, sends "
+        f"{record['first_sent'] / 1e6:.1f} MB at first and {record['later_sent'] / 1e6:.2f} MB later"
+    )
+
+
 def emulated(record: Record) -> str:
     """One line about a probe on the emulated node."""
     if "failure" in record:
@@ -194,4 +204,14 @@ def emulated(record: Record) -> str:
         f"({p['low']:.2f} to {p['high']:.2f}), measured {statistics.median(record['full']):.2f} s; "
         + ", ".join(f"{name} {_percent(value)} %" for name, value in errors.items())
         + f"; 95 % {'holds' if record['held'] else 'DOES NOT HOLD'}; restore {record['restore_median'] * 1e3:.0f} ms"
+    )
+
+
+def link(record: Record) -> str:
+    """One line about a probe over a slow link."""
+    first, again = record["first"], record["again"]
+    return (
+        f"{record['name']}: {record['size_bytes'] / 1e6:.1f} MB, at most {record['touched'] / 1e6:.1f} MB touched by a "
+        f"phase; {first['sent_bytes'] / 1e6:.2f} MB sent, done after {first['seconds']:.1f} s, {first['early_repeats']} "
+        f"repeats before the last byte; again: {again['sent_bytes'] / 1e6:.2f} MB, {again['seconds']:.1f} s"
     )
