@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands around predictions: each module holds one topic, and imports what it needs when it is called."""
 
+from probe.commands.rank import rank
 from probe.commands.store import compare, history, store
 
-COMMANDS = (store, history, compare)
+COMMANDS = (store, history, compare, rank)
