@@ -19,7 +19,7 @@ from probe.candidates.session import Orders
 from probe.candidates.table import print_candidates, print_json
 from probe.candidates.watching import watching
 from probe.node.machine_lock import WAIT_SECONDS
-from probe.sizes import Size
+from probe.parameters import Size
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
