@@ -121,5 +121,29 @@ class NodesFailed(ProbeError):
     exit_code = 20
 
 
+class StoreUnusable(ProbeError):
+    """A store cannot be reached, is damaged or foreign, or has another schema version."""
+
+    exit_code = 30
+
+
+class StoreBusy(ProbeError):
+    """Another process has been writing to the store for too long."""
+
+    exit_code = 31
+
+
+class NotInStore(ProbeError):
+    """The store has no such probe, node, cluster or prediction, or more than one by that name."""
+
+    exit_code = 32
+
+
+class SlurmError(ProbeError):
+    """Slurm is absent, down, or refused."""
+
+    exit_code = 33
+
+
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C, as shells use it."""

@@ -12,6 +12,9 @@ with the exit code that the command line ends with.
 
 from checkpoint.errors import ProbeError
 from probe.building import BuildOptions, BuiltProbe, build, trace
+from probe.candidates.connection import SshOptions
+from probe.candidates.probing import CandidateResult, run_on
+from probe.candidates.session import Orders
 from probe.prediction import Prediction
 from probe.profile import Profile
 from probe.running import RunResult, run
@@ -22,14 +25,18 @@ from probe.trimming import TrimmedProbe, trim
 __all__ = [
     "BuildOptions",
     "BuiltProbe",
+    "CandidateResult",
+    "Orders",
     "Prediction",
     "ProbeError",
     "Profile",
     "RunResult",
     "SelectionOptions",
+    "SshOptions",
     "TrimmedProbe",
     "build",
     "run",
+    "run_on",
     "show",
     "trace",
     "trim",

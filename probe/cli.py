@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,32 +18,18 @@ from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
+from probe.commands import COMMANDS
 from probe.doctor import run_doctor
 from probe.node import phases
+from probe.node.measuring import DEFAULT_REPEATS
+from probe.parameters import Duration, Size
 from probe.progress import display_for
-from probe.selection import SelectionOptions
-from probe.sizes import Size
+from probe.selection import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.tracers import TRACERS
 from reducer.compression import COMPRESSIONS, Compression
 from reducer.reduction import REDUCTIONS, Reduction
 
 _LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
-
-
-class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A length of time such as 50ms or 0.1s; a bare number is seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|)", str(value).strip())
-        if not found or float(found[1]) <= 0:
-            self.fail(f"{value!r} is not a length of time such as 50ms", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
-
 
 _PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 _TRACER = click.option(
@@ -93,6 +78,13 @@ def doctor(fix: bool, as_json: bool) -> None:
 )
 @_INTERVAL
 @click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Intervals before a region.")
+@click.option(
+    "--selection",
+    type=click.Choice(SELECTIONS),
+    default=RECONSTRUCT,
+    show_default=True,
+    help="How phases are chosen; simpoint: by code alone; random: a baseline.",
+)
 @click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint.")
 @click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
@@ -126,6 +118,7 @@ def build(
     output: Path,
     interval: float | None,
     warmup: int,
+    selection: str,
     max_phases: int,
     dimensions: int,
     seed: int,
@@ -152,7 +145,7 @@ def build(
         external=external,
         compress=compress,
         with_criu=with_criu,
-        selection=SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed),
+        selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
     _print_description(output, as_json)
@@ -226,7 +219,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
 @click.option(
     "--repeat",
     type=click.IntRange(1, 1000),
-    default=running.DEFAULT_REPEATS,
+    default=DEFAULT_REPEATS,
     show_default=True,
     help="How often each phase is timed.",
 )
@@ -277,6 +270,10 @@ def run(
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         showing.print_result(result, Console())
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 def _print_description(probe_file: Path, as_json: bool) -> None:

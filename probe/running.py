@@ -15,7 +15,7 @@ from probe.manifest import CRIU, Manifest
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
-from probe.node.measuring import MeasuredPhase, away_from, measure_phases, measuring_cpu
+from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase, away_from, measure_phases, measuring_cpu
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
 from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
@@ -24,7 +24,6 @@ from probe.work_folder import full_disk_named
 from reducer.unpack import open_probe
 
 RESULT_VERSION = 1
-DEFAULT_REPEATS = 5
 
 _WAITING = "waiting for another measurement on this node: {}"
 

@@ -19,10 +19,17 @@ from probe.clustering import FloatArray, IntArray, variance_floor
 BoolArray = npt.NDArray[np.bool_]
 
 
+RECONSTRUCT, SIMPOINT, RANDOM = "reconstruct", "simpoint", "random"
+SELECTIONS = (RECONSTRUCT, SIMPOINT, RANDOM)
+"""Ways to select."""
+
+
 @dataclass(frozen=True)
 class SelectionOptions:
     """All numbers of the selection. The defaults of the first group are the thesis's and SimPoint's.
 
+    method: RECONSTRUCT, which the second group is about; SIMPOINT, without it; or RANDOM, a baseline of `max_phases`
+        intervals.
     dimensions: coordinates the vectors are projected to.
     max_phases: most strata, and most k, tried.
     seed: of the projection, of k-means (seed, seed + 1, ...) and of the folds.
@@ -45,6 +52,7 @@ class SelectionOptions:
         this share plus this much is as good, and the one with fewest phases is taken.
     """
 
+    method: str = RECONSTRUCT
     dimensions: int = 15
     max_phases: int = 30
     seed: int = 1

@@ -16,8 +16,7 @@ from sshd import GUEST, Machine, Server, wait_until
 from probe.candidates.addresses import Address
 from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
-from probe.candidates.session import Orders, Watcher
-from probe.candidates.watching import SilentNode
+from probe.candidates.session import Orders, SilentNode, Watcher
 
 ROOT = Path(__file__).parents[1]
 

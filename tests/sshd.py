@@ -28,6 +28,9 @@ GUEST_UID: Final = 12345
 FIRST_PORT: Final = 2201
 
 _SECONDS: Final = 20.0
+_BARE_COMMANDS: Final = (
+    "sh", "cat", "chmod", "dd", "head", "id", "ls", "mkdir", "mv", "rm", "sleep", "test", "uname", "wc",
+)  # fmt: skip
 _CLONE_NEWNET: Final = 0x40000000
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -79,7 +82,7 @@ class Machine:
         self.folder = folder
         """Seen inside as /run/node; `home/guest` and `home/root` are the users' homes, `tmp` is /tmp."""
         self._holder = holder
-        self._starters: list[subprocess.Popen[bytes]] = []
+        self._starters: dict[int, subprocess.Popen[bytes]] = {}
         self.known_hosts = folder / "known_hosts"
         """Holds the keys of all servers that were started."""
         self.identity = folder / "id_ed25519"
@@ -134,7 +137,7 @@ class Machine:
         with (self.folder / f"{port}.log").open("ab") as log:
             command = [*prefix, sshd, "-D", "-e", "-f", f"/run/node/{config.name}"]
             starter = subprocess.Popen(self.inside(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._starters.append(starter)
+        self._starters[port] = starter
         wait_until(lambda: self._listens(port) or starter.poll() is not None, f"sshd on port {port}")
         assert starter.poll() is None, self.log(port)
         if known:
@@ -149,7 +152,7 @@ class Machine:
         if sessions:
             self.kill_sessions()
         self.run(["kill", "-KILL", pid])
-        wait_until(lambda: not self._listens(server.port), "the end of sshd")
+        self._starters.pop(server.port).wait(_SECONDS)
 
     def kill_sessions(self) -> None:
         """Kill the processes that serve the connections, as a crash would; what users run is left alone."""
@@ -248,7 +251,7 @@ class Machine:
         except subprocess.TimeoutExpired:
             self._holder.kill()
             self._holder.wait()
-        for starter in self._starters:
+        for starter in self._starters.values():
             starter.wait(_SECONDS)
 
     def _listens(self, port: int) -> bool:
@@ -261,22 +264,7 @@ class Machine:
         if bare.exists():
             return
         bare.mkdir()
-        for name in [
-            "sh",
-            "cat",
-            "chmod",
-            "dd",
-            "head",
-            "id",
-            "ls",
-            "mkdir",
-            "mv",
-            "rm",
-            "sleep",
-            "test",
-            "uname",
-            "wc",
-        ]:
+        for name in _BARE_COMMANDS:
             (bare / name).symlink_to(shutil.which(name) or f"/bin/{name}")
 
 

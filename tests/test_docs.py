@@ -197,11 +197,22 @@ def default_of(option: click.Option) -> str:
     return str(option.default) if given and not option.is_flag and not option.required else ""
 
 
-@pytest.mark.parametrize("name", ["", *sorted(cli.commands)])
+def commands(of: click.Group = cli, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command by its name, the groups and what is in them included."""
+    yield name, of
+    for word, inner in of.commands.items():
+        full = f"{name} {word}".strip()
+        if isinstance(inner, click.Group):
+            yield from commands(inner, full)
+        else:
+            yield full, inner
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
 def test_options(name: str) -> None:
-    of = cli.commands[name] if name else cli
+    of = dict(commands())[name]
     listed = {tuple(code(cells[0])): cells for cells in rows(section("docs/cli.md", f"probe {name}".strip()))}
-    present = {tuple(option.opts): option for option in options(of)}
+    present = {(*option.opts, *option.secondary_opts): option for option in options(of)}
     assert {frozenset(o) for o in listed} == {frozenset(o) for o in present}
     for names, option in present.items():
         cells = next(c for o, c in listed.items() if set(o) == set(names))
@@ -214,7 +225,7 @@ def test_options(name: str) -> None:
 
 
 def test_every_option_explains_itself() -> None:
-    silent = [(n, o.name) for n, c in cli.commands.items() for o in options(c) if not o.help]
+    silent = [(n, o.name) for n, c in commands() for o in options(c) if not o.help]
     assert silent == []
 
 
@@ -245,7 +256,11 @@ def test_command_lines_parse(page: str, words: list[str], tmp_path: Path, monkey
     if words[0].startswith("-"):
         assert any(words[0] in option.opts for option in options(cli))
         return
-    context = cli.commands[words[0]].make_context(words[0], words[1:])
+    of: click.Command = cli
+    while isinstance(of, click.Group):
+        name, words = words[0], words[1:]
+        of = of.commands[name]
+    context = of.make_context(of.name, words)
     assert "[" not in " ".join(words), page
     assert context.params.get("program") != ()
 

@@ -482,3 +482,33 @@ def test_damaged_json_is_refused(harm: str) -> None:
         data["phases"][0]["representative"] = 7
     with pytest.raises(ProbeFileDamaged):
         Selection.from_json(data)
+
+
+def test_random_selection_is_a_fair_baseline() -> None:
+    """As many intervals as asked for, all of one weight, never one that cannot be captured; another seed, others."""
+    vectors, work, seconds, _ = program(np.random.default_rng(1), [20, 30, 10], [1.0, 2.0, 3.0])
+    eligible = np.arange(len(work)) % 3 != 0
+    options = SelectionOptions(method="random", max_phases=7, seed=4)
+    first = select_phases(vectors, work, seconds, eligible, options)
+    assert len(first.phases) == 7 and all(eligible[p.representative] for p in first.phases)
+    assert {p.weight for p in first.phases} == {p.time_share for p in first.phases} == {1 / 7}
+    assert sorted(np.concatenate([p.members for p in first.phases])) == list(range(len(work)))
+    assert Selection.from_json(json.loads(json.dumps(first.to_json()))).to_json() == first.to_json()
+    again = select_phases(vectors, work, seconds, eligible, options)
+    other = select_phases(vectors, work, seconds, eligible, replace(options, seed=5))
+    chosen = [[p.representative for p in s.phases] for s in (first, again, other)]
+    assert chosen[0] == chosen[1] != chosen[2]
+
+
+def test_simpoint_selection_knows_no_times() -> None:
+    vectors, work, seconds, eligible = program(np.random.default_rng(2), [20, 30, 10], [1.0, 2.0, 3.0])
+    options = SelectionOptions(method="simpoint", max_phases=10)
+    plain = select_phases(vectors, work, seconds, eligible, options)
+    other = select_phases(vectors, work, seconds[::-1].copy(), eligible, options)
+    assert plain.cuts == 0 and [len(p.members) for p in plain.phases] == [len(p.members) for p in other.phases]
+
+
+def test_an_unknown_method_is_refused() -> None:
+    run = program(np.random.default_rng(3), [20], [1.0])
+    with pytest.raises(ProbeError, match=r"'guess' is unknown; there are: reconstruct, simpoint, random"):
+        select_phases(*run, SelectionOptions(method="guess"))

@@ -143,7 +143,7 @@ def _entry(path: Path, number: int, line: str, wanted: str) -> Entry | None:
         marker = "@cert-authority"
     if marker:
         words = words[1:]
-    if len(words) < 3 or words[0].startswith(("#", "@")) or not _names(words[0], wanted):
+    if len(words) < 3 or words[0].startswith("#") or not _names(words[0], wanted):
         return None
     try:
         blob = base64.b64decode(words[2], validate=True)

@@ -14,13 +14,12 @@ from rich.console import Console
 from checkpoint.errors import NodesFailed, ProbeError
 from probe.candidates.addresses import Address, parse_address, read_hosts
 from probe.candidates.connection import SshOptions
-from probe.candidates.probing import run_on
+from probe.candidates.probing import parse_candidate, run_on
 from probe.candidates.session import Orders
 from probe.candidates.table import print_candidates, print_json
 from probe.candidates.watching import watching
 from probe.node.machine_lock import WAIT_SECONDS
-from probe.node.member_cache import DEFAULT_LIMIT
-from probe.sizes import Size
+from probe.parameters import Size
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -54,12 +53,12 @@ _OPTIONS = (
         "--cache-dir", default="", metavar="PATH", help="Folder on the nodes.  [default: ~/.cache/probe-node]"
     ),
     click.option(
-        "--cache-size", type=Size(), default=DEFAULT_LIMIT, help="What it may keep after a run.  [default: 4.3G]"
+        "--cache-size", type=Size(), default="4G", show_default=True, help="What it may keep there after a run."
     ),
     click.option(
         "--wait",
-        type=click.FloatRange(0),
-        default=WAIT_SECONDS,
+        type=click.IntRange(0, 86400),
+        default=int(WAIT_SECONDS),
         show_default=True,
         help="Seconds to wait for another measurement on a node.",
     ),
@@ -97,14 +96,9 @@ class CandidateOptions:
     def candidates(self) -> list[tuple[Address, ...]]:
         """What to run on: one node, or several declared identical, for each row. ProbeError where that is nonsense."""
         found: list[tuple[Address, ...]] = [(parse_address(text),) for text in self.on]
-        found += [tuple(parse_address(text.strip()) for text in group.split(",")) for group in self.split]
+        found += [parse_candidate(text) for text in self.split]
         if self.hosts is not None:
             found += read_hosts(self.hosts)
-        seen = set()
-        for address in (address for group in found for address in group):
-            if (node := (address.host.lower(), address.user, address.port)) in seen:
-                raise ProbeError(f"{address.text} is named twice: one node runs one measurement at a time")
-            seen.add(node)
         if not found:
             raise ProbeError(f"{self.hosts}: names no node")
         return found

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
-from probe.candidates.addresses import Address
+from probe.candidates.addresses import Address, parse_address
 from probe.candidates.connection import Connection, SshOptions, connect
-from probe.candidates.session import Answer, Orders, Watcher, ask
+from probe.candidates.session import Answer, Orders, SilentNode, Watcher, ask
 from probe.manifest import Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.running import RunResult, check_coverage, predict_from
@@ -77,30 +77,37 @@ class CandidateResult:
 
 def run_on(
     path: Path | str,
-    candidates: Sequence[Sequence[Address]],
+    candidates: Sequence[str | Sequence[Address]],
     *,
-    ssh: SshOptions,
-    orders: Orders,
+    ssh: SshOptions | None = None,
+    orders: Orders | None = None,
     jobs: int = 8,
     min_coverage: float | None = None,
-    watcher: Callable[[str], Watcher],
+    watcher: Callable[[str], Watcher] = lambda _: SilentNode(),
 ) -> list[CandidateResult]:
     """Run the probe at `path` on every candidate, at most `jobs` of them at a time; results in the order given.
 
-    Several addresses in one candidate are nodes declared identical: each measures a part of the phases (thesis, section
-    6.2). A node that fails is an entry with its reason. Raises only what is wrong with the probe itself:
-    ProbeFileDamaged, StorageError, NoPrediction. Interrupted it ends all connections: the agents end by themselves.
+    A candidate is `[USER@]NODE[:PORT]`, or several with commas between them, or their addresses: nodes declared
+    identical, of which each measures a part of the phases (thesis, section 6.2). A node that fails is an entry with its
+    reason. Raises only what is wrong with the names or with the probe itself: ProbeError, ProbeFileDamaged,
+    StorageError, NoPrediction. Interrupted it ends all connections: the agents end by themselves.
     """
     probe = Path(path)
+    groups = [parse_candidate(one) if isinstance(one, str) else tuple(one) for one in candidates]
+    seen = set()
+    for address in (address for group in groups for address in group):
+        if (node := (address.host.lower(), address.user, address.port)) in seen:
+            raise ProbeError(f"{address.text} is named twice: one node runs one measurement at a time")
+        seen.add(node)
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
         archive.verify()
-    connections = _Connections(ssh)
+    connections = _Connections(ssh or SshOptions())
     with ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="candidate") as pool:
         running = [
-            pool.submit(_Candidate(probe, manifest, nodes, connections, orders, watcher).run, min_coverage)
-            for nodes in candidates
+            pool.submit(_Candidate(probe, manifest, nodes, connections, orders or Orders(), watcher).run, min_coverage)
+            for nodes in groups
         ]
         try:
             return [future.result() for future in running]
@@ -109,6 +116,11 @@ def run_on(
                 future.cancel()
             connections.give_up()
             raise
+
+
+def parse_candidate(text: str) -> tuple[Address, ...]:
+    """The addresses of one candidate, parted by commas. ProbeError for nonsense."""
+    return tuple(parse_address(one.strip()) for one in text.split(","))
 
 
 class _Connections:
@@ -260,7 +272,7 @@ class _Candidate:
 def _named(error: ProbeError, address: Address) -> ProbeError:
     """The same error with the node's name in front."""
     text = str(error)
-    return error if text.startswith(f"{address.text}:") else type(error)(f"{address.text}: {text}")
+    return error if text.startswith(address.text) else type(error)(f"{address.text}: {text}")
 
 
 def split_phases(phases: Sequence[PhaseRecord], nodes: int) -> list[set[int]]:

@@ -25,7 +25,7 @@ from probe.candidates.connection import RemoteCommandEnded
 from probe.candidates.remote_text import printable
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.node.machine_lock import WAIT_SECONDS
-from probe.node.measuring import MeasuredPhase
+from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT
 from probe.node.phases import AUTO
 from probe.node.wire import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode, encode
@@ -57,7 +57,7 @@ class Orders:
     each side takes the other for lost.
     """
 
-    repeats: int
+    repeats: int = DEFAULT_REPEATS
     restorer: str = AUTO
     only_recorded_calls: bool = False
     touch_in_order: bool = False
@@ -82,6 +82,19 @@ class Watcher(Protocol):
 
     def measured(self, done: int, whole: int) -> None:
         """Repeats made."""
+
+
+class SilentNode:
+    """Shows nothing."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def sent(self, done: int, whole: int) -> None:
+        pass
+
+    def measured(self, done: int, whole: int) -> None:
+        pass
 
 
 @dataclass

@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import socket
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +31,16 @@ ALIVE_COUNT: Final = 3
 _DEFAULT_IDENTITIES: Final = ("id_rsa", "id_ecdsa", "id_ed25519")
 _MAX_FILE_BYTES: Final = 4 << 20
 _MAX_INCLUDES: Final = 16
-_MATCH_CRITERIA: Final = frozenset(("all", "final", "canonical", "host", "originalhost", "user", "localuser"))
+_MATCH_CRITERIA: Final = frozenset(("all", "host", "originalhost", "user", "localuser"))
 
-_REFUSED: Final = {
-    "bindaddress": "", "bindinterface": "", "casignaturealgorithms": "", "ciphers": "", "hostkeyalgorithms": "",
-    "kexalgorithms": "", "knownhostscommand": "none", "macs": "", "proxyusefdpass": "no",
-    "pubkeyacceptedalgorithms": "", "pubkeyacceptedkeytypes": "", "requiredrsasize": "", "revokedhostkeys": "none",
+REFUSED: Final = {
+    "BindAddress": (), "BindInterface": (), "CanonicalizeHostname": ("no", "none"), "CASignatureAlgorithms": (),
+    "CertificateFile": (), "Ciphers": (), "HostKeyAlgorithms": (), "KexAlgorithms": (),
+    "KnownHostsCommand": ("none",), "MACs": (), "PKCS11Provider": ("none",), "ProxyUseFdpass": ("no",),
+    "PubkeyAcceptedAlgorithms": (), "PubkeyAcceptedKeyTypes": (),
+    "PubkeyAuthentication": ("yes", "unbound", "host-bound"), "RequiredRSASize": (), "RevokedHostKeys": ("none",),
 }  # fmt: skip
-"""Options that restrict whom to trust, how to encrypt or which way to take: value that asks for nothing of it."""
+"""Options about whom to trust, how to encrypt, which way to take or how to log in: the values that do no harm."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,10 @@ class _Config(paramiko.SSHConfig):  # type: ignore[misc]
 
     TOKENS_BY_CONFIG_KEY: Final[dict[str, list[str]]] = {}
 
-    def canonicalize(self, hostname: str, options: Any, domains: Any) -> str:
-        raise ProbeError(_unsupported(hostname, "CanonicalizeHostname"))
+    def lookup(self, hostname: str) -> dict[str, Any]:
+        # One pass from top to bottom. paramiko makes two, where Match sees what stands below it; OpenSSH does so only
+        # for `Match final` and `canonical`, which are refused.
+        return dict(self._lookup(hostname, final=True))
 
 
 def settings(
@@ -96,16 +101,18 @@ def settings(
     would lead elsewhere, StorageError when a file cannot be read.
     """
     found = _look_up(address, config)
-    for key, harmless in _REFUSED.items():
-        if found.get(key, harmless).lower() != harmless:
-            raise ProbeError(_unsupported(address.text, key))
+    for option, harmless in REFUSED.items():
+        if found.get(option.lower(), "").lower() not in ("", *harmless):
+            raise ProbeError(_unsupported(address.text, option))
     name = address.host
     host = found.get("hostname", name)
     if host != name:
         host = _expand(address, "HostName", host, {"h": name})
-    user = found.get("user", "") or getpass.getuser()
+    user = found.get("user", "") or _local_user()
+    if not user:
+        raise ProbeError(f"{address.text}: this process's user has no name; write USER@{name}")
     port = _number(address, "Port", found.get("port", str(DEFAULT_PORT)), 1, 65535)
-    tokens = {"h": host, "n": name, "p": str(port), "r": user, "u": getpass.getuser(), "d": str(Path.home())}
+    tokens = {"h": host, "n": name, "p": str(port), "r": user, "u": _local_user(), "d": str(Path.home())}
     alias = found.get("hostkeyalias", "")
     tokens["k"] = alias or name
     jumps, command = _way(address, found, tokens)
@@ -150,9 +157,18 @@ def _look_up(address: Address, config: Path | None) -> dict[str, Any]:
     reader = _Config()
     try:
         reader.parse(io.StringIO("\n".join([*first, *lines])))
-        return dict(reader.lookup(address.host))
+        return reader.lookup(address.host)
     except (paramiko.ConfigParseError, ValueError) as error:
         raise ProbeError(f"{path}: {error}; correct the file, or name another one") from error
+    except (KeyError, OSError) as error:
+        raise ProbeError(f"{path}: Match needs the name of this process's user, which has none") from error
+
+
+def _local_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def _lines(path: Path, *, must_exist: bool, depth: int = 0) -> Iterator[str]:
@@ -181,6 +197,7 @@ def _read(path: Path, *, must_exist: bool) -> list[str]:
     try:
         # A device such as /dev/null is a configuration without anything.
         with path.expanduser().open("rb") as stored:
+            about = os.fstat(stored.fileno())
             data = stored.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         if must_exist:
@@ -190,6 +207,9 @@ def _read(path: Path, *, must_exist: bool) -> list[str]:
         raise StorageError(f"{path}: the ssh configuration cannot be read: {error.strerror}") from error
     if len(data) > _MAX_FILE_BYTES:
         raise StorageError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; an ssh configuration is expected there")
+    if stat.S_ISREG(about.st_mode) and (about.st_uid not in (0, os.getuid()) or about.st_mode & 0o022):
+        # It says whom to trust and which commands to run.
+        raise StorageError(f"{path}: others can change it; it must belong to you, and chmod go-w it")
     return data.decode(errors="replace").splitlines()
 
 
@@ -220,7 +240,7 @@ def _match(path: Path, number: int, criteria: str) -> str:
                 "give a configuration without it, or write the block with Host"
             )
         line.append(word)
-        if word.removeprefix("!") not in ("all", "final", "canonical"):
+        if word != "all":
             line += [shlex.quote(w) for w in words[:1]]
             words = words[1:]
     return " ".join(line)

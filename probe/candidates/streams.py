@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -22,15 +23,15 @@ LOGIN_BYTES: Final = 1 << 20
 
 _WRITE_SECONDS: Final = 60.0
 _UNSENT_BYTES: Final = 1 << 17
-_PROXY_GRACE_SECONDS: Final = 1.0
+_PROXY_GRACE_SECONDS: Final = 0.5
 _TCP_NOTSENT_LOWAT: Final = 25  # linux/tcp.h; the module `socket` has it from Python 3.12 on
 
 
 class Stream:
     """A socket as paramiko wants it, that does not wait for ever and does not take everything.
 
-    `heard_at` is when something last came (time.monotonic). Each thread may write with a `patience` of its own: the
-    seconds without progress after which writing fails. Until `trust` is called, `LOGIN_BYTES` may come.
+    Each thread may write with a `patience` of its own: the seconds without progress after which writing fails.
+    Until `trust` is called, `LOGIN_BYTES` may come.
     """
 
     def __init__(self, base: Any) -> None:
@@ -39,6 +40,9 @@ class Stream:
         self._stuck_since: float | None = None
         self._local = threading.local()
         self.heard_at = time.monotonic()
+        """When something came last."""
+        self.failure = ""
+        """Why the stream is of no use any more, if that is known; paramiko does not pass it on."""
 
     @contextlib.contextmanager
     def patience(self, seconds: float) -> Any:
@@ -61,12 +65,12 @@ class Stream:
             sent = int(self._base.send(data))
         except TimeoutError as error:
             if error.errno == errno.ETIMEDOUT:
-                raise ConnectionAbortedError(errno.ECONNABORTED, "no answer from the network") from error
+                raise self._fail("what was sent is not acknowledged") from error
             now = time.monotonic()
             self._stuck_since = self._stuck_since or now
             if now - self._stuck_since < getattr(self._local, "seconds", _WRITE_SECONDS):
                 raise
-            raise ConnectionAbortedError(errno.ECONNABORTED, "nothing could be sent any more") from error
+            raise self._fail(f"nothing could be sent for {now - self._stuck_since:.0f} s") from error
         self._stuck_since = None
         return sent
 
@@ -76,13 +80,13 @@ class Stream:
         except TimeoutError as error:
             # Python makes the kernel's ETIMEDOUT the same class as its own time-outs, which are to be tried again.
             if error.errno == errno.ETIMEDOUT:
-                raise ConnectionAbortedError(errno.ECONNABORTED, "no answer from the network") from error
+                raise self._fail("what was sent is not acknowledged") from error
             raise
         self.heard_at = time.monotonic()
         if self._allowed is not None:
             self._allowed -= len(data)
             if self._allowed < 0:
-                raise ConnectionAbortedError(errno.ECONNABORTED, f"it sent over {LOGIN_BYTES} bytes before the login")
+                raise self._fail(f"it sent over {LOGIN_BYTES} bytes before the login")
         return data
 
     def close(self) -> None:
@@ -92,6 +96,10 @@ class Stream:
     def _closed(self) -> bool:
         # paramiko asks sockets this way.
         return bool(self._base._closed)
+
+    def _fail(self, cause: str) -> OSError:
+        self.failure = self.failure or cause
+        return ConnectionAbortedError(errno.ECONNABORTED, cause)
 
     def complaint(self) -> str:
         """What the way itself had to say (a proxy command's standard error), printable; mostly nothing."""
@@ -117,35 +125,53 @@ class ProxyStream(Stream):
         finally:
             theirs.close()
         super().__init__(ours)
+        self._ending = threading.Lock()
+        self._ended_all = threading.Event()
         self._tail = Tail()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def complaint(self) -> str:
-        if self._process.poll() is not None:
-            self._reader.join(_PROXY_GRACE_SECONDS)
         return self._tail.text().strip()
 
     def close(self) -> None:
         super().close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                # Its whole session: a shell may have started others.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_PROXY_GRACE_SECONDS)
-                break
-        # What it left behind in its session goes too: it would hold the pipe that is read here.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        # The transport's thread closes it too.
+        with self._ending:
+            if self._process.returncode is None:
+                self._await_end()
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    # Always: what it left behind in its session would hold the pipe that is read here. Before its
+                    # number is given back, since the kernel may give it to others then.
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(self._process.pid, number)
+                    self._await_end()
+                self._process.wait()
+        self._ended_all.set()
         self._reader.join(_PROXY_GRACE_SECONDS)
+
+    def _ended(self) -> bool:
+        """Whether the command has ended; its status stays to be collected."""
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def _await_end(self) -> None:
+        deadline = time.monotonic() + _PROXY_GRACE_SECONDS
+        while not self._ended() and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def _read(self) -> None:
         assert self._process.stderr
         with self._process.stderr as stderr:
-            while data := os.read(stderr.fileno(), 65536):
-                self._tail.add(data)
+            while True:
+                # What has left the session (ssh's ControlPersist) may hold the pipe for ever.
+                is_last = self._ended_all.is_set()
+                if select.select([stderr], [], [], 0.1)[0]:
+                    data = os.read(stderr.fileno(), 65536)
+                    if not data:
+                        return
+                    self._tail.add(data)
+                if is_last:
+                    return
 
 
 def dial(host: str, port: int, family: int, deadline: float, lost_after: float) -> Stream:

@@ -60,4 +60,4 @@ def print_candidates(found: Sequence[CandidateResult], console: Console) -> None
 
 
 def _without(name: str, text: str) -> str:
-    return text[len(name) + 2 :] if text.startswith(f"{name}: ") else text
+    return text[len(name) :].lstrip(": ") if text.startswith(name) else text

@@ -13,20 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from probe.candidates.session import Watcher
-
-
-class SilentNode:
-    """Shows nothing."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    def sent(self, done: int, whole: int) -> None:
-        pass
-
-    def measured(self, done: int, whole: int) -> None:
-        pass
+from probe.candidates.session import SilentNode, Watcher
 
 
 class LinesNode:

@@ -17,6 +17,9 @@ from checkpoint.errors import PhaseFailed, ProbeError
 from checkpoint.restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob
 from probe.manifest import CRIU, DIRECT
 
+DEFAULT_REPEATS = 5
+"""Repeats of each phase that a prediction rests on."""
+
 GROUP_BYTES = 1 << 30
 """Unpacked phases that are on disk at the same time."""
 

@@ -24,7 +24,7 @@ from probe.node.wire import CHUNK
 from reducer.member_source import storage_errors
 from reducer.member_table import Member
 
-DEFAULT_LIMIT = 4 << 30
+DEFAULT_LIMIT = 4_000_000_000
 """Bytes that the cache may keep after a run."""
 
 _RECENT_SECONDS = 7200.0

@@ -20,6 +20,7 @@ import emulated  # noqa: E402
 import extras  # noqa: E402
 import many_nodes  # noqa: E402
 import report  # noqa: E402
+import slow_link  # noqa: E402
 from measure import measure  # noqa: E402
 from programs import EVERYTHING, OWN, PACKAGED, QUICK, QUICKSTART, Benchmark  # noqa: E402
 
@@ -77,8 +78,8 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["nodes", "many"],
-        help="nodes: the probes made before, on the emulated node; many: eight nodes at once",
+        choices=["nodes", "many", "link"],
+        help="nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s",
     )
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="repeats of every phase in `probe run`")
     parser.add_argument("--full-runs", type=int, default=5, help="full runs to compare with")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine, each time")
+    parser.add_argument("--clock", choices=["", emulated.CLOCK], default="", help="what time the emulated node goes by")
     parser.add_argument("--keep", action="store_true", help="keep the work folders")
     parser.add_argument("--packages", action="store_true", help="print the packages the programs come in, and leave")
     parser.add_argument("--report", action="store_true", help="print the table of the records there are, and leave")
@@ -95,9 +97,14 @@ def main() -> None:
         return
     if arguments.what == "nodes":
         names = arguments.programs.split(",") if arguments.programs else [b.name for b in EVERYTHING]
-        for record in emulated.run(names, HERE, arguments.full_runs):
+        for record in emulated.run(names, HERE, arguments.full_runs, arguments.clock):
             save(record)
             print(report.emulated(record), flush=True)
+        return
+    if arguments.what == "link":
+        for name in (arguments.programs or "clustalw,nbody").split(","):
+            save(record := slow_link.run(HERE / f"{name}.probe", arguments.repeat))
+            print(report.link(record), flush=True)
         return
     if arguments.what == "many":
         HERE.mkdir(parents=True, exist_ok=True)

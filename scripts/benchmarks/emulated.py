@@ -1,40 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes on the emulated node (scripts/testnode), restored directly by an ordinary user, against full runs there."""
+"""Probes on the emulated node (scripts/testnode), sent there and run as any candidate, against full runs there."""
 
 from __future__ import annotations
 
 import io
-import json
+import os
 import shlex
 import statistics
 import subprocess
 import tarfile
 import tempfile
-import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from checkpoint.direct import direct_spec
 from checkpoint.errors import ProbeError
-from checkpoint.flat_image import NAME, Option, decode
-from checkpoint.images import read_checkpoint
-from checkpoint.restore import RegionTime, RestoreJob, region_time
-from probe.manifest import DIRECT, Manifest
-from probe.node.measuring import MeasuredPhase
-from probe.packing import RESTORER_NAME
-from probe.running import predict_from
-from reducer.unpack import ProbeArchive, open_probe
+from probe.candidates.connection import SshOptions
+from probe.candidates.probing import CandidateResult, run_on
+from probe.candidates.session import Orders
+from probe.contents import PROGRAM
+from probe.manifest import Manifest
+from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "scripts" / "testnode"
+FILES = ROOT / "build" / "testnode"
+ADDRESS = "guest@127.0.0.1:22622"
 REPEATS = 3
-SECONDS = 1200
-SLOWER = 30.0
-"""The node is slower than the reference by at most this; regions are given up later."""
-_AGENT_THERE = "code/checkpoint/direct_agent.py"
-_AGENT = ("restore_agent.py", "direct_agent.py")
+SECONDS = 2400
+CLOCK = "instructions"
+"""Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
 
 
 def on_node(command: str, data: bytes = b"") -> bytes:
@@ -45,164 +40,99 @@ def on_node(command: str, data: bytes = b"") -> bytes:
     return done.stdout
 
 
-def line_from_node(command: str, data: bytes) -> dict[str, Any]:
-    """The line of JSON that a command on the node answers `data` with. It ends when its input does, so that comes last.
-
-    Raises ValueError.
-    """
-    with subprocess.Popen([str(NODE), "ssh", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout
-        timer = threading.Timer(SECONDS, process.kill)
-        timer.start()
-        try:
-            process.stdin.write(data)
-            process.stdin.flush()
-            line = process.stdout.readline()
-            process.stdin.close()
-        finally:
-            timer.cancel()
-    return dict(json.loads(line)) if line else {"status": "crashed", "detail": "no answer"}
+def options() -> SshOptions:
+    """How the node is logged in to."""
+    return SshOptions(config=Path("/dev/null"), known_hosts=FILES / "known_hosts", identity=FILES / "key")
 
 
-def measure_there(probe: Path) -> dict[str, Any]:
-    """Send a probe, restore its phases there REPEATS times in rounds, predict."""
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="emulated-") as name, open_probe(probe) as archive:
-        manifest = Manifest.from_json(archive.manifest)
-        specs = _pack(archive, manifest, Path(name))
-        sent = _send(Path(name))
-        phases = [p for p in manifest.phases if p.can_run]
-        times: dict[int, list[RegionTime]] = {p.id: [] for p in phases}
-        failures: dict[int, str] = {}
-        for _ in range(REPEATS):
-            for phase in phases:
-                if phase.id in specs and phase.id not in failures:
-                    said = line_from_node(f"cd probe && python3 -I {_AGENT_THERE}", specs[phase.id])
-                    try:
-                        times[phase.id].append(region_time(_job(phase.id), said))
-                    except ProbeError as error:
-                        failures[phase.id] = f"{error} ({said})"
-        measured = [
-            MeasuredPhase(
-                p.id, tuple(times[p.id]), failures.get(p.id, "" if p.id in specs else "not flat"), None, DIRECT
-            )
-            for p in phases
-        ]
-    if not any(m.times for m in measured):
-        raise ValueError(f"all of {len(measured)} phases failed there: {measured[0].failure}")
-    prediction = predict_from(manifest, measured, min_coverage=0.0)
-    return {
-        "argv": list(manifest.argv),
-        "phases": len(phases),
-        "restored": sum(1 for m in measured if m.times),
-        "failures": failures,
-        "sent_bytes": sent,
-        "probe_seconds": time.monotonic() - begun,
-        "restore_median": statistics.median(t.restore for m in measured for t in m.times),
-        **prediction.to_json(),
-    }
+def measure_there(probe: Path, repeats: int) -> CandidateResult:
+    """Send a probe and have it run there. Raises ProbeError, the node's or the prediction's."""
+    found = run_on(probe, [ADDRESS], ssh=options(), orders=Orders(repeats=repeats), min_coverage=0.0)[0]
+    if found.error is not None:
+        raise found.error
+    return found
 
 
-def _job(phase: int) -> RestoreJob:
-    return RestoreJob(phase, Path(), (), (), (), (), 0, 0, 0, 1.0)
-
-
-def _pack(archive: ProbeArchive, manifest: Manifest, folder: Path) -> dict[int, bytes]:
-    """Everything the node needs, below `folder` as it will lie there, and what its agent is told of each phase."""
-    specs = {}
-    (folder / "code" / "checkpoint").mkdir(parents=True)
-    for name in _AGENT:
-        (folder / "code" / "checkpoint" / name).write_bytes((ROOT / "checkpoint" / name).read_bytes())
-    (folder / "restorer").write_bytes(archive.read_data(RESTORER_NAME))
-    (folder / "restorer").chmod(0o700)
-    (folder / "files").mkdir()
-    held = {file.path: file.sha256 for file in archive.files}
-    for phase in manifest.phases:
-        if not phase.can_run or phase.only_criu:
-            continue
-        place = folder / f"phase-{phase.id}"
-        archive.extract_phase(phase.id, place)
-        images, flat = read_checkpoint(place), decode(place / NAME)
-        job = RestoreJob(
-            phase.id, place, manifest.outputs, (manifest.cwd,), (), (), phase.warm_event, phase.start_event,
-            phase.end_event, phase.expected_seconds * SLOWER / 100,
-        )  # fmt: skip
-        with tempfile.TemporaryDirectory() as scratch:
-            spec = direct_spec(job, flat, images.pages_image, folder / "restorer", Path(scratch), None)
-        copies = place / "copies"
-        copies.mkdir()
-        private = {f.path: f.sha256 for f in manifest.private_files if f.phase == phase.id}
-        for number, path in enumerate([*flat.files, *flat.written]):
-            sha = private.get(path) or held[path]
-            target = folder / "files" / sha
-            if not target.exists():
-                archive.extract_file(sha, target, 0o600)
-            if number < len(flat.files):
-                (copies / str(number)).symlink_to(f"../../files/{sha}")
-        there = f"phase-{phase.id}"
-        spec |= {
-            "restorer": "./restorer", "image": f"{there}/{NAME}", "pages": f"{there}/{images.pages_image.name}",
-            "copies": f"{there}/copies", "scratch": there, "private_view": False,
-            "sources": [f"files/{private[path]}" for path in flat.written],
-            "option_bits": Option.ANY_FOLDER | Option.NO_NETWORK | Option.CONFINE_WRITES,
-        }  # fmt: skip
-        specs[phase.id] = json.dumps(spec).encode() + b"\ngo\n"
-    return specs
-
-
-def _send(folder: Path) -> int:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
-        tar.add(folder, ".")
-    on_node("rm -rf probe && mkdir probe && tar -xzf - -C probe", stream.getvalue())
-    return len(stream.getvalue())
-
-
-def full_runs(manifest: Manifest, count: int, data: Path) -> list[float]:
+def full_runs(probe: Path, count: int, data: Path) -> list[float]:
     """Seconds of CPU time of full runs there, in the environment of the probe."""
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
-        for argument in {*manifest.argv[1:], Path(manifest.stdin).name}:
-            if (data / argument).is_file():
-                tar.add(data / argument, argument)
-        program = Path(manifest.executable)
-        if not str(program).startswith("/usr/bin/"):
-            tar.add(program, "program")
+    with open_probe(probe) as archive, tempfile.TemporaryDirectory() as folder:
+        manifest = Manifest.from_json(archive.manifest)
+        # The very program that the probe was made of, whatever has become of it since.
+        program = Path(folder) / "program"
+        archive.extract_file(next(f.sha256 for f in archive.files if f.purpose == PROGRAM), program, 0o755)
+        _add_files(stream, manifest, data, program)
     on_node("rm -rf full && mkdir full && tar -xzf - -C full", stream.getvalue())
-    own = not manifest.executable.startswith("/usr/bin/")
-    argv = ["./program" if own else manifest.executable, *manifest.argv[1:]]
+    argv = ["./program", *manifest.argv[1:]]
     stdin = Path(manifest.stdin).name if (data / Path(manifest.stdin).name).is_file() else "/dev/null"
     code = (
         "import os,resource,subprocess,sys;"
         f"subprocess.run({argv!r},stdin=open({stdin!r}),stdout=subprocess.DEVNULL,stderr=subprocess.DEVNULL,check=True);"
         "u=resource.getrusage(resource.RUSAGE_CHILDREN);print(u.ru_utime+u.ru_stime)"
     )
-    return [float(on_node(f"cd full && python3 -c {shlex.quote(code)}")) for _ in range(count)]
+    variables = "PERL_HASH_SEED=0 PYTHONHASHSEED=0"
+    return [float(on_node(f"cd full && {variables} python3 -c {shlex.quote(code)}")) for _ in range(count)]
 
 
-def compare(probe: Path, data: Path, runs: int) -> dict[str, Any]:
+def _add_files(stream: io.BytesIO, manifest: Manifest, data: Path, program: Path) -> None:
+    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
+        for argument in {*manifest.argv[1:], Path(manifest.stdin).name}:
+            name = argument.rpartition("=")[2]
+            if (data / name).is_file():
+                tar.add(data / name, name)
+        tar.add(program, "program")
+
+
+def compare(probe: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
     """Predicted first, then run in full."""
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
-    record = {"name": f"emulated-{probe.stem}", **measure_there(probe)}
-    record["full"] = full_runs(manifest, runs, data)
-    native = statistics.median(record["full"])
-    record["errors"] = {k: v / native - 1 for k, v in record["estimators"].items() if v is not None}
-    low, high = (record["prediction"][k] for k in ("low", "high"))
-    record["held"] = low <= native <= high
-    return record
+    found = measure_there(probe, repeats)
+    assert found.result is not None
+    said = found.result.prediction.to_json()
+    full = full_runs(probe, runs, data)
+    native = statistics.median(full)
+    restores = [time.restore for phase in found.result.phases for time in phase.times]
+    return {
+        "argv": list(manifest.argv),
+        "phases": len(found.result.phases),
+        "restored": sum(1 for phase in found.result.phases if phase.times),
+        "failures": [phase.failure for phase in found.result.phases if phase.failure],
+        "sent_bytes": found.sent,
+        "transfer_seconds": found.transfer,
+        "probe_seconds": found.probing,
+        "restore_median": statistics.median(restores),
+        "quiet": list(found.quiet),
+        "ratios": {str(p.phase): _ratio(manifest, p.phase, [t.cpu for t in p.times]) for p in found.result.phases},
+        **said,
+        "full": full,
+        "errors": {k: v / native - 1 for k, v in said["estimators"].items() if v is not None},
+        "held": said["prediction"]["low"] <= native <= said["prediction"]["high"],
+    }
 
 
-def run(names: Sequence[str], folder: Path, runs: int) -> list[dict[str, Any]]:
-    """Predict and run in full every program of `names` whose probe is in `folder`; a record each."""
-    subprocess.run([str(NODE), "start"], check=True)
-    records = []
-    for name in names:
-        probe = folder / f"{name}.probe"
-        if probe.exists():
+def _ratio(manifest: Manifest, phase: int, times: Sequence[float]) -> float | None:
+    record = next(p for p in manifest.phases if p.id == phase)
+    return statistics.median(times) / statistics.median(record.restored("direct")[1]) if times else None
+
+
+def run(names: Sequence[str], folder: Path, runs: int, clock: str) -> Iterator[dict[str, Any]]:
+    """Predict and run in full every program of `names` whose probe is in `folder`; a record each.
+
+    `clock`: CLOCK, or "" for a node in real time. Where time goes by instructions nothing needs repeating.
+    """
+    exact = clock == CLOCK
+    subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
+    prefix = "instructions" if exact else "emulated"
+    try:
+        for name in names:
+            probe = folder / f"{name}.probe"
+            if not probe.exists():
+                continue
             try:
-                records.append({**compare(probe, folder / "data", runs), "name": f"emulated-{name}"})
+                record = compare(probe, folder / "data", 1 if exact else runs, 1 if exact else REPEATS)
             except (ValueError, KeyError, ProbeError, subprocess.SubprocessError) as error:
-                records.append({"name": f"emulated-{name}", "failure": f"{type(error).__name__}: {error}"})
-    subprocess.run([str(NODE), "stop"], check=True)
-    return records
+                record = {"failure": f"{type(error).__name__}: {error}"}
+            yield {**record, "name": f"{prefix}-{name}"}
+    finally:
+        subprocess.run([str(NODE), "stop"], check=True)

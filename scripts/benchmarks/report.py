@@ -205,3 +205,13 @@ def emulated(record: Record) -> str:
         + ", ".join(f"{name} {_percent(value)} %" for name, value in errors.items())
         + f"; 95 % {'holds' if record['held'] else 'DOES NOT HOLD'}; restore {record['restore_median'] * 1e3:.0f} ms"
     )
+
+
+def link(record: Record) -> str:
+    """One line about a probe over a slow link."""
+    first, again = record["first"], record["again"]
+    return (
+        f"{record['name']}: {record['size_bytes'] / 1e6:.1f} MB, {record['touched'] / 1e6:.1f} MB in the largest; "
+        f"{first['sent_bytes'] / 1e6:.2f} MB sent, done after {first['seconds']:.1f} s, {first['early_repeats']} "
+        f"repeats before the last byte; again: {again['sent_bytes'] / 1e6:.2f} MB, {again['seconds']:.1f} s"
+    )

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands around predictions: each module holds one topic, and imports what it needs when it is called."""
+
+from probe.commands.export import export
+from probe.commands.rank import rank
+from probe.commands.store import compare, history, store
+
+COMMANDS = (store, history, compare, rank, export)

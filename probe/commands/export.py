@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe export`: predictions in the forms that schedulers read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checkpoint.errors import ProbeError, StorageError
+from probe.commands.rows import STORE
+
+if TYPE_CHECKING:
+    from probe.schedulers.usable import Predicted
+
+JSON, CSV, CONDOR, KUBERNETES = "json", "csv", "condor", "k8s"
+EXPORT_VERSION = 1
+
+
+@click.command()
+@click.argument("names", metavar="[PROBE]...", nargs=-1)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice((JSON, CSV, CONDOR, KUBERNETES)),
+    default=JSON,
+    show_default=True,
+    help="condor: machine attributes; k8s: answer of a scheduler extender.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; condor: a folder.")
+@click.option("--arguments", type=click.Path(path_type=Path), help="k8s: what the scheduler sent; - is standard input.")
+@STORE
+def export(names: tuple[str, ...], form: str, output: Path | None, arguments: Path | None, url: str | None) -> None:
+    """Write predictions for schedulers: of the probes named, or all. Stale ones are left out."""
+    from probe.schedulers.usable import usable, write_whole
+    from probe.store.opening import open_store
+    from probe.store.reading import find_probe
+
+    if arguments is not None and form != KUBERNETES:
+        raise click.UsageError("--arguments goes with --format k8s")
+    with open_store(url, create=False) as opened:
+        if form == KUBERNETES:
+            text = _prioritized(opened, names, arguments)
+        else:
+            predicted = usable(opened, [find_probe(opened, name) for name in names])
+            if stale := sum(item.stale for item in predicted):
+                click.echo(f"probe: {stale} stale predictions left out; run the probes there again", err=True)
+            if form == CONDOR:
+                _write_ads(predicted, output)
+                return
+            text = _rows_text(predicted, form)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_whole(output, text)
+
+
+def _rows_text(predicted: Sequence[Predicted], form: str) -> str:
+    from probe.store.records import iso
+
+    rows: list[dict[str, Any]] = [
+        {
+            "probe": item.probe.name,
+            "key": item.probe.key,
+            "node": node.node,
+            "cluster": node.cluster,
+            "seconds": node.seconds,
+            "low": node.low,
+            "high": node.high,
+            "prediction": node.prediction,
+            "made_at": iso(node.made_at),
+        }
+        for item in predicted
+        for node in item.nodes
+    ]
+    if form == JSON:
+        return json.dumps({"format_version": EXPORT_VERSION, "predictions": rows}, indent=2) + "\n"
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def _write_ads(predicted: Sequence[Predicted], folder: Path | None) -> None:
+    from probe.schedulers.condor import machine_ads
+    from probe.schedulers.usable import write_whole
+
+    ads = machine_ads(predicted)
+    if folder is None:
+        click.echo("\n".join(ads.values()), nl=False)
+        return
+    for node, text in ads.items():
+        if "/" in node or node.startswith("."):
+            raise ProbeError(f"node {node!r}: not a name for a file; write to standard output instead")
+        write_whole(folder / f"{node}.ad", text)
+
+
+def _prioritized(opened: Any, names: tuple[str, ...], arguments: Path | None) -> str:
+    from probe.schedulers.kubernetes import asked_nodes, prioritize, probe_of
+    from probe.schedulers.usable import usable
+    from probe.store.reading import find_probe
+
+    if len(names) > 1:
+        raise click.UsageError("--format k8s answers for one probe")
+    given = _read_arguments(arguments) if arguments else None
+    name = names[0] if names else probe_of(given) if given is not None else None
+    if name is None and given is None:
+        raise click.UsageError("--format k8s needs a probe, or --arguments with a pod whose label names it")
+    # A pod without the label is none of ours: every node gets 0, and the scheduler decides.
+    predicted = usable(opened, [find_probe(opened, name)])[0] if name is not None else None
+    return json.dumps(prioritize(predicted, asked_nodes(given) if given is not None else None)) + "\n"
+
+
+def _read_arguments(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ProbeError(f"{path}: not JSON ({error}); pass on what the scheduler sent") from error
+    if not isinstance(value, dict):
+        raise ProbeError(f"{path}: not the ExtenderArgs of a scheduler; pass on what it sent")
+    return value

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe rank`: nodes by predicted time, and which of them to use for many tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from probe.commands.rows import FORMAT, JSON, STORE, TABLE, print_rows, seconds
+from probe.parameters import Size
+
+if TYPE_CHECKING:
+    from probe.ranking import Decision
+    from probe.store.records import Candidate
+
+
+@click.command()
+@click.argument("probe_name", metavar="[PROBE]", required=False)
+@click.option("--pool", type=click.Path(path_type=Path), help="Clusters and nodes, in place of the store's.")
+@click.option("--tasks", type=click.IntRange(1, 10**12), help="Decide which nodes run so many tasks.")
+@click.option("--task-size", type=Size(), default=0, show_default=True, help="Bytes sent with a task.")
+@click.option("--result-size", type=Size(), default=0, show_default=True, help="Bytes that come back.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=0.8,
+    show_default=True,
+    help="Least efficiency.",
+)
+@click.option("--explain", is_flag=True, help="Say of every node and cluster why, not only of those used.")
+@click.option("--limit", type=click.IntRange(1, 1000000), help="Without --tasks: at most so many nodes.")
+@FORMAT
+@STORE
+def rank(
+    probe_name: str | None,
+    pool: Path | None,
+    tasks: int | None,
+    task_size: int,
+    result_size: int,
+    threshold: float,
+    explain: bool,
+    limit: int | None,
+    form: str,
+    url: str | None,
+) -> None:
+    """Order nodes by the predicted time of PROBE; with --tasks, choose those that are worth using."""
+    from probe.ranking.decision import decide
+    from probe.ranking.pool import Workload, pool_from_file, pool_from_store
+    from probe.store.opening import open_store
+    from probe.store.reading import candidates, find_probe
+
+    if probe_name is None and (pool is None or tasks is None):
+        raise click.UsageError("name a probe, or give --pool with times and --tasks")
+    if tasks is None:
+        if pool is not None:
+            raise click.UsageError("--pool goes with --tasks; without it the store's nodes are ordered")
+        with open_store(url, create=False) as opened:
+            found = candidates(opened, find_probe(opened, str(probe_name)), limit=limit)
+        _print_candidates(found, form)
+        return
+    work = Workload(tasks, task_size, result_size)
+    if probe_name is None:
+        chosen = pool_from_file(pool) if pool else None
+    else:
+        with open_store(url, create=False) as opened:
+            probe = find_probe(opened, probe_name)
+            chosen = pool_from_file(pool, candidates(opened, probe)) if pool else pool_from_store(opened, probe)
+    assert chosen is not None
+    _print_decision(decide(chosen, work, threshold=threshold), form, explain)
+
+
+def _print_candidates(found: Sequence[Candidate], form: str) -> None:
+    from probe.store.records import iso
+
+    usable = [candidate for candidate in found if not candidate.stale]
+    rows = []
+    for candidate in found:
+        # Where intervals overlap, the order may be the other way round.
+        overlaps = bool(usable) and not candidate.stale and candidate.low <= usable[0].high
+        rows.append({**asdict(candidate), "made_at": iso(candidate.made_at), "as_fast_as_best": overlaps})
+    columns = {
+        "node": lambda r: r["node"],
+        "cluster": lambda r: r["cluster"] or "-",
+        "predicted": lambda r: seconds(r["seconds"]),
+        "interval": lambda r: f"{seconds(r['low'])} to {seconds(r['high'])}",
+        "#": lambda r: str(r["prediction"]),
+        "": lambda r: f"stale: {r['stale']}" if r["stale"] else "may be the fastest" if r["as_fast_as_best"] else "",
+    }
+    print_rows(rows, form, "candidates", columns)
+
+
+def _print_decision(decision: Decision, form: str, explain: bool) -> None:
+    said = decision.to_json()
+    if form == JSON:
+        click.echo(json.dumps(said, indent=2))
+        return
+    nodes: list[dict[str, Any]] = [node for node in said["nodes"] if explain or node["used"]]
+    node_columns = {
+        "node": lambda r: r["name"],
+        "cluster": lambda r: r["cluster"] or "-",
+        "a task": lambda r: seconds(r["seconds"]),
+        "workers": lambda r: str(r["workers"]),
+        "tasks": lambda r: str(r["tasks"]),
+        "": lambda r: r["reason"],
+    }
+    if form != TABLE:
+        print_rows(nodes, form, "nodes", node_columns)
+        return
+    cluster_columns = {
+        "cluster": lambda r: (r["name"] or "-") + (" (home)" if r["home"] else ""),
+        "nodes": lambda r: f"{r['nodes_used']} of {r['nodes']}",
+        "tasks": lambda r: str(r["tasks"]),
+        "tasks/s": lambda r: f"{r['steady']:.4g}" if r["used"] else "-",
+        "compute": lambda r: f"{r['compute']:.4g}" if r["used"] else "-",
+        "local": lambda r: _rate(r["local_network"]),
+        "inbound": lambda r: _rate(r["inbound"]),
+        "outbound": lambda r: _rate(r["outbound"]),
+        "efficiency": lambda r: f"{100 * r['efficiency']:.1f} %" if r["used"] else "-",
+        "": lambda r: r["reason"] or f"limited by {r['limit']}",
+    }
+    print_rows([c for c in said["clusters"] if explain or c["used"]], form, "clusters", cluster_columns)
+    click.echo()
+    print_rows(nodes, form, "nodes", node_columns)
+    click.echo()
+    nodes_used = sum(cluster.nodes_used for cluster in decision.clusters)
+    clusters_used = sum(cluster.used for cluster in decision.clusters)
+    click.echo(
+        f"{decision.tasks} tasks take {seconds(decision.seconds)} "
+        f"({seconds(decision.low)} to {seconds(decision.high)}) on {nodes_used} of {len(decision.nodes)} nodes in "
+        f"{clusters_used} of {len(decision.clusters)} clusters; "
+        f"efficiency {100 * decision.efficiency:.1f} % (T_best {seconds(decision.best_seconds)})"
+    )
+    if not decision.met:
+        click.echo(
+            f"warning: no selection reaches the threshold of {100 * decision.threshold:g} %; this is the nearest"
+        )
+    for warning in decision.warnings:
+        click.echo(f"warning: {warning}")
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of records, as a table for people, as JSON, or as CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+TABLE, JSON, CSV = "table", "json", "csv"
+FORMAT_VERSION: Final = 1
+"""Version of the JSON lists; raised when a key changes its meaning or goes away."""
+
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice((TABLE, JSON, CSV)),
+    default=TABLE,
+    show_default=True,
+    help="A table for people, JSON (docs/json.md), or CSV with the same keys.",
+)
+
+STORE = click.option("--store", "url", metavar="URL", help="A file or a database URL. [default: PROBE_STORE]")
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    form: str,
+    what: str,
+    columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
+    **more: Any,
+) -> None:
+    """Print `rows` in one of the forms. `what` is the JSON key of the list, `more` further keys of the JSON object.
+
+    columns: heads of the table for people, and what stands below them.
+    """
+    if form == JSON:
+        click.echo(json.dumps({"format_version": FORMAT_VERSION, what: list(rows), **more}, indent=2))
+    elif form == CSV:
+        _print_csv(rows)
+    else:
+        table = Table(box=None, pad_edge=False)
+        for name in columns:
+            table.add_column(name, no_wrap=True)
+        for row in rows:
+            table.add_row(*(cell(row) for cell in columns.values()))
+        # What goes into a pipe or file keeps its whole width.
+        Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(table)
+
+
+def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line per row under a head; lists and objects inside a cell are JSON."""
+    if not rows:
+        return
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: json.dumps(v) if isinstance(v, (list, tuple, dict)) else v for k, v in row.items()})
+
+
+def seconds(value: float | None) -> str:
+    """For people."""
+    if value is None:
+        return "-"
+    return f"{value:.3f} s" if value < 1000 else f"{value:.0f} s"
+
+
+def percent(value: float | None) -> str:
+    """For people, with its sign."""
+    return "-" if value is None else f"{100 * value:+.1f} %"
+
+
+def throughput(value: float | None) -> str:
+    """For people."""
+    return "-" if value is None else f"{value / 1e6:g} MB/s"

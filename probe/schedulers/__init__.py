@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions in the forms that schedulers read (docs/schedulers.md)."""

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the store. Times of day are seconds since 1970 in UTC, durations seconds, throughputs bytes per second."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+SCHEMA_VERSION = 1
+"""Raised with every change of a table; a store of another version is refused, never guessed at."""
+
+VERSION_KEY = "schema_version"
+
+FEW = 500
+"""Values in one IN (...): SQLite's oldest limit is 999."""
+
+METADATA = sa.MetaData()
+
+_KEY = sa.String(32)
+_NAME = sa.String(255)
+
+info = sa.Table(
+    "probe_store_info",
+    METADATA,
+    sa.Column("key", _NAME, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+"""Its row VERSION_KEY is also what writers of a database server lock, so that there is one at a time."""
+
+probes = sa.Table(
+    "probes",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    # Of the program, its arguments and its input: a probe that is built again stays the same entry.
+    sa.Column("key", _KEY, nullable=False, unique=True),
+    sa.Column("name", _NAME, nullable=False, index=True),
+    sa.Column("program", sa.JSON, nullable=False),
+    sa.Column("inputs", sa.String(64), nullable=False),
+    sa.Column("tags", sa.JSON, nullable=False),
+)
+
+clusters = sa.Table(
+    "clusters",
+    METADATA,
+    sa.Column("name", _NAME, primary_key=True),
+    sa.Column("home", sa.Boolean, nullable=False),
+    sa.Column("local_network", sa.Float),
+    sa.Column("inbound", sa.Float),
+    sa.Column("outbound", sa.Float),
+    sa.Column("latency", sa.Float, nullable=False),
+)
+
+nodes = sa.Table(
+    "nodes",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("name", _NAME, nullable=False, unique=True),
+    sa.Column("cluster", _NAME, nullable=False),
+    sa.Column("cpu", sa.Text, nullable=False),
+    sa.Column("cores", sa.Integer, nullable=False),
+    sa.Column("memory", sa.BigInteger),
+    sa.Column("kernel", sa.Text, nullable=False),
+    sa.Column("features", sa.JSON, nullable=False),
+    sa.Column("workers", sa.Integer, nullable=False),
+    sa.Column("last_seen", sa.Float, nullable=False),
+    sa.Column("state", _KEY, nullable=False),
+)
+"""`state` is a checksum of what predictions depend on (`node_state`): where it differs, a prediction is stale."""
+
+predictions = sa.Table(
+    "predictions",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    # Of the whole result: the same result is never stored twice, however often it is imported.
+    sa.Column("digest", _KEY, nullable=False, unique=True),
+    sa.Column("probe", sa.ForeignKey("probes.id"), nullable=False),
+    sa.Column("node", sa.ForeignKey("nodes.id"), nullable=False),
+    sa.Column("made_at", sa.Float, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("low", sa.Float, nullable=False),
+    sa.Column("high", sa.Float, nullable=False),
+    sa.Column("coverage", sa.Float, nullable=False),
+    sa.Column("clock", sa.String(8), nullable=False),
+    sa.Column("file", sa.Text, nullable=False),
+    sa.Column("cpu", sa.Text, nullable=False),
+    sa.Column("kernel", sa.Text, nullable=False),
+    sa.Column("load", sa.Float, nullable=False),
+    sa.Column("state", _KEY, nullable=False),
+    sa.Column("estimators", sa.JSON, nullable=False),
+    # JSON, encoded once for the digest and for here.
+    sa.Column("phases", sa.Text, nullable=False),
+    sa.Column("warnings", sa.JSON, nullable=False),
+    sa.Index("predictions_by_probe_node", "probe", "node", "made_at"),
+)
+
+newest = sa.Table(
+    "newest_predictions",
+    METADATA,
+    sa.Column("probe", sa.ForeignKey("probes.id"), primary_key=True, autoincrement=False),
+    sa.Column("node", sa.ForeignKey("nodes.id"), primary_key=True, autoincrement=False),
+    sa.Column("prediction", sa.ForeignKey("predictions.id"), nullable=False),
+    sa.Column("made_at", sa.Float, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("low", sa.Float, nullable=False),
+    sa.Column("high", sa.Float, nullable=False),
+    sa.Column("state", _KEY, nullable=False),
+    sa.Index("newest_by_seconds", "probe", "seconds"),
+)
+"""One row per probe and node, kept by every import: ranking must not read all that was ever predicted."""
+
+observations = sa.Table(
+    "observations",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    # Names where it comes from, such as slurm:CLUSTER:JOB: what is read twice is stored once.
+    sa.Column("source", _NAME, nullable=False, unique=True),
+    sa.Column("probe", sa.ForeignKey("probes.id"), nullable=False),
+    sa.Column("node", sa.ForeignKey("nodes.id"), nullable=False),
+    sa.Column("observed_at", sa.Float, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("prediction", sa.ForeignKey("predictions.id")),
+    sa.Index("observations_by_probe_node", "probe", "node"),
+)
+"""`prediction` is the newest one for this probe and node that was made before the run ended; null without any."""

@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store, in SQLite and in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import postgres
+import pytest
+import sqlalchemy as sa
+from results import result
+
+from checkpoint.errors import NotInStore, ProbeError, StoreBusy, StoreUnusable, ToolMissing
+from probe.store.describing import describe_cluster, describe_node
+from probe.store.importing import import_results
+from probe.store.observing import Observation, calibration, observe, observe_all, observed
+from probe.store.opening import Store, may_keep_log, open_store
+from probe.store.reading import (
+    all_clusters,
+    all_nodes,
+    all_probes,
+    candidates,
+    compare,
+    find_node,
+    find_prediction,
+    find_probe,
+    history,
+)
+from probe.store.schema import newest, predictions
+
+DAY = 86400.0
+NOON = 1_700_000_000.0
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with postgres.server(tmp_path_factory.mktemp("pg")) as socket:
+        yield socket
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where there is no store yet, on each kind of database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    return postgres.new_database(request.getfixturevalue("server"), f"probe{next(_numbers)}")
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as opened:
+        yield opened
+
+
+def count(store: Store, table: sa.Table) -> int:
+    with store.reading() as connection:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+# -- what goes in comes out
+
+
+def test_a_result_comes_out_as_it_went_in(store: Store) -> None:
+    given = result(12.5, features=["avx2"], memory=64_000_000_000)
+    done = import_results(store, [given], made_at=NOON, cluster="north", tags=["nightly"])
+    (found,) = history(store)
+    assert done.stored == (found.id,) and done.known == 0
+    said = given["prediction"]
+    assert (found.seconds, found.low, found.high, found.coverage) == tuple(said.values())
+    assert (found.probe, found.node, found.made_at, found.clock) == ("solver", "n1", NOON, "cpu")
+    assert found.estimators == given["estimators"]
+    assert [p["t_cand"] for p in found.phases] == [0.05, 0.04] and "repeats" not in found.phases[0]
+    assert found.stale == ""
+    node = find_node(store, "n1")
+    assert (node.cluster, node.cpu, node.cores, node.kernel) == ("north", "Example CPU 1", 8, "6.1.0")
+    assert (node.features, node.memory, node.workers, node.last_seen) == (("avx2",), 64_000_000_000, 1, NOON)
+    probe = find_probe(store, "solver")
+    assert (probe.program, probe.tags) == (("./solver", "--steps", "200"), ("nightly",))
+    assert find_probe(store, probe.key[:6]) == probe
+    assert find_prediction(store, found.id) == found
+
+
+def test_the_same_result_is_stored_once(store: Store) -> None:
+    given = [result(1.0), result(2.0), result(1.0)]
+    assert len(import_results(store, given).stored) == 2
+    again = import_results(store, [*given, result(3.0)])
+    assert (len(again.stored), again.known) == (1, 3)
+    assert sorted(p.seconds for p in history(store)) == [1.0, 2.0, 3.0]
+
+
+def test_arguments_and_inputs_tell_probes_apart(store: Store) -> None:
+    import_results(store, [result(1.0), result(2.0, arguments=["--steps", "9"])])
+    import_results(store, [result(3.0)], inputs="f" * 64)
+    import_results(store, [result(4.0)], tags=["b", "a"])
+    import_results(store, [result(5.0)], tags=["c"])
+    assert len(all_probes(store)) == 3
+    assert [p.tags for p in all_probes(store, "b")] == [("a", "b", "c")]
+    with pytest.raises(NotInStore, match="3 probes are called 'solver'"):
+        find_probe(store, "solver")
+    keys = {p.key for p in all_probes(store)}
+    assert {find_probe(store, key[:12]).key for key in keys} == keys
+
+
+def test_candidates_are_the_newest_predictions_soonest_first(store: Store) -> None:
+    import_results(store, [result(5.0, node="n1"), result(4.0, node="n2"), result(6.0, node="n3")], made_at=NOON)
+    import_results(store, [result(3.0, node="n3")], made_at=NOON + DAY)
+    import_results(store, [result(1.0, node="n1")], made_at=NOON - DAY)
+    import_results(store, [result(0.1, node="n1", probe="other")], made_at=NOON)
+    found = candidates(store, find_probe(store, "solver"))
+    assert [(c.node, c.seconds) for c in found] == [("n3", 3.0), ("n2", 4.0), ("n1", 5.0)]
+    assert [c.node for c in candidates(store, find_probe(store, "solver"), limit=2)] == ["n3", "n2"]
+
+
+def test_within_one_import_the_last_of_equal_age_counts(store: Store) -> None:
+    import_results(store, [result(5.0), result(4.0)], made_at=NOON)
+    assert [c.seconds for c in candidates(store, find_probe(store, "solver"))] == [4.0]
+
+
+@pytest.mark.parametrize("change", [{"cpu": "Example CPU 2"}, {"kernel": "6.18.1"}])
+def test_a_changed_node_makes_its_predictions_stale(store: Store, change: dict[str, str]) -> None:
+    import_results(store, [result(5.0), result(6.0, node="n2"), result(1.0, probe="other")], made_at=NOON)
+    import_results(store, [result(2.0, probe="other", **change)], made_at=NOON + DAY)  # type: ignore[arg-type]
+    by_node = {c.node: c.stale for c in candidates(store, find_probe(store, "solver"))}
+    assert "changed" in by_node["n1"] and by_node["n2"] == ""
+    assert [c.stale for c in candidates(store, find_probe(store, "other"))] == [""]
+    # A result from before the change, imported late, is stale itself and does not change the node back.
+    import_results(store, [result(7.0)], made_at=NOON + DAY / 2)
+    assert all(c.stale for c in candidates(store, find_probe(store, "solver")) if c.node == "n1")
+    import_results(store, [result(8.0, **change)], made_at=NOON + 2 * DAY)  # type: ignore[arg-type]
+    assert {c.stale for c in candidates(store, find_probe(store, "solver"))} == {""}
+
+
+def test_saying_that_a_node_has_changed(store: Store) -> None:
+    import_results(store, [result(5.0)], made_at=NOON)
+    assert not describe_node(store, "n1", cluster="south", features=["fast"], workers=4, kernel="6.1.0")
+    assert candidates(store, find_probe(store, "solver"))[0].stale == ""
+    assert describe_node(store, "n1", kernel="6.2.0")
+    (found,) = candidates(store, find_probe(store, "solver"))
+    assert found.stale and (found.cluster, found.features, found.workers) == ("south", ("fast",), 4)
+    with pytest.raises(NotInStore, match="no node 'n9'"):
+        describe_node(store, "n9", kernel="1")
+    with pytest.raises(ProbeError, match="0 workers"):
+        describe_node(store, "n1", workers=0)
+
+
+def test_clusters(store: Store) -> None:
+    describe_cluster(store, "north", home=True, local_network=1e8)
+    describe_cluster(store, "south", local_network=1e9, inbound=1e7, outbound=2e7, latency=0.02)
+    describe_cluster(store, "south", home=True, inbound=0.0)
+    north, south = all_clusters(store)
+    assert not north.home and south.home and (south.inbound, south.outbound, south.latency) == (0.0, 2e7, 0.02)
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ProbeError, match="no measured value"):
+            describe_cluster(store, "north", inbound=wrong)
+
+
+# -- comparing
+
+
+def test_compare_nodes_probes_and_predictions(store: Store) -> None:
+    given = [result(10.0), result(20.0, node="n2"), result(4.0, probe="other"), result(2.0, probe="other", node="n2")]
+    import_results(store, given, made_at=NOON)
+    import_results(store, [result(11.0, phases=(0.1, 0.04))], made_at=NOON + DAY)
+    by_node = compare(store, "n1", "n2")
+    assert sorted(row.ratio for row in by_node) == [0.5, pytest.approx(20 / 11)]
+    assert [(row.what, row.ratio) for row in compare(store, "solver", "other") if row.what == "n2"] == [("n2", 0.1)]
+    newer, older = history(store, probe=find_probe(store, "solver"), node=find_node(store, "n1"))
+    rows = compare(store, f"#{older.id}", f"#{newer.id}")
+    assert [(r.what, r.ratio) for r in rows] == [("whole run", 1.1), ("phase 0", 2.0), ("phase 1", 1.0)]
+
+
+def test_compare_refuses_what_has_nothing_in_common(store: Store) -> None:
+    import_results(store, [result(1.0), result(1.0, probe="other", node="n2")])
+    for a, b in (("n1", "n2"), ("solver", "other")):
+        with pytest.raises(ProbeError, match="nothing in common"):
+            compare(store, a, b)
+    with pytest.raises(NotInStore, match="no node 'solver'"):
+        compare(store, "n1", "solver")
+    with pytest.raises(NotInStore, match="no probe 'who'"):
+        compare(store, "who", "solver")
+    with pytest.raises(NotInStore, match="no prediction 99"):
+        compare(store, "#99", "#1")
+    with pytest.raises(NotInStore, match="not the number"):
+        compare(store, "#x", "#1")
+
+
+# -- observing
+
+
+def test_observations_meet_the_prediction_made_before_them(store: Store) -> None:
+    import_results(store, [result(10.0)], made_at=NOON)
+    import_results(store, [result(20.0)], made_at=NOON + 10 * DAY)
+    probe, node = find_probe(store, "solver"), find_node(store, "n1")
+    first = observe(store, probe, node, 10.5, observed_at=NOON + DAY)
+    later = observe(store, probe, node, 30.0, observed_at=NOON + 11 * DAY)
+    before = observe(store, probe, node, 10.0, observed_at=NOON - DAY)
+    assert (first.predicted, first.held, first.ratio) == (10.0, True, 1.05)
+    assert (later.predicted, later.held, later.ratio) == (20.0, False, 1.5)
+    assert (before.prediction, before.held, before.ratio) == (None, None, None)
+    for wrong in (0.0, -1.0, float("nan")):
+        with pytest.raises(ProbeError, match="is no run time"):
+            observe(store, probe, node, wrong)
+
+
+def test_calibration_by_month(store: Store) -> None:
+    import_results(store, [result(10.0)], made_at=NOON)
+    probe, node = find_probe(store, "solver"), find_node(store, "n1")
+    seen = [(10.5, 1), (9.5, 2), (12.0, 3), (15.0, 40)]
+    given = [Observation(probe, node, s, NOON + day * DAY, f"slurm:c:{day}") for s, day in seen]
+    assert observe_all(store, given) == 4
+    assert observe_all(store, [*given, Observation(probe, node, 1.0, NOON - DAY, "slurm:c:0")]) == 1
+    november, december, everything = calibration(observed(store))
+    assert (november.period, november.count, november.held) == ("2023-11", 3, pytest.approx(2 / 3))
+    assert (november.bias, november.error, november.worst) == pytest.approx((0.05, 0.05, 0.2))
+    assert (december.period, december.held, december.bias) == ("2023-12", 0.0, 0.5)
+    assert (everything.period, everything.count, everything.held) == ("all", 4, 0.5)
+    assert calibration([]) == []
+
+
+# -- what must not go in
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r: r.update(format_version=2), "format_version: 2"),
+        (lambda r: r.pop("format_version"), "format_version: None"),
+        (lambda r: r.pop("prediction"), "not a whole result"),
+        (lambda r: r["node"].pop("kernel"), "not a whole result"),
+        (lambda r: r["prediction"].update(seconds="soon"), "not a whole result"),
+        (lambda r: r["prediction"].update(seconds=0.0, low=0.0), "is none"),
+        (lambda r: r["prediction"].update(low=11.0), "is none"),
+        (lambda r: r["prediction"].update(high=float("inf")), "is none"),
+        (lambda r: r["prediction"].update(seconds=float("nan")), "is none"),
+        (lambda r: r.update(phases=[1]), "not a whole result"),
+    ],
+)
+def test_a_spoiled_result_is_refused_and_nothing_of_the_import_stored(
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], Any], message: str
+) -> None:
+    spoiled = result(10.0)
+    spoil(spoiled)
+    with open_store(tmp_path / "store.db") as store:
+        with pytest.raises(ProbeError, match=message):
+            import_results(store, [result(1.0), spoiled])
+        assert history(store) == [] and all_nodes(store) == []
+
+
+def test_no_store_is_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="there is no store"):
+        open_store(tmp_path / "store.db", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_schema_version_is_refused(url: str) -> None:
+    with open_store(url) as store, store.writing() as connection:
+        connection.exec_driver_sql("UPDATE probe_store_info SET value = '2'")
+    with pytest.raises(StoreUnusable, match="schema version 2, this program reads and writes 1"):
+        open_store(url)
+
+
+def test_other_files_are_not_stores(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE wine (year)")
+    connection.close()
+    with pytest.raises(StoreUnusable, match="not a probe store"):
+        open_store(foreign)
+    text = tmp_path / "text.db"
+    text.write_text("no database at all, but long enough to be read as the head of one" * 10)
+    with pytest.raises(StoreUnusable, match="not a database"):
+        open_store(text)
+    with pytest.raises(StoreUnusable, match="choose another place"):
+        open_store(text / "below")
+    with pytest.raises(StoreUnusable, match="unable to open"):
+        open_store(tmp_path)
+
+
+def test_a_damaged_store_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        import_results(store, [result(float(n)) for n in range(1, 400)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+    content = bytearray(path.read_bytes())
+    content[8192:-8192] = random.Random(1).randbytes(len(content) - 16384)
+    path.write_bytes(content)
+    with pytest.raises(StoreUnusable, match=r"malformed|damaged|not a database|corrupt"), open_store(path) as store:
+        history(store)
+
+
+def test_unreachable_and_unknown_servers(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable) as raised:
+        open_store(f"postgresql://me:secret@/nothing?host={tmp_path}")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ToolMissing, match="driver"):
+        open_store("firebird://host/name")
+    with pytest.raises(StoreUnusable, match="not a database URL"):
+        open_store("://")
+
+
+# -- locks
+
+
+def test_a_writer_waits_for_the_lock_beside_the_file_and_says_who_is_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        import_results(store, [result(1.0)])
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(path) + ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout and holder.stdin and holder.stdout.readline() == "held\n"
+        with open_store(path, patience=0.2) as store:
+            with pytest.raises(StoreBusy, match=r"store\.db\.lock: another process"):
+                import_results(store, [result(2.0)])
+            assert len(history(store)) == 1, "reading must go on"
+        holder.kill()
+        holder.wait()
+        with open_store(path, patience=5) as store:
+            import_results(store, [result(2.0)])
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+_HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_store_locked_by_another_program(url: str) -> None:
+    with open_store(url) as store:
+        import_results(store, [result(1.0)])
+    with open_store(url, patience=0.2) as store:
+        other = sa.create_engine(store.engine.url, poolclass=sa.NullPool)
+        with other.connect() as connection:
+            if store.path:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                connection.exec_driver_sql("SELECT * FROM probe_store_info FOR UPDATE")
+            with pytest.raises(StoreBusy, match="locked by another process"):
+                import_results(store, [result(2.0)])
+        import_results(store, [result(2.0)])
+        assert len(history(store)) == 2
+
+
+def test_a_writer_keeps_out_programs_that_do_not_know_the_lock(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store.db") as store:
+        import_results(store, [result(1.0)])
+        with store.writing():
+            other = sqlite3.connect(tmp_path / "store.db", timeout=0)
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("UPDATE probes SET name = 'x'")
+            other.close()
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Lustre without -o flock answers. No such file system can be made here, so the call is replaced."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(38, "Function not implemented")
+
+    with open_store(tmp_path / "store.db") as store:
+        monkeypatch.setattr(fcntl, "lockf", no_locks)
+        with pytest.raises(StoreUnusable, match="offers no locks"):
+            import_results(store, [result(1.0)])
+
+
+def journal(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    try:
+        return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_no_write_ahead_log_where_the_file_system_is_not_known_to_be_local(tmp_path: Path) -> None:
+    """ramfs is not on the list, like every network file system; a store that was copied there changes."""
+    assert may_keep_log(tmp_path)
+    with open_store(tmp_path / "store.db") as store:
+        import_results(store, [result(1.0)])
+    assert journal(tmp_path / "store.db") == "wal"
+    (tmp_path / "other").mkdir()
+    script = f"""
+        mount -t ramfs ramfs {tmp_path}/other
+        cp {tmp_path}/store.db {tmp_path}/other/
+        {sys.executable} {ROOT}/tests/journal_modes.py {tmp_path}/other
+    """
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"local": False, "copied": ["delete", 2], "new": ["delete", 1]}
+
+
+# -- writers that are killed
+
+
+def _write_for_ever(url: str, number: int, log: str) -> None:
+    """Batches of three; what was committed is noted by the number of the batch."""
+    with open_store(url) as store, open(log, "a") as committed:
+        for batch in itertools.count():
+            stamp = time.monotonic_ns()
+            given = [result(1 + part, node=f"w{number}-{part}", probe=f"p{stamp}") for part in range(3)]
+            import_results(store, given, made_at=NOON + batch)
+            committed.write(f"p{stamp}\n")
+            committed.flush()
+
+
+def test_eight_writers_killed_at_random_lose_and_break_nothing(url: str, tmp_path: Path) -> None:
+    with open_store(url):
+        pass
+    chance = random.Random(7)
+    context = multiprocessing.get_context("fork")
+    logs = [tmp_path / f"log{n}" for n in range(8)]
+
+    def start(number: int) -> Any:
+        process = context.Process(target=_write_for_ever, args=(url, number, str(logs[number])), daemon=True)
+        process.start()
+        return process
+
+    writers = [start(n) for n in range(8)]
+    try:
+        for _ in range(40):
+            time.sleep(chance.uniform(0.01, 0.08))
+            victim = chance.randrange(8)
+            assert writers[victim].is_alive(), "a writer failed by itself"
+            os.kill(writers[victim].pid, signal.SIGKILL)
+            writers[victim].join()
+            writers[victim] = start(victim)
+        time.sleep(0.2)
+    finally:
+        for writer in writers:
+            writer.kill()
+        for writer in writers:
+            writer.join()
+    committed = {line for log in logs if log.exists() for line in log.read_text().split("\n")[:-1]}
+    assert len(committed) > 20
+    with open_store(url) as store:
+        # The locks of the killed are gone.
+        import_results(store, [result(1.0)])
+        stored = [p.probe for p in history(store) if p.probe != "solver"]
+        whole = {name: stored.count(name) for name in set(stored)}
+        assert set(whole.values()) == {3}, "half a batch"
+        assert committed <= whole.keys(), "lost"
+        assert count(store, newest) == count(store, predictions) == 3 * len(whole) + 1
+        if store.path:
+            with store.reading() as connection:
+                assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+                assert connection.exec_driver_sql("PRAGMA foreign_key_check").first() is None
+
+
+def test_eight_processes_make_one_store(url: str) -> None:
+    context = multiprocessing.get_context("fork")
+    makers = [context.Process(target=_import_one, args=(url, n)) for n in range(8)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert [maker.exitcode for maker in makers] == [0] * 8
+    with open_store(url) as store:
+        assert len(history(store)) == 8 and len(all_probes(store)) == 1
+
+
+def _import_one(url: str, number: int) -> None:
+    with open_store(url) as store:
+        import_results(store, [result(1.0 + number)])
