@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,11 +105,11 @@ def run_on(
         archive.verify()
     connections = _Connections(ssh or SshOptions())
     with ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="candidate") as pool:
-        running = [
-            pool.submit(_Candidate(probe, manifest, nodes, connections, orders or Orders(), watcher).run, min_coverage)
-            for nodes in groups
-        ]
+        running: list[Future[CandidateResult]] = []
         try:
+            for nodes in groups:
+                candidate = _Candidate(probe, manifest, nodes, connections, orders or Orders(), watcher)
+                running.append(pool.submit(candidate.run, min_coverage))
             return [future.result() for future in running]
         except BaseException:
             for future in running:
