@@ -9,15 +9,14 @@ import itertools
 import json
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from candidate_runs import Listening
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from scripted_nodes import Message, Scripted, Talk, instead
 from small_probe import small_probe
 
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, ProbeError, StorageError
@@ -25,81 +24,12 @@ from probe.candidates import session
 from probe.candidates.addresses import parse_address
 from probe.candidates.connection import RemoteCommandEnded
 from probe.candidates.probing import CandidateResult
-from probe.candidates.session import Answer, Orders, ask
+from probe.candidates.session import Answer
 from probe.candidates.table import candidates_json, print_candidates
-from probe.manifest import DIRECT, Manifest
-from probe.node.wire import LONGEST_LINE, VERSION, decode
+from probe.manifest import DIRECT
+from probe.node.wire import CHUNK, LONGEST_LINE, VERSION, decode
 from probe.running import RunResult, predict_from
 from reducer.unpack import open_probe
-
-Message = dict[str, Any]
-
-
-class Scripted:
-    """A channel with a node behind it that says what is given, whatever it is told; `clock` goes on as it speaks."""
-
-    def __init__(self, said: Iterable[bytes | Message | None], seconds: float = 0.0) -> None:
-        self._said, self._seconds = iter(said), seconds
-        self.clock = 0.0
-        self.heard: list[bytes] = []
-        self.told = threading.Event()
-        self.refuses: Exception | None = None
-
-    def send(self, data: bytes, seconds: float) -> None:
-        if self.refuses is not None and data.startswith(b'{"op":"member"'):
-            self.told.set()
-            raise self.refuses
-        self.heard.append(data)
-
-    def end_of_input(self) -> None:
-        raise AssertionError("the agent lives as long as its input")
-
-    def receive(self, most: int, seconds: float) -> bytes | None:
-        self.clock += self._seconds
-        said = next(self._said, b"")
-        return json.dumps(said).encode() + b"\n" if isinstance(said, dict) else said
-
-    def errors(self) -> str:
-        return ""
-
-    def exit_status(self, seconds: float) -> int | None:
-        return 0
-
-
-class Talk:
-    """A small probe, what a node honestly says of it, and how it is asked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with open_probe(path) as archive:
-            self.manifest = Manifest.from_json(archive.manifest)
-            self.members = list(archive.members)
-        self.phases = [p.id for p in self.manifest.phases if p.can_run]
-        self.orders = Orders(repeats=2, silence_seconds=5.0, lock_seconds=100.0)
-
-    def honest(self) -> list[Message]:
-        hello = {"event": "hello", "version": VERSION, "boot": "one", "node": {"name": "n", "cores": 2}}
-        said: list[Message] = [{"event": "agent", "have": True}, {**hello, "python": "3.11", "user": 1000}]
-        said += [{"event": "need", "members": [[self.members[0], 0]]}, {"event": "arrived"}]
-        for phase in self.phases:
-            time = {"event": "time", "phase": phase, "restorer": DIRECT, "time": [1.0, 1.0, 1.0, 1.0], "left_out": ""}
-            said += [time, time]
-        for phase in self.phases:
-            times = [[1.0, 1.0, 1.0, 1.0], [1.1, 1.1, 1.0, 1.0]]
-            said.append({
-                "event": "measured", "phase": phase, "restorer": DIRECT, "times": times, "failure": "", "kind": "",
-                "warnings": [],
-            })  # fmt: skip
-        return [*said, {"event": "done", "quiet": {"load": [0.1, 0.2], "repeats": 8, "disturbed": 0}}]
-
-    def ask(self, channel: Scripted, answer: Answer | None = None, phases: Iterable[int] | None = None) -> Answer:
-        answer = answer or Answer()
-        with open_probe(self.path) as archive:
-            ask(
-                lambda _: contextlib.nullcontext(channel), self.path, archive, self.manifest,
-                self.phases if phases is None else list(phases), self.orders, answer, Listening(),
-            )  # fmt: skip
-        return answer
 
 
 @pytest.fixture(scope="module")
@@ -142,14 +72,6 @@ def test_greetings_of_start_up_files_are_passed_over(talk: Talk) -> None:
         talk.ask(Scripted([b"Welcome\n"] * 1000))
     with pytest.raises(NodeMisbehaved, match="no JSON"):
         talk.ask(Scripted([*talk.honest()[:2], b"Welcome\n"]))
-
-
-def instead(talk: Talk, event: str, changes: Message) -> list[Message]:
-    """What an honest node says, with the first message of one kind changed."""
-    said = talk.honest()
-    place = next(number for number, message in enumerate(said) if message["event"] == event)
-    said[place] = {**said[place], **changes}
-    return said
 
 
 @pytest.mark.parametrize(
@@ -280,6 +202,36 @@ def test_signs_of_life_have_an_end(talk: Talk, clock: list[Scripted]) -> None:
     assert 80 <= patience["waiting"] - patience["at once"] <= 120
 
 
+def test_a_transfer_may_take_as_long_as_it_goes_on(talk: Talk, clock: list[Scripted]) -> None:
+    with open_probe(talk.path) as archive:
+        large = max(archive.members.values(), key=lambda member: member.stored_size)
+    going_on = threading.Semaphore(0)
+
+    class Slow(Scripted):
+        def send(self, data: bytes, seconds: float) -> None:
+            if len(data) > 100_000:
+                assert going_on.acquire(timeout=10.0)
+            super().send(data, seconds)
+
+    def said() -> Iterator[Message]:
+        first = talk.honest()
+        yield from first[:2]
+        yield {"event": "need", "members": [[large.name, 0]]}
+        for _ in range(large.stored_size // CHUNK):
+            had = len(channel.heard)
+            going_on.release()
+            while len(channel.heard) == had:
+                threading.Event().wait(0.001)
+            yield {"event": "alive"}
+        going_on.release(2)
+        yield from first[3:]
+
+    channel = Slow(said(), seconds=60.0)
+    clock.append(channel)
+    assert talk.ask(channel).phases
+    assert channel.clock > 1000, "longer than it may report nothing"
+
+
 def test_silence_is_a_lost_connection(talk: Talk) -> None:
     with pytest.raises(NodeUnreachable, match="nothing was heard of it for 5 s"):
         talk.ask(Scripted([*talk.honest()[:3], None]))
@@ -354,7 +306,11 @@ def test_nothing_but_clean_text_reaches_the_terminal(talk: Talk) -> None:
     measured = next(n for n, m in enumerate(said) if m["event"] == "measured")
     said[measured] = {**said[measured], "times": [], "failure": _NASTY, "kind": _NASTY}
     said[-1] = {"event": "done", "quiet": {_NASTY: _NASTY, "disturbed": _NASTY, "x": [_NASTY]}}
-    answer = talk.ask(Scripted(said))
+    # A number that JSON has and we do not.
+    lines: list[bytes | Message] = [*said]
+    lines[1] = json.dumps(said[1]).replace('"n": 1', '"inf": -1e999, "n": 1').encode() + b"\n"
+    answer = talk.ask(Scripted(lines))
+    assert answer.node["inf"] == "-inf"
     name = parse_address("[fe80::1]:22").text
     result = RunResult(
         "p", talk.manifest, answer.node, tuple(answer.phases.values()),
@@ -370,7 +326,7 @@ def test_nothing_but_clean_text_reaches_the_terminal(talk: Talk) -> None:
     print_candidates(found, Console(file=out, force_terminal=True, width=200, color_system=None))
     shown = out.getvalue()
     assert all(c.isprintable() or c == "\n" for c in shown), repr(shown)
-    assert "[bold]" in shown and shown.count(name) >= 4
+    assert "[bold]" in shown and all(line.startswith(f"{name} ") for line in shown.splitlines()[1:3])
     assert json.dumps(candidates_json("p", found)).isprintable()
 
 
