@@ -53,6 +53,11 @@ exec /usr/bin/python3 "$@"
 """
 
 
+_DECEIVER = """#!/bin/sh
+/usr/bin/python3 "$@" | sed -u 's/"event":"done"/"event":"thanks"/'
+"""
+
+
 @dataclass(frozen=True)
 class Nodes:
     machine: Machine
@@ -64,7 +69,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     with machine(tmp_path_factory.mktemp("nodes") / "machine") as made:
         programs = {name: f"#!/bin/sh\n{text}\n" for name, (text, _, _) in _HOSTILE.items()}
         servers = {}
-        for name, text in {**programs, "greeting": _GREETING}.items():
+        for name, text in {**programs, "greeting": _GREETING, "deceiver": _DECEIVER}.items():
             (made.folder / name).mkdir()
             script = made.folder / name / "python3"
             script.write_text(text)
@@ -97,6 +102,13 @@ def test_what_it_says_is_shown_clean(nodes: Nodes, small: SmallProbe) -> None:
     server = nodes.servers["complaint"]
     done = command(nodes.machine, small.path, "--on", f"guest@127.0.0.1:{server.port}", status=NodeUnfit.exit_code)
     assert all(c.isprintable() or c == "\n" for c in done.stdout + done.stderr), (done.stdout, done.stderr)
+
+
+def test_times_of_a_node_that_misbehaves_later_do_not_count(nodes: Nodes, small: SmallProbe) -> None:
+    (found,) = probed(nodes.machine, small.path, guest(nodes.servers["deceiver"]))
+    assert isinstance(found.error, NodeMisbehaved) and "it said 'thanks'" in str(found.error)
+    assert found.result is None
+    assert_nothing_left(nodes.machine)
 
 
 def test_a_greeting_is_no_hostility(nodes: Nodes, small: SmallProbe) -> None:
