@@ -21,6 +21,8 @@ from sshd import Machine, Server, machine, wait_until
 
 import probe.candidates.probing
 from checkpoint.errors import INTERRUPTED_EXIT_CODE, NodeUnreachable
+from probe.candidates import agent_file
+from probe.candidates.agent_file import NODE_MODULES
 from probe.candidates.probing import CandidateResult
 from probe.manifest import Manifest
 from probe.node.agent import _phase_members
@@ -120,6 +122,27 @@ def test_the_first_phase_runs_before_the_last_byte_is_there(node: tuple[Machine,
     counted = sum(len(phase.times) for phase in found.result.phases)
     assert counted + found.early <= found.quiet[0]["repeats"]
     assert len(found.result.phases) <= counted
+
+
+def test_phases_of_a_later_group_may_still_arrive(
+    node: tuple[Machine, Server], small: SmallProbe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe of more than fits on the disk at once: what is measured meanwhile waits for the rest, and then counts."""
+    for name in (*NODE_MODULES, "probe/node/__main__.py"):
+        (tmp_path / "ours" / name).parent.mkdir(parents=True, exist_ok=True)
+        text = (agent_file.ROOT / name).read_text().replace("GROUP_BYTES = 1 << 30", "GROUP_BYTES = 1")
+        (tmp_path / "ours" / name).write_text(text)
+    agent_file.agent_file.cache_clear()
+    monkeypatch.setattr(agent_file, "ROOT", tmp_path / "ours")
+    made, server = node
+    made.limit("20mbit")
+    try:
+        (found,) = probed(made, small.path, guest(server))
+    finally:
+        agent_file.agent_file.cache_clear()
+    assert_right(found)
+    assert 0 < found.early < len(found.result.phases if found.result else ())
+    assert_nothing_left(made)
 
 
 def test_members_are_sent_in_the_order_in_which_they_are_needed(small: SmallProbe) -> None:

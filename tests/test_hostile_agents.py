@@ -20,7 +20,7 @@ from scripted_nodes import Message, Scripted, Talk, instead
 from small_probe import small_probe
 
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, ProbeError, StorageError
-from probe.candidates import session
+from probe.candidates import probing, session
 from probe.candidates.addresses import parse_address
 from probe.candidates.connection import RemoteCommandEnded
 from probe.candidates.probing import CandidateResult
@@ -291,6 +291,38 @@ def test_a_node_that_was_started_again_has_measured_nothing(talk: Talk) -> None:
     with pytest.raises(NodeUnreachable):
         talk.ask(Scripted(again), answer)
     assert set(answer.phases) == {first} and answer.boot == "two"
+
+
+def test_phases_lost_with_a_node_that_was_started_again_are_measured_again(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = talk.phases
+    said = talk.honest()
+    again = [{**m, "boot": "two"} if m["event"] == "hello" else m for m in said]
+    alone = [m for m in again if m.get("phase") in (None, first)]
+    talks = [
+        Scripted([m for m in said if m.get("phase") in (None, first)][:-1]),
+        Scripted([m for m in again if m.get("phase") != first]),
+        Scripted(alone),
+    ]
+    left = iter(talks)
+
+    class Connected:
+        notes = ()
+
+        def start(self, command: str) -> contextlib.AbstractContextManager[Scripted]:
+            return contextlib.nullcontext(next(left))
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(probing, "connect", lambda *_: contextlib.nullcontext(Connected()))
+    monkeypatch.setattr(probing, "_PAUSE_SECONDS", 0.0)
+    (found,) = probing.run_on(talk.path, ["node"], orders=talk.orders)
+    assert found.result is not None, found.error
+    assert [phase.phase for phase in found.result.phases] == talk.phases
+    orders = [decode(channel.heard[0].split(b"\n", 1)[0])["phases"] for channel in talks]
+    assert orders == [talk.phases, talk.phases[1:], [first]]
 
 
 _NASTY = "\033]0;owned\a\x9b2J\r\u202ereversed\u2028\ud800[bold]:smile:\0"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from candidate_runs import assert_nothing_left, cache, guest, members, probed
+from candidate_runs import Listening, assert_nothing_left, cache, guest, members, probed
 from small_probe import SmallProbe, small_probe
 from sshd import GUEST_UID, Machine, Server, machine
 
@@ -114,6 +114,8 @@ def test_a_folder_that_others_have_a_say_in_is_refused(
     (found,) = probed(made, small.path, guest(server), cache_dir=make(made))
     with pytest.raises(StorageError, match=reason):
         raise found.error or AssertionError("it was taken")
+    # Least of all would anything be executed from there.
+    assert not made.run(["find", "/tmp", "-name", "*.pyz"])
 
 
 @pytest.mark.parametrize(
@@ -139,8 +141,12 @@ def test_a_link_of_ones_own_is_followed(node: tuple[Machine, Server], small: Sma
     (home / "large").mkdir(mode=0o700)
     os.chown(home / "large", GUEST_UID, GUEST_UID)
     (home / "link").symlink_to("/home/guest/large")
-    (found,) = probed(made, small.path, guest(server), cache_dir="~/link")
+    seen: list[str] = []
+    watcher = Listening(lambda kind, _: seen.extend(made.users_processes().values()) if kind == "measured" else None)
+    (found,) = probed(made, small.path, guest(server), cache_dir="~/link", watcher=lambda _: watcher)
     assert found.result is not None, found.error
+    # Once: it may mean another folder later.
+    assert any("/home/guest/large/agents/" in line for line in seen) and not any("/link" in line for line in seen)
     assert list((home / "large" / "members").iterdir())
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -21,7 +22,10 @@ from small_probe import small_probe
 
 from probe.candidates.agent_file import agent_file
 from probe.candidates.bootstrap import start_command
+from probe.node.agent import Receiver
+from probe.node.member_cache import ArrivingMembers, MemberCache
 from probe.node.wire import LONGEST_LINE, VERSION, Input, Lost, decode, encode
+from reducer.member_table import MAX_MEMBERS, Member, Table
 from reducer.unpack import open_probe
 
 _messages = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text(), max_size=4)
@@ -101,6 +105,31 @@ def test_lines_silences_and_ends_are_noticed() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_probe_of_many_files_fits_into_lines(tmp_path: Path) -> None:
+    members = {
+        name: Member(name, 1, 1, hashlib.sha256(name.encode()).hexdigest(), "none", 0)
+        for name in (f"file/{number:064x}" for number in range(MAX_MEMBERS))
+    }
+    said: list[dict[str, Any]] = []
+
+    class Answers:
+        def tell(self, event: str, **more: Any) -> None:
+            said.append({"event": event, **more})
+
+    cache = MemberCache(tmp_path / "members")
+    arriving: Any = ArrivingMembers(cache)
+    unused: Any = None
+    answers: Any = Answers()
+    receiver = Receiver(unused, answers, Table({}, (), (), members, 0), cache, arriving)
+    receiver.want([*members])
+    assert max(len(encode(message)) for message in said) < LONGEST_LINE
+    assert [name for message in said for name, _ in message["members"]] == [*members]
+    # Nothing is asked for twice.
+    said.clear()
+    receiver.want([*members][:10])
+    assert said == []
 
 
 class Agent:

@@ -17,9 +17,12 @@ from candidate_runs import as_json, assert_nothing_left, cache, client, command,
 from small_probe import SmallProbe, small_probe
 from sshd import Machine, Server, machine, wait_until
 
+from checkpoint.criu import find_criu, private_command, read_version
 from checkpoint.errors import NodeUnfit, PrivilegeMissing
+from probe.carried_criu import pack_criu
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.node.agent import _runtime
+from probe.node.criu_member import unpack_criu
 from reducer.unpack import open_probe
 
 _PYTHONS = {
@@ -178,6 +181,27 @@ def test_root_restores_in_namespaces_of_its_own(nodes: Nodes, small: SmallProbe)
     assert found.result is not None, found.error
     assert {phase.restorer for phase in found.result.phases} == {DIRECT} and found.result.node["user"] == 0
     assert_nothing_left(nodes.machine)
+
+
+def test_criu_is_packed_with_all_it_needs(tmp_path: Path) -> None:
+    here = find_criu()
+    packed = pack_criu(here)
+    assert pack_criu(here) == packed
+
+    class Carrying:
+        def read_data(self, name: str) -> bytes:
+            return packed
+
+    archive: Any = Carrying()
+    command = private_command(unpack_criu(archive, tmp_path) / "data" / "criu")
+    assert command is not None and command[0].startswith(str(tmp_path))
+    # Its own loader, its own libraries, nothing of this machine's.
+    done = subprocess.run(
+        [*command[:-1], "--list", command[-1]], capture_output=True, text=True, env={}, check=True
+    ).stdout
+    loaded = re.findall(r"=> (\S+)", done)
+    assert loaded and all(path.startswith(str(tmp_path)) for path in loaded)
+    assert read_version(command) == here.version
 
 
 def test_criu_can_be_asked_for(nodes: Nodes, small: SmallProbe, carrying: Path) -> None:

@@ -38,6 +38,7 @@ from reducer.member_table import MAX_MANIFEST_BYTES, Phase, Table, read_table
 from reducer.unpack import ProbeArchive
 
 _LEAVE_SECONDS = 10.0
+_MEMBERS_IN_A_LINE = 1000
 
 
 class Answers:
@@ -95,7 +96,10 @@ class Receiver(threading.Thread):
             else:
                 missing.append((member, self._cache.begun(member)))
         self._cache.check_space(sum(member.stored_size - begun for member, begun in missing))
-        self._answers.tell("need", members=[[member.name, begun] for member, begun in missing])
+        # However many there are, a line has its length.
+        for start in range(0, len(missing), _MEMBERS_IN_A_LINE):
+            some = missing[start : start + _MEMBERS_IN_A_LINE]
+            self._answers.tell("need", members=[[member.name, begun] for member, begun in some])
 
     def run(self) -> None:
         try:
