@@ -18,6 +18,7 @@ from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.commands import COMMANDS
+from probe.commands.slurm import run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.parameters import Duration, Size
 from probe.progress import display_for
@@ -223,6 +224,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     help="End a phase that makes a system call it did not make when the probe was built (direct restorer).",
 )
 @click.option("--touch-in-order", is_flag=True, help="First touch a phase's pages in recorded order (direct restorer).")
+@slurm_options
 @_JSON
 @_QUIET
 def run(
@@ -236,6 +238,10 @@ def run(
     quiet: bool,
 ) -> None:
     """Run a probe on this machine and predict the whole program's time."""
+    options = [f"--repeat={repeat}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
+    options += ["--touch-in-order"] * touch_in_order + [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
+    if run_as_jobs(probe_file, options, as_json):
+        return
     result = running.run(
         probe_file,
         repeats=repeat,
