@@ -3,6 +3,7 @@
 
 from probe.commands.export import export
 from probe.commands.rank import rank
+from probe.commands.slurm import slurm
 from probe.commands.store import compare, history, store
 
-COMMANDS = (store, history, compare, rank, export)
+COMMANDS = (store, history, compare, rank, export, slurm)
