@@ -74,7 +74,10 @@ def save(record: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=["nodes"], help="nodes: the probes made before, on the emulated node"
+        "what",
+        nargs="?",
+        choices=["nodes", "decisions"],
+        help="nodes: the probes made before, on the emulated node; decisions: store, model and Slurm's hook",
     )
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
@@ -87,6 +90,19 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.packages:
         print("\n".join(sorted({b.package for b in (QUICKSTART, *PACKAGED)})))
+        return
+    if arguments.what == "decisions":
+        # What it needs is installed for it alone: `scripts/bench decisions`.
+        import decisions
+
+        found = {
+            "store": decisions.store(HERE, 100_000 if arguments.quick else 1_000_000),
+            "model": decisions.model(),
+            "hook": decisions.hook(HERE),
+        }
+        for name, record in found.items():
+            save({"name": f"decisions-{name}", **record})
+        print(decisions.report(found))
         return
     if arguments.what == "nodes":
         names = arguments.programs.split(",") if arguments.programs else [b.name for b in EVERYTHING]
