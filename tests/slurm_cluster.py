@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,7 @@ ReturnToService=2
 KillWait=2
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/jobcomp.log
-AccountingStorageType=accounting_storage/none
+{accounting}
 JobAcctGatherType=jobacct_gather/none
 {plugins}
 {nodes}
@@ -100,7 +100,7 @@ class SlurmCluster:
             time.sleep(0.05)
 
     def logs(self) -> str:
-        return "".join(path.read_text()[-1500:] for path in self.folder.glob("*.log"))
+        return "".join(path.read_text()[-500:] for path in self.folder.glob("*.log"))
 
 
 def _free_ports(count: int) -> list[int]:
@@ -114,25 +114,81 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
-def write_conf(folder: Path, conf: Path, plugins: str, ports: Sequence[int]) -> None:
+def write_conf(folder: Path, conf: Path, plugins: str, ports: Sequence[int], accounting: str) -> None:
     host = socket.gethostname()
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=2000 "
         f"Feature={FEATURES[name]}"
         for name, port in zip(NODES, ports[1:], strict=True)
     )
-    (conf / "slurm.conf").write_text(_CONF.format(host=host, ports=ports, folder=folder, nodes=nodes, plugins=plugins))
+    text = _CONF.format(
+        host=host, ports=ports, folder=folder, nodes=nodes, plugins=plugins, accounting=accounting
+    )  # fmt: skip
+    (conf / "slurm.conf").write_text(text)
+
+
+_DATABASE_CONF = """
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={ports[1]}
+SlurmUser=root
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={ports[0]}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+"""
+
+
+def _accounting(folder: Path, conf: Path, ports: Sequence[int], start: Callable[..., None]) -> Callable[[], bool]:
+    """Start MariaDB, and write slurmdbd.conf; returns what tells that the database answers."""
+    data, sock = folder / "mariadb", folder / "mariadb.sock"
+    install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db"]
+    subprocess.run(
+        [*install, "--auth-root-authentication-method=normal"], check=True, capture_output=True, timeout=SECONDS
+    )
+    start(
+        "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={sock}", f"--port={ports[0]}",
+        "--bind-address=127.0.0.1", f"--pid-file={folder / 'mariadb.pid'}", "--innodb-flush-log-at-trx-commit=0",
+        "--skip-name-resolve",
+    )  # fmt: skip
+    (conf / "slurmdbd.conf").write_text(_DATABASE_CONF.format(folder=folder, ports=ports))
+    (conf / "slurmdbd.conf").chmod(0o600)
+    grant = "CREATE USER slurm@'127.0.0.1' IDENTIFIED BY 'slurm'; GRANT ALL ON slurm_acct_db.* TO slurm@'127.0.0.1';"
+
+    def granted() -> bool:
+        command = ["mariadb", "--no-defaults", f"--socket={sock}", "-u", "root", "-e", grant]
+        return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == 0
+
+    return granted
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, plugins: str = "", files: Mapping[str, str] | None = None) -> Iterator[SlurmCluster]:
-    """A running Slurm. plugins: more lines of slurm.conf. files: what lies beside slurm.conf, by name."""
+def cluster(
+    folder: Path, plugins: str = "", files: Mapping[str, str] | None = None, accounting: bool = False
+) -> Iterator[SlurmCluster]:
+    """A running Slurm. plugins: more lines of slurm.conf. files: what lies beside slurm.conf, by name.
+
+    accounting: with slurmdbd and its database.
+    """
     conf = folder / "conf"
     for path in (conf, folder / "state", *(folder / "spool" / name for name in NODES)):
         path.mkdir(parents=True)
     for name, text in (files or {}).items():
         (conf / name).write_text(text)
-    write_conf(folder, conf, plugins, _free_ports(1 + len(NODES)))
+    ports = _free_ports(3 + len(NODES))
+    storage = "AccountingStorageType=accounting_storage/none"
+    if accounting:
+        storage = "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
+        storage += f"AccountingStoragePort={ports[-1]}\nAccountingStoreFlags=job_comment\n"
+        # Towards slurmdbd this is where munge is reached.
+        storage += f"AccountingStoragePass={folder}/munge.sock"
+    write_conf(folder, conf, plugins, ports[:-2], storage)
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
@@ -155,6 +211,12 @@ def cluster(folder: Path, plugins: str = "", files: Mapping[str, str] | None = N
         munge |= {"log-file": folder / "munged.log", "seed-file": folder / "munged.seed"}
         start("munged", "--foreground", "--force", *(f"--{name}={path}" for name, path in munge.items()))
         here.wait_for((folder / "munge.sock").exists, "munged")
+        if accounting:
+            here.wait_for(_accounting(folder, conf, ports[-2:], start), "the database")
+            start("slurmdbd", "-D")
+            here.wait_for(
+                lambda: here.run("sacctmgr", "-n", "show", "cluster", status=None).returncode == 0, "slurmdbd"
+            )
         start("slurmctld", "-D")
         for name in NODES:
             start("slurmd", "-D", "-N", name)

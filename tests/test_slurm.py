@@ -123,6 +123,7 @@ def test_a_job_gets_limit_preference_and_a_note(slurm: SlurmCluster) -> None:
 )
 def test_other_jobs_are_left_alone(slurm: SlurmCluster, options: tuple[str, ...]) -> None:
     store_times(FAST_AND_SLOW)
+    store_times(FAST_AND_SLOW, probe="off")
     run("slurm", "export")
     assert untouched(asked(slurm, *options, script="./solver --steps 200\n"))
 
@@ -146,7 +147,7 @@ def test_a_preference_never_ends_a_submission(slurm: SlurmCluster) -> None:
     short = asked(slurm, mine, "--partition=short")
     assert (short["TimeLimit"], short["Prefer"]) == ("00:05:00", None), "its own limit is shorter than the prediction"
     both = asked(slurm, mine, "--partition=main,short")
-    assert both["Prefer"] is None
+    assert both["Prefer"] is None and str(both["AdminComment"]).startswith("probe prediction=1")
     assert asked(slurm, mine, "-c2")["Prefer"] == "amd"
     assert asked(slurm, mine, "--mem=1500")["Prefer"] == "amd"
     for line in (slurm.conf / "probe.table").read_text().splitlines():

@@ -40,7 +40,8 @@ def read_jobs(
     if completion_log:
         command.append("--completion")
     else:
-        command += ["--allocations", "--state", "COMPLETED"]
+        # Not --state: with it sacct shows only jobs that were in that state at --starttime.
+        command.append("--allocations")
     if since:
         command += ["--starttime", since]
     said, _ = call(*command, environment={"SLURM_TIME_FORMAT": "%s"})
