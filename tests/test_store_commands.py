@@ -16,7 +16,9 @@ from results import result
 from small_probe import command, small_probe
 from test_docs import check_keys
 
-from checkpoint.errors import NotInStore, ProbeError, StorageError, StoreUnusable
+from checkpoint.errors import NodeUnfit, NotInStore, ProbeError, StorageError, StoreUnusable
+from probe.candidates.probing import CandidateResult
+from probe.candidates.table import candidates_json
 from probe.cli import cli
 from probe.store.opening import open_store
 from probe.store.reading import all_probes, history
@@ -149,3 +151,25 @@ def test_a_real_result(builds: Path, tmp_path: Path, own_store: Path) -> None:
     assert sorted(bool(p.inputs) for p in probes) == [False, True]
     assert {p.node for p in found} == {given["node"]["name"], "another"}
     assert {p.seconds for p in found} == {given["prediction"]["seconds"]}
+
+
+def test_candidates_that_have_a_prediction_are_stored(tmp_path: Path) -> None:
+    """As `probe run --on --json` prints them; those without one say nothing of their node."""
+
+    class Made:
+        def __init__(self, node: str) -> None:
+            self._node = node
+            self.manifest = self.prediction = None
+
+        def to_json(self) -> dict[str, Any]:
+            return result(12.0, node=self._node)
+
+    class Candidate(CandidateResult):
+        relative_speed = 1.0
+
+    done = [Candidate(name, Made(name), None) for name in ("n1", "n2")]  # type: ignore[arg-type]
+    failed = CandidateResult("n3", None, NodeUnfit("n3: no python3 on this node"))
+    path = tmp_path / "candidates.json"
+    path.write_text(json.dumps(candidates_json("solver.probe", [done[0], failed, done[1]])))
+    assert "2 predictions stored" in run("store", "import", str(path))
+    assert sorted(row["name"] for row in rows("store", "nodes")) == ["n1", "n2"]
