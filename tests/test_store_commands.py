@@ -172,4 +172,4 @@ def test_candidates_that_have_a_prediction_are_stored(tmp_path: Path) -> None:
     path = tmp_path / "candidates.json"
     path.write_text(json.dumps(candidates_json("solver.probe", [done[0], failed, done[1]])))
     assert "2 predictions stored" in run("store", "import", str(path))
-    assert sorted(row["name"] for row in rows("store", "nodes")) == ["n1", "n2"]
+    assert sorted(row["name"] for row in rows("store", "nodes")["nodes"]) == ["n1", "n2"]
