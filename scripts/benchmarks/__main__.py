@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import counter_page  # noqa: E402
 import emulated  # noqa: E402
+import exact  # noqa: E402
 import extras  # noqa: E402
 import report  # noqa: E402
 from measure import measure  # noqa: E402
@@ -74,7 +75,10 @@ def save(record: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", choices=["nodes"], help="nodes: the probes made before, on the emulated node"
+        "what",
+        nargs="?",
+        choices=["nodes", "exact"],
+        help="nodes: the probes made before, on the emulated node; exact: the instruction-exact tracers",
     )
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
@@ -93,6 +97,12 @@ def main() -> None:
         for record in emulated.run(names, HERE, arguments.full_runs):
             save(record)
             print(report.emulated(record), flush=True)
+        return
+    if arguments.what == "exact":
+        make_inputs(HERE / "data")
+        for record in exact.run(chosen(arguments.programs, arguments.quick), HERE):
+            save(record)
+        print(exact.report(load))
         return
     if not arguments.report:
         run(arguments)
