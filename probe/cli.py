@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -19,9 +20,10 @@ from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.doctor import run_doctor
+from probe.profile import INSTRUCTIONS, SECONDS
 from probe.progress import display_for
 from probe.selection import SelectionOptions
-from probe.tracers import TRACERS
+from probe.tracers import TRACERS, unit_of
 from reducer.compression import COMPRESSIONS, Compression
 from reducer.reduction import REDUCTIONS, Reduction
 
@@ -30,18 +32,36 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A length of time such as 50ms or 0.1s; a bare number is seconds."""
+@dataclass(frozen=True)
+class Length:
+    """Of an interval: `value` in `unit`, SECONDS or INSTRUCTIONS; None: that of the tracer."""
 
-    name = "duration"
+    value: float
+    unit: str | None
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
+    def for_tracer(self, tracer: str) -> float:
+        """The length in the tracer's unit. Raises click.UsageError where it was given in the other."""
+        wanted = unit_of(tracer)
+        if self.unit in (None, wanted):
+            return self.value
+        such = "lengths of time such as 50ms" if wanted == SECONDS else "numbers of instructions such as 100M"
+        raise click.UsageError(f"--interval: the intervals of --tracer {tracer} are {such}")
+
+
+class Interval(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A length of time such as 50ms, or instructions such as 100M; a bare number is in the tracer's unit."""
+
+    name = "interval"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Length:
+        if isinstance(value, Length):
             return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|)", str(value).strip())
+        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|[kMG]|)", str(value).strip())
         if not found or float(found[1]) <= 0:
-            self.fail(f"{value!r} is not a length of time such as 50ms", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
+            self.fail(f"{value!r} is neither a length of time such as 50ms nor instructions such as 100M", param, ctx)
+        if found[2] in _UNITS:
+            return Length(float(found[1]) * _UNITS[found[2]], SECONDS if found[2] else None)
+        return Length(float(found[1]) * _SIZES[found[2].lower()], INSTRUCTIONS)
 
 
 class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -62,7 +82,9 @@ _PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, re
 _TRACER = click.option(
     "--tracer", type=click.Choice(TRACERS), default="auto", show_default=True, help="What counts blocks; auto: native."
 )
-_INTERVAL = click.option("--interval", type=Duration(), help="Length of an interval, such as 50ms (the default).")
+_INTERVAL = click.option(
+    "--interval", type=Interval(), help="Length of an interval: 50ms (the default); valgrind: instructions, 100M."
+)
 _ISA = click.option(
     "--isa",
     type=click.Choice(list(ISA_BASELINES)),
@@ -135,7 +157,7 @@ def doctor(fix: bool, as_json: bool) -> None:
 @_PROGRAM
 def build(
     output: Path,
-    interval: float | None,
+    interval: Length | None,
     warmup: int,
     max_phases: int,
     dimensions: int,
@@ -155,7 +177,7 @@ def build(
     """Build a probe of PROGRAM."""
     options = building.BuildOptions(
         tracer=tracer,
-        interval=interval,
+        interval=interval.for_tracer(tracer) if interval else None,
         warmup=warmup,
         isa=isa,
         reduce=how,
@@ -178,15 +200,21 @@ def build(
 @_QUIET
 @_PROGRAM
 def trace(
-    output: Path, interval: float | None, tracer: str, isa: str, stdin: str, quiet: bool, program: tuple[str, ...]
+    output: Path, interval: Length | None, tracer: str, isa: str, stdin: str, quiet: bool, program: tuple[str, ...]
 ) -> None:
     """Trace PROGRAM into a profile (stage 1 alone)."""
+    length = interval.for_tracer(tracer) if interval else None
     profile = building.trace(
-        program, output, tracer=tracer, interval=interval, isa=isa, stdin=stdin, display=display_for(quiet)
+        program, output, tracer=tracer, interval=length, isa=isa, stdin=stdin, display=display_for(quiet)
+    )
+    counted = (
+        f"{profile.removed_sites} of {profile.installed_sites} sites removed"
+        if profile.unit == SECONDS
+        else f"{float(profile.instructions().sum()):.0f} instructions"
     )
     click.echo(
         f"{output}: {profile.intervals} intervals, {len(profile.blocks.site)} blocks, "
-        f"{float(profile.seconds.sum()):.3f} s, {profile.removed_sites} of {profile.installed_sites} sites removed"
+        f"{float(profile.seconds.sum()):.3f} s, {counted}"
     )
 
 

@@ -25,6 +25,7 @@ from checkpoint.criu import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
 from checkpoint.native import restorer
 from checkpoint.paths import data_dir
+from probe.tracers.valgrind import build_tool, find_valgrind
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -226,7 +227,12 @@ def _valgrind() -> Finding:
     if shutil.which("valgrind") is None:
         remedy = "optional: install the package valgrind for instruction-exact intervals"
         return _warn("not installed", remedy, fixable=_can_install())
-    return _ok(_output(["valgrind", "--version"]).strip())
+    try:
+        installation = find_valgrind()
+        build_tool(installation)
+    except ToolMissing as error:
+        return _warn(str(error), "optional: install the packages valgrind and gcc", fixable=_can_install())
+    return _ok(f"Valgrind {installation.version}; the tool for it is built")
 
 
 def _pin() -> Finding:
