@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from assembly import LOOP, SPLIT, STRINGS, assembled, blocks_of_loop, blocks_of_split
 from programs import bad_file, build, expected_counts, run, symbols
 from tracing import compile_small, count_run, program_of, streams_of
 
@@ -80,45 +81,6 @@ def profile_of(path: Path, *arguments: str, interval: int = 1_000_000) -> Profil
     return profile
 
 
-def assembled(folder: Path, name: str, body: str) -> Path:
-    """A static program of nothing but `body`, which begins at `_start`; at its end it exits with 0."""
-    source = folder / f"{name}.S"
-    source.write_text(
-        f".globl _start\n_start:\n{body}\nthe_end:\n mov $60, %eax\n xor %edi, %edi\n syscall\n"
-        '.bss\n.balign 64\nbuffer: .skip 65536\n.section .note.GNU-stack,"",@progbits\n'
-    )
-    subprocess.run(["cc", "-nostdlib", "-static", "-o", folder / name, source], check=True)
-    return folder / name
-
-
-LOOP = " mov ${rounds}, %ecx\nagain:\n add $1, %rax\n xor $0x12345678, %ebx\n dec %ecx\n jnz again"
-SPLIT = """
- mov ${rounds}, %ecx
-again:
- test $1, %cl
- jz even
- add $0x11111111, %eax
- nop
-even:
- add $0x22222222, %edx
- dec %ecx
- jnz again"""
-
-
-def blocks_of_loop(rounds: int) -> list[tuple[str, int]]:
-    """The blocks of LOOP in their order, with their instructions."""
-    return [("_start", 5), *[("again", 4)] * (rounds - 1), ("the_end", 3)]
-
-
-def blocks_of_split(rounds: int) -> list[tuple[str, int]]:
-    """The same of SPLIT: `even` is reached by a jump, and by falling into it from the block before."""
-    found: list[tuple[str, int]] = [("_start", 3)]
-    for count in range(rounds, 0, -1):
-        found += [("again", 2)] if count < rounds else []
-        found += [("odd", 5)] if count % 2 else [("even", 3)]
-    return [*found, ("the_end", 3)]
-
-
 @pytest.mark.parametrize(
     ("body", "model", "labels"),
     [(LOOP, blocks_of_loop, {}), (SPLIT, blocks_of_split, {"odd": ("again", 5)})],
@@ -151,39 +113,6 @@ def test_exact_vectors(
     assert found == expected
     assert int(run_of.recorded.lengths.sum()) == begin
     assert len(mine) == len(run_of.recorded.image), "nothing else ran"
-
-
-STRINGS = """
- cld
- mov $200, %r8d
-turn:
- lea buffer(%rip), %rdi
- mov $1000, %ecx
- rep stosb
- lea buffer(%rip), %rsi
- lea buffer+4096(%rip), %rdi
- mov $7, %ecx
- rep movsq
- xor %ecx, %ecx
- rep stosb
- lea buffer(%rip), %rdi
- mov $100, %ecx
- mov $1, %al
- repne scasb
- lea buffer(%rip), %rdi
- lea buffer(%rip), %rsi
- mov $50, %ecx
- repe cmpsb
- lea buffer(%rip), %rdi
- mov $30, %ecx
- xor %al, %al
- jmp lone
- nop
-lone:
- rep stosb
- movsb
- dec %r8d
- jnz turn"""
 
 
 def test_a_repeated_string_instruction_is_one(tmp_path: Path) -> None:
@@ -299,6 +228,10 @@ class Tools:
         return int(found[1])
 
 
+STARTUP = 300
+"""Instructions by which two runs of a C program differ before main() and after it, of millions."""
+
+
 def instructions_by_address(run_of: Traced, path: Path, row: np.ndarray) -> Counter[int]:
     mine, start = run_of.link_addresses(path)
     return Counter(
@@ -323,10 +256,11 @@ def test_exp_bbv_finds_the_same_in_every_block(name: str, builds: Path, tmp_path
     run_of = tools.ours(path, *arguments)
     ours = instructions_by_address(run_of, path, run_of.totals())
     total = int(run_of.recorded.lengths.sum())
-    (theirs,) = tools.exp_bbv(path, *arguments, interval=total - 1)
-    assert sum(theirs.values()) == sum(ours.values()) == total
+    startup = STARTUP if name == "callpop" else 0
+    (theirs,) = tools.exp_bbv(path, *arguments, interval=total - 1 - startup)
+    assert sum(ours.values()) == total and total - startup <= sum(theirs.values()) <= total
     moved = sum(abs(ours[a] - theirs[a]) for a in ours.keys() | theirs.keys())
-    assert moved <= 2 * tools.repeats()[1]
+    assert moved <= 2 * tools.repeats()[1] + 2 * startup
     assert name != "split" or theirs == ours
 
 
@@ -352,7 +286,7 @@ def test_callgrind_counts_the_same_instructions(name: str, builds: Path, tmp_pat
     tools.exp_bbv(path, *arguments, interval=INTERVAL)
     turns, instructions = tools.repeats()
     last = ours + turns - instructions - tools.callgrind(path, *arguments)
-    assert last == 3 if name != "callpop" else 0 < last < 10
+    assert last == 3 if name != "callpop" else abs(last) < STARTUP
 
 
 # -- profiles, and markers that are found again natively
@@ -488,7 +422,7 @@ def test_a_full_disk_is_a_storage_error(builds: Path, tmp_path: Path) -> None:
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "probe-test", folder], check=True)
     try:
-        with streams_of(folder) as streams, pytest.raises(StorageError, match="No space left"):
+        with streams_of(folder) as streams, pytest.raises(StorageError, match="could not be written"):
             record(program_of(build("callpop", builds), "200"), interval=INTERVAL, streams=streams)
     finally:
         subprocess.run(["umount", folder], check=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from checkpoint.errors import ToolMissing
+from checkpoint.errors import ProbeError
 from checkpoint.program import Program, Streams
 from probe.profile import INSTRUCTIONS, SECONDS, Profile
-from probe.tracers import exact, native, valgrind
+from probe.tracers import exact, native, pin, valgrind
 
 TRACERS = ("auto", "native", "valgrind", "pin")
 
@@ -34,7 +34,8 @@ def trace_program(
     if tracer in ("auto", native.NAME):
         chosen = native.DEFAULT_INTERVAL if interval is None else interval
         return native.trace(program, interval=chosen, streams=streams, cpu=cpu, progress=progress)
-    if tracer == valgrind.NAME:
-        instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)
-        return valgrind.trace(program, interval=instructions, streams=streams, cpu=cpu, progress=progress)
-    raise ToolMissing(f"tracer {tracer!r} is not part of this version; use --tracer native")
+    if tracer not in TRACERS:
+        raise ProbeError(f"no tracer {tracer!r}; there are {', '.join(TRACERS)}")
+    instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)
+    trace = valgrind.trace if tracer == valgrind.NAME else pin.trace
+    return trace(program, interval=instructions, streams=streams, cpu=cpu, progress=progress)

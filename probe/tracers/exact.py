@@ -8,17 +8,23 @@ blocks that cover it, since blocks of such tools overlap (`probe.boundaries`).
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from checkpoint.descriptors import written_files
 from checkpoint.elf import ElfImage, read_image
-from checkpoint.errors import ProgramNotRunnable, ProgramTooShort, ProgramUnsupported
+from checkpoint.errors import ProbeError, ProgramNotRunnable, ProgramTooShort, ProgramUnsupported, StorageError
 from checkpoint.mapped import is_own
-from checkpoint.program import Program
+from checkpoint.plain import PlainRun
+from checkpoint.program import Program, Streams
 from checkpoint.sites import find_sites
 from probe.profile import INSTRUCTIONS, NO_FILE, NO_SITE, BlockTable, Markers, Profile
 from probe.tracers.stream import Ending, Origin, Recorded
@@ -29,6 +35,12 @@ MOST_INTERVALS = 20_000
 FEWEST_INTERVALS = 5
 SLACK = 0.01
 """Share of an interval behind its beginning in which marker candidates are looked for."""
+
+TOOL_FAILED = 125
+"""Exit status of a program whose tool could not go on (FAILED in the tools)."""
+
+TEMPORARY = "probe-trace-"
+"""How the names of the folders begin that tools write to while they trace."""
 
 Ints = npt.NDArray[np.int64]
 Ints32 = npt.NDArray[np.int32]
@@ -48,6 +60,60 @@ def refuse_others(program: Program, ending: Ending | None) -> None:
         raise ProgramUnsupported(
             f"{program.argv[0]}: {what}; a probe holds one process with one thread. To go on, {advice}."
         )
+
+
+class Recorder(Protocol):
+    """Runs a program under a tool: what that recorded, and what the run took. `look` as in `run_plain`."""
+
+    def __call__(
+        self,
+        program: Program,
+        *,
+        interval: int,
+        streams: Streams,
+        cpu: int | None = None,
+        look: Callable[[int], None] | None = None,
+    ) -> tuple[Recorded, PlainRun]: ...
+
+
+def trace_with(
+    record: Recorder,
+    program: Program,
+    *,
+    tracer: str,
+    interval: int,
+    streams: Streams,
+    cpu: int | None,
+    progress: Callable[[float], None] | None,
+) -> Profile:
+    """The profile of one run under a tool. Raises ProbeError for too short an interval, and what `record` raises."""
+    if interval < SHORTEST_INTERVAL:
+        raise ProbeError(f"--interval: {interval:,} instructions are less than the tracer's {SHORTEST_INTERVAL:,}")
+    begun = time.monotonic()
+    written: set[str] = set()
+
+    def look(pid: int) -> None:
+        written.update(written_files(pid))
+        if progress:
+            progress(time.monotonic() - begun)
+
+    recorded, run = record(program, interval=interval, streams=streams, cpu=cpu, look=look)
+    ours = {str(streams.stdout), str(streams.stderr)}
+    files = tuple(sorted(p for p in written - ours if TEMPORARY not in p))
+    return profile_of(program, recorded, tracer=tracer, cpu_seconds=run.cpu, written=files)
+
+
+def client_command(program: Program) -> list[str]:
+    """The program's command line for a tool that looks for it in PATH: by its name, if that finds the same."""
+    same = shutil.which(program.argv[0], path=program.env.get("PATH", os.defpath)) == program.executable
+    return [program.argv[0] if same else program.executable, *program.argv[1:]]
+
+
+def refuse_unwritten(recorded: Recorded | None, status: int, streams: Streams) -> None:
+    """Raise StorageError where the tool ended the run since it could not write. What it said may be lost likewise."""
+    whole = recorded is not None and recorded.ending is not None
+    if not whole and os.WIFEXITED(status) and os.WEXITSTATUS(status) == TOOL_FAILED:
+        raise StorageError(f"{streams.stdout.parent}: the trace could not be written; is the disk full?")
 
 
 @dataclass

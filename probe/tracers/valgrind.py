@@ -7,20 +7,17 @@ changes. It runs as a program of its own; what it recorded becomes a profile in 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iced_x86 import Code, Decoder
 
-from checkpoint.descriptors import written_files
-from checkpoint.errors import ProbeError, ProgramUnsupported, StorageError, ToolMissing
+from checkpoint.errors import ProgramUnsupported, ToolMissing
 from checkpoint.mapped import FOREIGN_PREFIXES
 from checkpoint.native import built
 from checkpoint.plain import PlainRun, run_plain
@@ -30,10 +27,12 @@ from probe.profile import Profile
 from probe.tracers.exact import (
     DEFAULT_INTERVAL,
     MOST_INTERVALS,
-    SHORTEST_INTERVAL,
     SLACK,
-    profile_of,
+    TEMPORARY,
+    client_command,
     refuse_others,
+    refuse_unwritten,
+    trace_with,
 )
 from probe.tracers.stream import Recorded, read_stream
 
@@ -51,7 +50,6 @@ _OPTIONS = (
 )  # fmt: skip
 _ARCHIVES = (f"libcoregrind-{_PLATFORM}.a", f"libvex-{_PLATFORM}.a", f"libgcc-sup-{_PLATFORM}.a")
 _PRELOADED = f"vgpreload_core-{_PLATFORM}.so"
-_TEMPORARY = "valgrind-trace-"
 _VERSION_SECONDS = 30
 _INSTRUCTION_BYTES = 15
 
@@ -118,20 +116,7 @@ def trace(
     Raises ToolMissing, ProgramUnsupported (threads, children, 32-bit code), ProgramFailed, ProgramTooShort,
     StorageError (disk full). `progress` is called now and then with the seconds traced so far.
     """
-    if interval < SHORTEST_INTERVAL:
-        raise ProbeError(f"--interval: {interval:,} instructions are less than the tracer's {SHORTEST_INTERVAL:,}")
-    begun = time.monotonic()
-    written: set[str] = set()
-
-    def look(pid: int) -> None:
-        written.update(written_files(pid))
-        if progress:
-            progress(time.monotonic() - begun)
-
-    recorded, run = record(program, interval=interval, streams=streams, cpu=cpu, look=look)
-    ours = {str(streams.stdout), str(streams.stderr)}
-    files = tuple(sorted(p for p in written - ours if _TEMPORARY not in p))
-    return profile_of(program, recorded, tracer=NAME, cpu_seconds=run.cpu, written=files)
+    return trace_with(record, program, tracer=NAME, interval=interval, streams=streams, cpu=cpu, progress=progress)
 
 
 def record(
@@ -145,7 +130,7 @@ def record(
     """Run `program` once under Valgrind: what the tool recorded, and what the run took. Raises as `trace` does."""
     installation = find_valgrind()
     tool = build_tool(installation)
-    with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=streams.stdout.parent) as made:
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=streams.stdout.parent) as made:
         folder = Path(made)
         for path in (installation.support / _PRELOADED, installation.support / "default.supp"):
             (folder / path.name).symlink_to(path)
@@ -156,7 +141,7 @@ def record(
             f"--stream={stream}", f"--interval={interval}", f"--slack={round(interval * SLACK)}",
             f"--most-intervals={MOST_INTERVALS}", f"--foreign={','.join(FOREIGN_PREFIXES)}", "--",
         ]  # fmt: skip
-        under = replace(program, executable=installation.command, argv=("valgrind", *options, *_client(program)))
+        under = replace(program, executable=installation.command, argv=("valgrind", *options, *client_command(program)))
         environment = {**program.environment(), "VALGRIND_LIB": str(folder)}
         run = run_plain(under, streams, environment=environment, cpu=cpu, look=look)
         said = log.read_text(errors="replace") if log.exists() else ""
@@ -165,16 +150,8 @@ def record(
     return _whole(program, installation, recorded, run.status, said, streams), run
 
 
-def _client(program: Program) -> list[str]:
-    """The command line for Valgrind: by the name it was given, if Valgrind finds the same program by it."""
-    same = shutil.which(program.argv[0], path=program.env.get("PATH", os.defpath)) == program.executable
-    return [program.argv[0] if same else program.executable, *program.argv[1:]]
-
-
 def _check_log(program: Program, installation: Installation, said: str, streams: Streams) -> None:
     """Raise what Valgrind and the tool say of themselves, rather than what the program made of it."""
-    if failed := re.search(r"probe: the stream .* cannot be written: error (\d+)", said):
-        raise StorageError(f"{streams.stdout.parent}: the trace could not be written: {os.strerror(int(failed[1]))}")
     if unknown := re.search(r"unhandled instruction bytes: ((?:0x[0-9A-F]+ ?)+)", said):
         code = bytes(int(byte, 16) for byte in unknown[1].split())
         raise ToolMissing(
@@ -197,6 +174,7 @@ def _whole(
     program: Program, installation: Installation, recorded: Recorded | None, status: int, said: str, streams: Streams
 ) -> Recorded:
     """What was recorded, if the run came to its end."""
+    refuse_unwritten(recorded, status, streams)
     if recorded is not None:
         refuse_others(program, recorded.ending)
     check_exit(program, status, streams)

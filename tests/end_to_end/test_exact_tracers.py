@@ -12,18 +12,18 @@ from conftest import MakeProgram
 
 @pytest.mark.slow
 def test_a_probe_of_an_exact_trace_predicts(command: Command, tmp_path: Path, program: MakeProgram) -> None:
-    probe, argv = tmp_path / "sorter.probe", [str(program("sorter")), "1"]
-    length = ("--tracer", "valgrind", "--interval", "50M")
-    done = command("build", "-q", "-o", probe, *length, "--max-phases", "3", "--", *argv)
+    probe, argv = tmp_path / "nbody.probe", [str(program("nbody")), "60"]
+    length = ("--tracer", "valgrind", "--interval", "20M")
+    done = command("build", "-q", "-o", probe, *length, "--max-phases", "2", "--", *argv)
     assert done.returncode == 0, done.stderr
     shown = command.json("show", probe)
-    assert (shown["tracer"], shown["unit"], shown["interval"]) == ("valgrind", "instructions", 50e6)
+    assert (shown["tracer"], shown["unit"], shown["interval"]) == ("valgrind", "instructions", 20e6)
     assert shown["interval_seconds"] is None
     assert shown["boundaries"]["missing"] == shown["boundaries"]["out_of_order"] == 0
     assert shown["boundaries"]["markers_agreeing"] == shown["boundaries"]["markers_compared"] > 0
     assert shown["intervals"] > 30 and {p["status"] for p in shown["phases"]} == {"ok"}
-    assert "50 M instructions" in command("show", probe).stdout
-    result = command.json("run", "-q", "--repeat", "3", probe)
+    assert "20 M instructions" in command("show", probe).stdout
+    result = command.json("run", "-q", "--repeat", "2", probe)
     assert 0.75 < result["prediction"]["seconds"] / shown["et_ref_seconds"] < 1.33
 
 
