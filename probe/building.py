@@ -39,7 +39,8 @@ from probe.reference import (
     plain_run_names,
 )
 from probe.selection import Selection, SelectionOptions, select_phases
-from probe.tracers import trace_program
+from probe.simpoint import Point, select_points
+from probe.tracers import trace_program, unit_of
 from probe.validation import MOST_SHIFT, TimedProfile, load_timing, save_timing, validate
 from probe.work_folder import WorkFolder, full_disk_named, work_folder
 from reducer.archive import ArchiveSizes
@@ -57,7 +58,8 @@ _STREAMS = "capture"
 class BuildOptions:
     """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals.
 
-    `external`: files, or folders of files, that are left out and that every node must have.
+    `external`: files, or folders of files, that are left out and that every node must have. `points`: the intervals
+    to represent the run by, chosen elsewhere (probe.simpoint); needs an instruction-exact tracer.
     """
 
     tracer: str = "auto"
@@ -70,11 +72,12 @@ class BuildOptions:
     external: tuple[str, ...] = ()
     compress: Compression = "gzip"
     selection: SelectionOptions = field(default_factory=SelectionOptions)
+    points: tuple[Point, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
         chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress")}
-        return {**chosen, "selection": vars(self.selection)}
+        return {**chosen, "selection": vars(self.selection), "points": [vars(p) for p in self.points]}
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,10 @@ def build(
     """
     chosen = options or BuildOptions()
     target = Path(output).absolute()
+    if chosen.points and unit_of(chosen.tracer) == SECONDS:
+        raise ProbeError(
+            "points chosen elsewhere are intervals of instructions: give --tracer valgrind or --tracer pin"
+        )
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
     criu = _check_machine(target)
     check_packing(chosen.compress)
@@ -311,11 +318,14 @@ class _Build:
             )
         eligible = np.ones(timed.intervals, dtype=bool)
         eligible[[0, -1]] = False
+        options = self.options
+        known = vectors(profile, timed), work(profile, timed), interval_times(timed, reference), eligible
         with self.display.stage("select"):
-            selection = select_phases(
-                vectors(profile, timed), work(profile, timed), interval_times(timed, reference), eligible,
-                self.options.selection,
-            )  # fmt: skip
+            if options.points:
+                selection, doubts = select_points(options.points, timed.first_row, *known, options.selection)
+                self.warnings += doubts
+            else:
+                selection = select_phases(*known, options.selection)
         self.folder.write_json("selection.json", selection.to_json())
         self.folder.finish("select")
         return selection

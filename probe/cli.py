@@ -20,9 +20,11 @@ from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.doctor import run_doctor
-from probe.profile import INSTRUCTIONS, SECONDS
+from probe.profile import INSTRUCTIONS, SECONDS, load_profile
 from probe.progress import display_for
 from probe.selection import SelectionOptions
+from probe.simpoint import export as export_points
+from probe.simpoint import read_points
 from probe.tracers import TRACERS, unit_of
 from reducer.compression import COMPRESSIONS, Compression
 from reducer.reduction import REDUCTIONS, Reduction
@@ -85,6 +87,13 @@ _TRACER = click.option(
 _INTERVAL = click.option(
     "--interval", type=Interval(), help="Length of an interval: 50ms (the default); valgrind: instructions, 100M."
 )
+_MAX_PHASES = click.option(
+    "--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint."
+)
+_DIMENSIONS = click.option(
+    "--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors."
+)
+_SEED = click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
 _ISA = click.option(
     "--isa",
     type=click.Choice(list(ISA_BASELINES)),
@@ -127,9 +136,9 @@ def doctor(fix: bool, as_json: bool) -> None:
 )
 @_INTERVAL
 @click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Intervals before a region.")
-@click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint.")
-@click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
+@_MAX_PHASES
+@_DIMENSIONS
+@_SEED
 @_TRACER
 @_ISA
 @_STDIN
@@ -151,6 +160,12 @@ def doctor(fix: bool, as_json: bool) -> None:
 @click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
+@click.option(
+    "--simpoints",
+    type=click.Path(path_type=Path, readable=False),
+    help="Points chosen elsewhere, in SimPoint's format; with --weights and an exact --tracer.",
+)
+@click.option("--weights", type=click.Path(path_type=Path, readable=False), help="The weights of --simpoints.")
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
 @_JSON
 @_QUIET
@@ -169,12 +184,16 @@ def build(
     external: tuple[str, ...],
     compress: Compression,
     work: Path | None,
+    simpoints: Path | None,
+    weights: Path | None,
     resume: bool,
     as_json: bool,
     quiet: bool,
     program: tuple[str, ...],
 ) -> None:
     """Build a probe of PROGRAM."""
+    if (simpoints is None) != (weights is None):
+        raise click.UsageError("--simpoints and --weights go together")
     options = building.BuildOptions(
         tracer=tracer,
         interval=interval.for_tracer(tracer) if interval else None,
@@ -184,6 +203,7 @@ def build(
         external=external,
         compress=compress,
         selection=SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed),
+        points=read_points(simpoints, weights) if simpoints and weights else (),
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
     _print_description(output, as_json)
@@ -216,6 +236,25 @@ def trace(
         f"{output}: {profile.intervals} intervals, {len(profile.blocks.site)} blocks, "
         f"{float(profile.seconds.sum()):.3f} s, {counted}"
     )
+
+
+@cli.command()
+@click.argument("profile_file", metavar="FILE.profile", type=click.Path(path_type=Path, readable=False))
+@click.option("--simpoint", is_flag=True, help="In SimPoint's format: PREFIX.bb, PREFIX.simpoints, PREFIX.weights.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="PREFIX of the files."
+)
+@_MAX_PHASES
+@_DIMENSIONS
+@_SEED
+def export(profile_file: Path, simpoint: bool, output: Path, max_phases: int, dimensions: int, seed: int) -> None:
+    """Write a profile's vectors, and points chosen by SimPoint's rule, for other tools."""
+    if not simpoint:
+        raise click.UsageError("give the format: --simpoint")
+    options = SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed)
+    written = export_points(load_profile(profile_file), output, options)
+    names = ", ".join(str(path) for path in written.files)
+    click.echo(f"{names}: {written.intervals} intervals, {written.points} points")
 
 
 @cli.command()

@@ -36,3 +36,20 @@ def test_lengths_are_in_the_unit_of_the_tracer(command: Command, tmp_path: Path,
         done = command("trace", "-o", tmp_path / "x.profile", *given, "--", program("short"))
         assert done.returncode == 2 and said in done.stderr, done.stderr
     assert not (tmp_path / "x.profile").exists()
+
+
+@pytest.mark.slow
+def test_points_chosen_elsewhere(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    """Trace, export, and build from what was exported: the points are those of the files."""
+    argv, length = [str(program("sweep")), "1"], ("--tracer", "valgrind", "--interval", "20M")
+    profile, prefix, probe = tmp_path / "x.profile", tmp_path / "x", tmp_path / "x.probe"
+    assert command("trace", "-q", "-o", profile, *length, "--", *argv).returncode == 0
+    done = command("export", "--simpoint", "--max-phases", "2", "-o", prefix, profile)
+    assert done.returncode == 0 and f"{prefix}.bb" in done.stdout
+    weights = [float(line.split()[0]) for line in Path(f"{prefix}.weights").read_text().splitlines()]
+    points = ("--simpoints", f"{prefix}.simpoints", "--weights", f"{prefix}.weights")
+    done = command("build", "-q", "-o", probe, *length, *points, "--", *argv)
+    assert done.returncode == 0, done.stderr
+    shown = command.json("show", probe)
+    assert sorted(p["weight"] for p in shown["phases"]) == pytest.approx(sorted(weights), abs=1e-8)
+    assert {p["status"] for p in shown["phases"]} == {"ok"}
