@@ -99,10 +99,13 @@ def main() -> None:
             print(report.emulated(record), flush=True)
         return
     if arguments.what == "exact":
-        make_inputs(HERE / "data")
-        for record in exact.run(chosen(arguments.programs, arguments.quick), HERE):
-            save(record)
-        print(exact.report(load))
+        benchmarks = chosen(arguments.programs, arguments.quick)
+        if not arguments.report:
+            make_inputs(HERE / "data")
+            for record in exact.run(benchmarks, HERE, arguments.patience, arguments.repeat):
+                say(f"bench: {record['name']}")
+                save(record)
+        print(exact.report([b.name for b in benchmarks], load))
         return
     if not arguments.report:
         run(arguments)
