@@ -451,3 +451,73 @@ def test_valgrind_is_found_or_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     own.write_text("#!/bin/sh\necho valgrind-3.19.0\n")
     with pytest.raises(ToolMissing, match=r"3\.19\.0 .* comes without what its tools are built with"):
         find_valgrind()
+
+
+# -- signals, jumps out of handlers, long blocks
+
+FAULTS = """
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static sigjmp_buf back;
+static volatile unsigned long cell, sum;
+
+static void on_fault(int number) { (void)number; siglongjmp(back, 1); }
+
+__attribute__((noipa)) void fault(volatile int *nowhere)
+{
+    __asm__ volatile(".globl site_before\\nsite_before: movl $0x11111111, %0" : "=m"(cell));
+    *nowhere = 1;
+    __asm__ volatile(".globl site_behind\\nsite_behind: movl $0x22222222, %0" : "=m"(cell));
+}
+
+int main(int argc, char **argv)
+{
+    long rounds = atol(argv[argc - 1]);
+    signal(SIGSEGV, on_fault);
+    for (volatile long i = 0; i < rounds; i++) {
+        if (!sigsetjmp(back, 1))
+            fault(0);
+        for (volatile int k = 0; k < 3000; k++)
+            sum += (unsigned long)k * 0x12345;
+    }
+    printf("%lu\\n", sum);
+    return 0;
+}
+"""
+
+
+def test_a_block_left_by_a_fault_is_counted_whole(tmp_path: Path) -> None:
+    """What stands in docs/limits.md: the instructions behind the fault are counted too."""
+    path = compile_small(tmp_path, "faulting", FAULTS, "-fno-pie", "-no-pie")
+    run_of = traced(path, "500")
+    assert run_of.executions(path, symbols(path)["site_before"]) == 500
+    assert run_of.executions(path, symbols(path)["site_behind"]) == 500
+    sites, counts = count_run(program_of(path, "500")).image(path)
+    native = dict(zip(sites.offset.tolist(), counts.tolist(), strict=True))
+    assert native.get(symbols(path)["site_before"], native.get(symbols(path)["site_behind"])) in (0, 500)
+
+
+def test_markers_behind_faults_are_found_out(tmp_path: Path) -> None:
+    """The timing run makes do with other markers, or joins what it cannot mark; it never places one wrongly."""
+    path = compile_small(tmp_path, "faulting", FAULTS, "-fno-pie", "-no-pie")
+    with streams_of() as streams:
+        profile = trace(program_of(path, "3000"), interval=2_000_000, streams=streams)
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    assert timed.intervals >= 0.9 * profile.intervals and timed.out_of_order == 0
+    behind = symbols(path)["site_behind"]
+    assert behind not in profile.blocks.site[timed.columns].tolist()
+
+
+def test_very_long_blocks(tmp_path: Path) -> None:
+    """Straight code is translated in pieces; each counts for itself, and no instruction twice."""
+    body = " mov $300, %ecx\nagain:\n" + " add $0x11111111, %eax\n" * 5000 + " dec %ecx\n jnz again"
+    path = assembled(tmp_path, "long", body)
+    run_of = traced(path)
+    assert int(run_of.recorded.lengths.sum()) == 1 + 300 * 5002 + 3
+    assert int(run_of.recorded.instructions.max()) < 200
+    again = symbols(path)["again"]
+    assert {run_of.executions(path, again + 5 * i) for i in (0, 1, 100, 2500, 4999)} == {300}
