@@ -241,6 +241,14 @@ def test_the_collector_agrees_with_its_model(
             assert model.first[boundary][block] == distance
 
 
+def test_the_window_grows_with_the_interval(feed: Path, tmp_path: Path) -> None:
+    """After eight intervals of ten the ninth ends at 100, and three more instructions are watched than before."""
+    blocks = [1] * 12
+    recorded = fed(feed, tmp_path, script(10, 3, 8, blocks, [*[0] * 100, *range(1, 12), *[0] * 40])).recorded
+    assert recorded.interval == 20 and len(recorded.lengths) == 8
+    assert candidates_of(recorded, 5) == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
+
+
 # -- memory and failures
 
 

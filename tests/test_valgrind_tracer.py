@@ -124,6 +124,14 @@ def test_a_repeated_string_instruction_is_one(tmp_path: Path) -> None:
     assert run_of.executions(path, symbols(path)["turn"]) == 200
 
 
+def test_a_lone_string_instruction_counts_each_time_it_is_jumped_to(tmp_path: Path) -> None:
+    body = " mov $100, %edx\nturn:\n lea buffer(%rip), %rdi\n mov $9, %ecx\n jmp lone\n nop\nlone:\n rep stosb\n"
+    path = assembled(tmp_path, "lone", f"{body} dec %edx\n jnz turn")
+    run_of = traced(path)
+    assert run_of.executions(path, symbols(path)["lone"]) == 100
+    assert int(run_of.recorded.lengths.sum()) == 1 + 100 * 6 + 3
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
