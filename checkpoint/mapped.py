@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,13 @@ _HIGHEST_ADDRESS = 0x7FFF_FFFF_E000
 _STACK_ROOM = 128 << 20
 """What the kernel keeps free below the stack, at the least, so that it can grow (mmap_base)."""
 
-# Their functions are chosen per CPU (IFUNC, cpuid), or they spin: counts there differ between machines.
-_FOREIGN = re.compile(
-    r"^(ld-linux|ld-musl|ld-|libc[.-]|libm[.-]|libmvec|libpthread|librt[.-]|libdl[.-]|libgcc_s|libgomp|libomp|libiomp|"
-    r"libblas|libcblas|libopenblas|libatlas|libmkl|liblapack|libcrypto|libssl|libgcrypt|libnettle|libgmp)"
-)
+FOREIGN_PREFIXES = (
+    "ld-", "libc.", "libc-", "libm.", "libm-", "libmvec", "libpthread", "librt.", "librt-", "libdl.", "libdl-",
+    "libgcc_s", "libgomp", "libomp", "libiomp", "libblas", "libcblas", "libopenblas", "libatlas", "libmkl", "liblapack",
+    "libcrypto", "libssl", "libgcrypt", "libnettle", "libgmp", "vgpreload",
+)  # fmt: skip
+"""How the names of images begin whose functions are chosen per CPU (IFUNC, cpuid), or that spin: counts there differ
+between machines. And what Valgrind puts into the programs it runs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def image_paths(maps: Sequence[MapEntry]) -> list[str]:
 
 def is_own(path: str) -> bool:
     """Whether an image's code may carry counters: not the C library, loader, or a library that picks by CPU."""
-    return not _FOREIGN.match(Path(path).name)
+    return not Path(path).name.startswith(FOREIGN_PREFIXES)
 
 
 def load_bias(image: ElfImage, maps: Sequence[MapEntry]) -> int:

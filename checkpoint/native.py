@@ -15,9 +15,12 @@ from checkpoint.paths import cache_dir
 _SECONDS = 120
 
 
-def built(name: str, sources: Sequence[Path], compile_options: Sequence[str]) -> Path:
-    """Path of `cc` OPTIONS applied to `sources` (headers are only part of the version). Raises ToolMissing."""
-    digest = hashlib.sha256("\0".join(compile_options).encode())
+def built(name: str, sources: Sequence[Path], compile_options: Sequence[str], *, libraries: Sequence[str] = ()) -> Path:
+    """Path of `cc` OPTIONS applied to `sources` (headers are only part of the version). Raises ToolMissing.
+
+    `libraries`: options that must come last, such as -lgcc.
+    """
+    digest = hashlib.sha256("\0".join((*compile_options, *libraries)).encode())
     for source in sources:
         digest.update(source.read_bytes())
     kept = cache_dir() / "native" / f"{name}-{digest.hexdigest()[:16]}"
@@ -27,6 +30,7 @@ def built(name: str, sources: Sequence[Path], compile_options: Sequence[str]) ->
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         fresh = Path(folder) / name
         command = ["cc", *compile_options, "-o", str(fresh), *(str(s) for s in sources if s.suffix != ".h")]
+        command += libraries
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
         except FileNotFoundError as error:

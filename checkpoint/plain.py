@@ -7,11 +7,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.program import Program, Streams, fork_stopped
+
+LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,27 @@ class PlainRun:
 
 
 def run_plain(
-    program: Program, streams: Streams, *, environment: Mapping[str, str] | None = None, cpu: int | None = None
+    program: Program,
+    streams: Streams,
+    *,
+    environment: Mapping[str, str] | None = None,
+    cpu: int | None = None,
+    look: Callable[[int], None] | None = None,
 ) -> PlainRun:
-    """Run `program` to its end, untraced. `environment` replaces the one all other runs share."""
+    """Run `program` to its end, untraced. `environment` replaces the one all other runs share.
+
+    `look` is called with the process number every LOOK_SECONDS; it costs as much in exactness of the wall time.
+    """
     pid = fork_stopped(program, streams, program.environment() if environment is None else environment, cpu)
     status: int | None = None
     try:
         os.waitpid(pid, os.WUNTRACED)
         start = time.monotonic()
         os.kill(pid, signal.SIGCONT)
+        if look is not None:
+            while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                look(pid)
+                time.sleep(LOOK_SECONDS)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         wall = time.monotonic() - start
         waited = run_delay(pid)

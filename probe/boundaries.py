@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Candidate markers for the boundaries between intervals.
 
-The tracer copied all counters at each boundary. The next execution of any site after that copy is the place
+The tracer counted all blocks up to each boundary. The next execution of any site after it is the place
 (site, count + 1) in the run; a deterministic rerun reaches it again. Several candidates per boundary are stamped in
-the timing run, and the earliest is kept: every one of them comes after the copy, so the earliest is the nearest.
+the timing run, and the earliest is kept: every one of them comes after the boundary, so the earliest is the nearest.
+
+An instruction-exact tracer has watched which blocks begin soon behind the boundary: those come first. Its blocks
+overlap, so a site is executed as often as all blocks together that cover it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from probe.profile import Profile
+from probe.profile import INSTRUCTIONS, NO_SITE, BlockTable, Profile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 CANDIDATES = 3
@@ -35,11 +40,58 @@ class Candidate:
     count: int
 
 
-def candidates(profile: Profile, most: int = CANDIDATES) -> list[Candidate]:
-    """Up to `most` candidates for each inner boundary: cheap ones that are busy there, the cheapest first."""
-    counts = profile.counts.astype(np.int64).tocsr()
-    totals = np.asarray(counts.sum(axis=0)).ravel()
-    cost = totals * MARKER_SECONDS / max(float(profile.seconds.sum()), 1e-9)
+def site_counts(profile: Profile) -> sp.csr_array:
+    """Executions of each column's site in each interval, N x B; 0 for columns without a site."""
+    counts = profile.counts.astype(np.int64)
+    if profile.unit == INSTRUCTIONS:
+        counts = counts @ _coverage(profile.blocks)
+    found = sp.csr_array(counts)
+    found.sort_indices()
+    return found
+
+
+def _coverage(blocks: BlockTable) -> sp.csr_array:
+    """B x B, 1 where the block of the row covers the site of the column."""
+    columns = np.flatnonzero(blocks.site != NO_SITE)
+    rows_of, columns_of = [], []
+    for image in np.unique(blocks.image[columns]).tolist():
+        order = np.flatnonzero(blocks.image == image)
+        order = order[np.argsort(blocks.start[order], kind="stable")]
+        start = blocks.start[order]
+        end = start + blocks.size[order]
+        longest = int(blocks.size[order].max())
+        for column in columns[blocks.image[columns] == image].tolist():
+            site = int(blocks.site[column])
+            low, high = np.searchsorted(start, (site - longest, site + 1))
+            covering = order[low:high][end[low:high] > site]
+            rows_of.append(covering)
+            columns_of.append(np.full(len(covering), column))
+    rows, over = (np.concatenate(p) if p else np.zeros(0, dtype=np.int64) for p in (rows_of, columns_of))
+    size = len(blocks.site)
+    return sp.csr_array((np.ones(len(rows), dtype=np.int64), (rows, over)), shape=(size, size))
+
+
+def candidates(
+    profile: Profile,
+    most: int = CANDIDATES,
+    *,
+    native_seconds: float | None = None,
+    avoid: Collection[int] = (),
+) -> list[Candidate]:
+    """Up to `most` candidates for each inner boundary: cheap ones that are busy there, the cheapest first.
+
+    `native_seconds`: how long the program takes by itself, where the tracer slowed it down. `avoid`: columns that
+    turned out not to repeat.
+    """
+    counts = site_counts(profile)
+    if avoid:
+        kept = np.ones(counts.shape[1], dtype=np.int64)
+        kept[list(avoid)] = 0
+        counts = sp.csr_array(counts.multiply(kept[None, :]))
+        counts.eliminate_zeros()
+    totals = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
+    seconds = float(profile.seconds.sum()) if native_seconds is None else native_seconds
+    cost = totals * MARKER_SECONDS / max(seconds, 1e-9)
     so_far = np.zeros(counts.shape[1], dtype=np.int64)
     found: list[Candidate] = []
     for boundary in range(1, profile.intervals):
@@ -48,9 +100,17 @@ def candidates(profile: Profile, most: int = CANDIDATES) -> list[Candidate]:
         after, executions_after = _row(counts, boundary)
         both, at_before, at_after = np.intersect1d(before, after, assume_unique=True, return_indices=True)
         steady = np.minimum(executions_before[at_before], executions_after[at_after])
+        near = np.isin(both, _seen_behind(profile, boundary))
+        if near.any():
+            both, steady = both[near], steady[near]
         chosen = _chosen(both, steady, cost, most)
         found += [Candidate(boundary, int(c), int(so_far[c]) + 1) for c in chosen]
     return found
+
+
+def _seen_behind(profile: Profile, boundary: int) -> npt.NDArray[np.int64]:
+    low, high = np.searchsorted(profile.markers.boundary, (boundary, boundary + 1))
+    return profile.markers.column[low:high]
 
 
 def _chosen(

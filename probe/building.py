@@ -26,7 +26,7 @@ from probe.measures import interval_times, vectors, work
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack, written_copies
-from probe.profile import Profile, load_profile, save_profile
+from probe.profile import SECONDS, Profile, load_profile, save_profile
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
 from probe.reference import Reference
@@ -39,8 +39,9 @@ from probe.reference_runs import (
     plain_run_names,
 )
 from probe.selection import Selection, SelectionOptions, select_phases
-from probe.tracers import trace_program
-from probe.validation import TimedProfile, load_timing, save_timing, validate
+from probe.simpoint import Point, select_points
+from probe.tracers import trace_program, unit_of
+from probe.validation import MOST_SHIFT, TimedProfile, load_timing, save_timing, validate
 from probe.work_folder import WorkFolder, full_disk_named, work_folder
 from reducer.archive import ArchiveSizes
 from reducer.compression import Compression, check_packing
@@ -55,10 +56,11 @@ _STREAMS = "capture"
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """All choices of a build. `interval` in seconds (None: the tracer's default); `warmup` in intervals.
+    """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals.
 
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
-    along, for nodes that have none.
+    along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
+    (probe.simpoint); needs an instruction-exact tracer.
     """
 
     tracer: str = "auto"
@@ -72,11 +74,12 @@ class BuildOptions:
     compress: Compression = "gzip"
     with_criu: bool = False
     selection: SelectionOptions = field(default_factory=SelectionOptions)
+    points: tuple[Point, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
         chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu")}
-        return {**chosen, "selection": vars(self.selection)}
+        return {**chosen, "selection": vars(self.selection), "points": [vars(p) for p in self.points]}
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,10 @@ def build(
     """
     chosen = options or BuildOptions()
     target = Path(output).absolute()
+    if chosen.points and unit_of(chosen.tracer) == SECONDS:
+        raise ProbeError(
+            "points chosen elsewhere are intervals of instructions: give --tracer valgrind or --tracer pin"
+        )
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
     criu = _check_machine(target)
     check_packing(chosen.compress)
@@ -184,7 +191,7 @@ class _Build:
     def run(self, target: Path) -> BuiltProbe:
         profile = self._trace()
         reference = self._reference(profile)
-        self._compare("trace", "the traced run")
+        self._compare_trace(profile)
         timed = self._validate(profile, reference)
         selection = self._select(profile, timed, reference)
         captured = self._capture(profile, timed, selection)
@@ -262,6 +269,18 @@ class _Build:
         self.warnings += compare_outputs([streams(name) for name in names], streams(run), what)
         self.warnings += compare_written_files([self._notes(name) for name in names], self._notes(run), what)
 
+    def _compare_trace(self, profile: Profile) -> None:
+        """Only natively must a traced run do what plain ones do; where it did not, the timing run has the say.
+
+        Valgrind computes with 64 bits where the x87 has 80, and shows the program another processor.
+        """
+        try:
+            self._compare("trace", "the traced run")
+        except Diverged as error:
+            if profile.unit == SECONDS:
+                raise
+            self.warnings.append(str(error))
+
     def _validate(self, profile: Profile, reference: Reference) -> TimedProfile:
         path = self.folder.file("timing.npz")
         if not self.folder.is_finished("validate"):
@@ -272,6 +291,7 @@ class _Build:
                     streams=output_streams(self.folder.path, "validate"),
                     cpu=self.cpu,
                     progress=lambda seconds: report(seconds / expected),
+                    native_seconds=expected,
                 )
             self._note_written("validate", profile)
             save_timing(timed, path)
@@ -282,6 +302,11 @@ class _Build:
             self.warnings.append(
                 f"{timed.missing} interval boundaries were not reached and {timed.out_of_order} came out of order in "
                 "the timing run; their intervals were joined"
+            )
+        if timed.shifted:
+            self.warnings.append(
+                f"{timed.shifted} of {timed.compared} markers were executed a little more or less often natively than "
+                f"in the traced run, which moves interval boundaries by less than {MOST_SHIFT:.0%} of an interval"
             )
         return timed
 
@@ -295,11 +320,14 @@ class _Build:
             )
         eligible = np.ones(timed.intervals, dtype=bool)
         eligible[[0, -1]] = False
+        options = self.options
+        known = vectors(profile, timed), work(profile, timed), interval_times(timed, reference), eligible
         with self.display.stage("select"):
-            selection = select_phases(
-                vectors(profile, timed), work(profile, timed), interval_times(timed, reference), eligible,
-                self.options.selection,
-            )  # fmt: skip
+            if options.points:
+                selection, doubts = select_points(options.points, timed.first_row, *known, options.selection)
+                self.warnings += doubts
+            else:
+                selection = select_phases(*known, options.selection)
         self.folder.write_json("selection.json", selection.to_json())
         self.folder.finish("select")
         return selection

@@ -23,9 +23,11 @@ from probe.commands.slurm import run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
-from probe.parameters import Duration, Size
+from probe.parameters import Interval, Length, Size
+from probe.profile import SECONDS
 from probe.progress import display_for
 from probe.selection import RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.simpoint import read_points
 from probe.tracers import TRACERS
 from reducer.compression import COMPRESSIONS, Compression
 from reducer.reduction import REDUCTIONS, Reduction
@@ -36,7 +38,16 @@ _PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, re
 _TRACER = click.option(
     "--tracer", type=click.Choice(TRACERS), default="auto", show_default=True, help="What counts blocks; auto: native."
 )
-_INTERVAL = click.option("--interval", type=Duration(), help="Length of an interval, such as 50ms (the default).")
+_INTERVAL = click.option(
+    "--interval", type=Interval(), help="Length of an interval: 50ms (the default); valgrind: instructions, 100M."
+)
+_MAX_PHASES = click.option(
+    "--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint."
+)
+_DIMENSIONS = click.option(
+    "--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors."
+)
+_SEED = click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
 _ISA = click.option(
     "--isa",
     type=click.Choice(list(ISA_BASELINES)),
@@ -86,9 +97,9 @@ def doctor(fix: bool, as_json: bool) -> None:
     show_default=True,
     help="How phases are chosen; simpoint: by code alone; random: a baseline.",
 )
-@click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint.")
-@click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
+@_MAX_PHASES
+@_DIMENSIONS
+@_SEED
 @_TRACER
 @_ISA
 @_STDIN
@@ -111,13 +122,19 @@ def doctor(fix: bool, as_json: bool) -> None:
 @click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
+@click.option(
+    "--simpoints",
+    type=click.Path(path_type=Path, readable=False),
+    help="Points chosen elsewhere, in SimPoint's format; with --weights and an exact --tracer.",
+)
+@click.option("--weights", type=click.Path(path_type=Path, readable=False), help="The weights of --simpoints.")
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
 @_JSON
 @_QUIET
 @_PROGRAM
 def build(
     output: Path,
-    interval: float | None,
+    interval: Length | None,
     warmup: int,
     selection: str,
     max_phases: int,
@@ -131,15 +148,19 @@ def build(
     compress: Compression,
     with_criu: bool,
     work: Path | None,
+    simpoints: Path | None,
+    weights: Path | None,
     resume: bool,
     as_json: bool,
     quiet: bool,
     program: tuple[str, ...],
 ) -> None:
     """Build a probe of PROGRAM."""
+    if (simpoints is None) != (weights is None):
+        raise click.UsageError("--simpoints and --weights go together")
     options = building.BuildOptions(
         tracer=tracer,
-        interval=interval,
+        interval=interval.for_tracer(tracer) if interval else None,
         warmup=warmup,
         isa=isa,
         reduce=how,
@@ -147,6 +168,7 @@ def build(
         compress=compress,
         with_criu=with_criu,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
+        points=read_points(simpoints, weights) if simpoints and weights else (),
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
     _print_description(output, as_json)
@@ -163,15 +185,21 @@ def build(
 @_QUIET
 @_PROGRAM
 def trace(
-    output: Path, interval: float | None, tracer: str, isa: str, stdin: str, quiet: bool, program: tuple[str, ...]
+    output: Path, interval: Length | None, tracer: str, isa: str, stdin: str, quiet: bool, program: tuple[str, ...]
 ) -> None:
     """Trace PROGRAM into a profile (stage 1 alone)."""
+    length = interval.for_tracer(tracer) if interval else None
     profile = building.trace(
-        program, output, tracer=tracer, interval=interval, isa=isa, stdin=stdin, display=display_for(quiet)
+        program, output, tracer=tracer, interval=length, isa=isa, stdin=stdin, display=display_for(quiet)
+    )
+    counted = (
+        f"{profile.removed_sites} of {profile.installed_sites} sites removed"
+        if profile.unit == SECONDS
+        else f"{float(profile.instructions().sum()):.0f} instructions"
     )
     click.echo(
         f"{output}: {profile.intervals} intervals, {len(profile.blocks.site)} blocks, "
-        f"{float(profile.seconds.sum()):.3f} s, {profile.removed_sites} of {profile.installed_sites} sites removed"
+        f"{float(profile.seconds.sum()):.3f} s, {counted}"
     )
 
 

@@ -167,6 +167,6 @@ _FIXES: Final[dict[str, Callable[[], str]]] = {
     "namespaces": _packages("util-linux"),
     "criu": _fetch_criu,
     "compiler": _packages("gcc", "libc6-dev", "binutils"),
-    "valgrind": _packages("valgrind"),
+    "valgrind": _packages("valgrind", "gcc"),
     "governor": _performance,
 }

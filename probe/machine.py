@@ -25,6 +25,7 @@ from checkpoint.criu import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
 from checkpoint.native import restorer
 from checkpoint.paths import data_dir
+from probe.tracers import pin, valgrind
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -226,17 +227,25 @@ def _valgrind() -> Finding:
     if shutil.which("valgrind") is None:
         remedy = "optional: install the package valgrind for instruction-exact intervals"
         return _warn("not installed", remedy, fixable=_can_install())
-    return _ok(_output(["valgrind", "--version"]).strip())
+    try:
+        installation = valgrind.find_valgrind()
+        valgrind.build_tool(installation)
+    except ToolMissing as error:
+        return _warn(str(error), "optional: install the packages valgrind and gcc", fixable=_can_install())
+    return _ok(f"Valgrind {installation.version}; the tool for it is built")
 
 
 def _pin() -> Finding:
-    root = os.environ.get("PIN_ROOT", "")
-    pin = shutil.which("pin", path=root) if root else shutil.which("pin")
-    if pin is None:
-        found = f"no pin in PIN_ROOT={root}" if root else "not installed"
-        remedy = "optional: download Intel Pin's kit for Linux, unpack it and set PIN_ROOT to its folder"
-        return _warn(found, remedy)
-    return _ok(next(iter(re.findall(r"Pin[: ]+\S.*", _output([pin, "-version"]))), pin))
+    remedy = "optional: download Intel Pin's kit for Linux, unpack it and set PIN_ROOT to its folder"
+    root = os.environ.get(pin.ROOT_VARIABLE, "")
+    if shutil.which("pin", path=root or None) is None:
+        return _warn(f"no pin in PIN_ROOT={root}" if root else "not installed", remedy)
+    try:
+        kit = pin.find_pin()
+        pin.build_tool(kit)
+    except ToolMissing as error:
+        return _warn(str(error), remedy)
+    return _ok(f"Pin {kit.version} at {kit.root}; the tool for it is built")
 
 
 def _compiler() -> Finding:

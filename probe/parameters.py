@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import datetime
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from probe.profile import INSTRUCTIONS, SECONDS
+from probe.tracers import unit_of
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -25,6 +29,38 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         if not found or float(found[1]) <= 0:
             self.fail(f"{value!r} is not a length of time such as 50ms", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of an interval: `value` in `unit`, SECONDS or INSTRUCTIONS; None: that of the tracer."""
+
+    value: float
+    unit: str | None
+
+    def for_tracer(self, tracer: str) -> float:
+        """The length in the tracer's unit. Raises click.UsageError where it was given in the other."""
+        wanted = unit_of(tracer)
+        if self.unit in (None, wanted):
+            return self.value
+        such = "lengths of time such as 50ms" if wanted == SECONDS else "numbers of instructions such as 100M"
+        raise click.UsageError(f"--interval: the intervals of --tracer {tracer} are {such}")
+
+
+class Interval(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A length of time such as 50ms, or instructions such as 100M; a bare number is in the tracer's unit."""
+
+    name = "interval"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Length:
+        if isinstance(value, Length):
+            return value
+        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|[kMG]|)", str(value).strip())
+        if not found or float(found[1]) <= 0:
+            self.fail(f"{value!r} is neither a length of time such as 50ms nor instructions such as 100M", param, ctx)
+        if found[2] in _UNITS:
+            return Length(float(found[1]) * _UNITS[found[2]], SECONDS if found[2] else None)
+        return Length(float(found[1]) * _SIZES[found[2].lower()], INSTRUCTIONS)
 
 
 class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -33,6 +33,15 @@ _UNREADABLE = (
     zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
+SECONDS, INSTRUCTIONS = "seconds", "instructions"
+"""What a profile's intervals are equal in (`Profile.unit`): by the native tracer, by instruction-exact ones."""
+
+NO_FILE = -1
+"""In `BlockTable.image`: code made at run time, or the vDSO. Its addresses are those of the run."""
+
+NO_SITE = -1
+"""In `BlockTable.site`: nothing in the block can be counted natively, so that it cannot be a marker."""
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -41,8 +50,9 @@ Ints = npt.NDArray[np.int64]
 class BlockTable:
     """The blocks behind the columns of a profile: arrays of one length.
 
-    `image` is the position in `Profile.images`; `site` and `start` are link-time addresses: of the counted
-    instruction and of the block's first one; `size` is in bytes, `instructions` a number.
+    `image` is the position in `Profile.images` or NO_FILE; `site` and `start` are link-time addresses: of the counted
+    instruction (or NO_SITE) and of the block's first one; `size` is in bytes, `instructions` a number. The blocks of
+    an instruction-exact tracer overlap, and several may have one site.
     """
 
     image: npt.NDArray[np.int32]
@@ -53,15 +63,33 @@ class BlockTable:
 
 
 @dataclass(frozen=True)
+class Markers:
+    """Blocks that an instruction-exact tracer saw begin soon behind a boundary: arrays of one length.
+
+    Boundary k lies between intervals k - 1 and k; `distance` is the number of instructions from there to the first
+    execution of the block of `column`. Ordered by boundary.
+    """
+
+    boundary: Ints
+    column: Ints
+    distance: Ints
+
+    @staticmethod
+    def none() -> Markers:
+        """Those of a tracer that does not watch: the native one."""
+        return Markers(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
+
+
+@dataclass(frozen=True)
 class Profile:
     """N intervals of one run. Column j of `counts` belongs to row j of `blocks`.
 
-    counts       N x B sparse, executions of each block's site in each interval
+    counts       N x B sparse, executions in each interval: of each block's site (native) or of the block itself
     seconds      N, time of each interval in the traced run (tracing included)
     cpu_seconds  of the traced run, whole
     images       path and sha256 of every image with blocks
     unit         what the intervals are equal in: "seconds" (native tracer) or "instructions"
-    executed     all blocks that ran at least once, also those that were too hot to count on
+    executed     all of the own images' native blocks that ran at least once, also those too hot to count on
     written      regular files that the program had open for writing
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
     """
@@ -81,6 +109,7 @@ class Profile:
     installed_sites: int
     install_seconds: float
     written: tuple[str, ...] = ()
+    markers: Markers = field(default_factory=Markers.none, repr=False)
 
     @property
     def intervals(self) -> int:
@@ -91,7 +120,7 @@ class Profile:
         return sp.csr_array(self.counts.multiply(self.blocks.instructions[None, :].astype(np.float64)))
 
     def instructions(self) -> Floats:
-        """Counted instructions per interval, shape (N,): a part of all, since not every block is counted."""
+        """Counted instructions per interval, shape (N,): with the native tracer a part of all."""
         return np.asarray(self.counts @ self.blocks.instructions.astype(np.float64), dtype=np.float64)
 
 
@@ -121,7 +150,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "counts_indptr": profile.counts.indptr,
         "seconds": profile.seconds,
     }
-    for name, table in (("blocks", profile.blocks), ("executed", profile.executed)):
+    for name, table in (("blocks", profile.blocks), ("executed", profile.executed), ("markers", profile.markers)):
         arrays |= {f"{name}_{column}": value for column, value in vars(table).items()}
     partial = None
     try:
@@ -165,6 +194,10 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         BlockTable(**{c: stored[f"{name}_{c}"] for c in ("image", "site", "start", "size", "instructions")})
         for name in ("blocks", "executed")
     ]
+    markers = Markers.none()
+    if "markers_boundary" in stored:
+        markers = Markers(**{c: stored[f"markers_{c}"] for c in ("boundary", "column", "distance")})
+        _check_markers(markers, n, b)
     seconds = stored["seconds"]
     if len(seconds) != n or len(tables[0].site) != b:
         raise ValueError("arrays of different lengths")
@@ -184,4 +217,15 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         installed_sites=header["installed_sites"],
         install_seconds=header["install_seconds"],
         written=tuple(str(p) for p in header["written"]),
+        markers=markers,
     )
+
+
+def _check_markers(markers: Markers, intervals: int, blocks: int) -> None:
+    lengths = {len(values) for values in vars(markers).values()}
+    if len(lengths) > 1:
+        raise ValueError("arrays of different lengths")
+    if lengths != {0} and (
+        markers.column.min() < 0 or markers.column.max() >= blocks or markers.boundary.max() > intervals
+    ):
+        raise ValueError("a marker of no block or boundary")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from probe.manifest import CRIU, Manifest
+from probe.profile import SECONDS
 from probe.running import RunResult
 from probe.trimming import Tradeoff, TrimmedProbe
 from reducer.member_table import FORMAT_VERSION
@@ -32,7 +33,8 @@ def show(path: Path | str) -> dict[str, Any]:
         "executable": manifest.executable,
         "tracer": manifest.tracer,
         "unit": manifest.unit,
-        "interval_seconds": manifest.interval,
+        "interval": manifest.interval,
+        "interval_seconds": manifest.interval if manifest.unit == SECONDS else None,
         "intervals": manifest.intervals,
         "isa": manifest.isa,
         "clock": clock,
@@ -94,6 +96,12 @@ def _seconds(value: float | None) -> str:
     return f"{value:.3f} s" if value >= 1 else f"{value * 1e3:.2f} ms"
 
 
+def _interval(description: dict[str, Any]) -> str:
+    if description["unit"] == SECONDS:
+        return _seconds(description["interval_seconds"])
+    return f"{description['interval'] / 1e6:g} M instructions"
+
+
 def _milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value * 1e3:.2f}"
 
@@ -112,7 +120,7 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
         f"ET_ref          {_seconds(d['et_ref_seconds'])} ({d['clock']} time, median of {len(d['et_ref_runs'])}; "
         f"{_seconds(d['et_plain_environment_seconds'])} in its plain environment)",
         f"size            {_bytes(d['size_bytes'])}, {compared} its raw checkpoints ({_bytes(d['raw_bytes'])})",
-        f"intervals       {d['intervals']} of {_seconds(d['interval_seconds'])}, {len(d['phases'])} phases"
+        f"intervals       {d['intervals']} of {_interval(d)}, {len(d['phases'])} phases"
         f"{' left of ' + str(d['trimmed_from']) if d['trimmed_from'] else ''}, "
         f"{_percent(d['coverage'])} of the time covered",
         f"noise           {d['noise']:.3f} (timing run / plain run); tracing {d['tracing_overhead']:.3f}",

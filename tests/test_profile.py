@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.program import Program
-from probe.profile import BlockTable, Profile, load_profile, save_profile
+from probe.profile import BlockTable, Markers, Profile, load_profile, save_profile
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -28,6 +28,10 @@ def table(rows: list[tuple[int, int, int, int, int]]) -> BlockTable:
     return BlockTable(
         columns[0].astype(np.int32), columns[1], columns[2], columns[3].astype(np.int32), columns[4].astype(np.int32)
     )
+
+
+def markers(rows: list[tuple[int, int, int]]) -> Markers:
+    return Markers(*np.array(sorted(rows), dtype=np.int64).reshape(-1, 3).T)
 
 
 @st.composite
@@ -55,14 +59,17 @@ def profiles(draw: st.DrawFn) -> Profile:
         removed_sites=draw(st.integers(0, 100)),
         installed_sites=draw(st.integers(0, 10**6)),
         install_seconds=draw(SECONDS),
+        markers=markers(
+            draw(st.lists(st.tuples(st.integers(1, n), st.integers(0, max(b - 1, 0)), INT64), max_size=4 * (b > 0)))
+        ),
     )
 
 
 def same(a: Profile, b: Profile) -> bool:
     arrays = [(a.seconds, b.seconds), (a.counts.toarray(), b.counts.toarray())]
-    for one, other in ((a.blocks, b.blocks), (a.executed, b.executed)):
+    for one, other in ((a.blocks, b.blocks), (a.executed, b.executed), (a.markers, b.markers)):
         arrays += [(getattr(one, c), getattr(other, c)) for c in vars(one)]
-    plain = [k for k in vars(a) if k not in ("seconds", "counts", "blocks", "executed")]
+    plain = [k for k in vars(a) if k not in ("seconds", "counts", "blocks", "executed", "markers")]
     return all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in arrays) and all(
         getattr(a, k) == getattr(b, k) for k in plain
     )

@@ -35,9 +35,26 @@ EXPORT_VERSION = 1
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; condor: a folder.")
 @click.option("--arguments", type=click.Path(path_type=Path), help="k8s: what the scheduler sent; - is standard input.")
+@click.option("--simpoint", is_flag=True, help="A profile in SimPoint's format: OUTPUT.bb, .simpoints, .weights.")
+@click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="With --simpoint.")
+@click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="With --simpoint.")
+@click.option("--seed", type=int, default=1, show_default=True, help="With --simpoint.")
 @STORE
-def export(names: tuple[str, ...], form: str, output: Path | None, arguments: Path | None, url: str | None) -> None:
-    """Write predictions for schedulers: of the probes named, or all. Stale ones are left out."""
+def export(
+    names: tuple[str, ...],
+    form: str,
+    output: Path | None,
+    arguments: Path | None,
+    simpoint: bool,
+    max_phases: int,
+    dimensions: int,
+    seed: int,
+    url: str | None,
+) -> None:
+    """Write predictions for schedulers, of the probes named or all; with --simpoint a profile for SimPoint."""
+    if simpoint:
+        _write_points(names, output, max_phases, dimensions, seed)
+        return
     from probe.schedulers.usable import usable, write_whole
     from probe.store.opening import open_store
     from probe.store.reading import find_probe
@@ -59,6 +76,19 @@ def export(names: tuple[str, ...], form: str, output: Path | None, arguments: Pa
         click.echo(text, nl=False)
     else:
         write_whole(output, text)
+
+
+def _write_points(names: Sequence[str], output: Path | None, max_phases: int, dimensions: int, seed: int) -> None:
+    from probe.profile import load_profile
+    from probe.selection import SelectionOptions
+    from probe.simpoint import export as export_points
+
+    if len(names) != 1 or output is None:
+        raise click.UsageError("--simpoint takes one FILE.profile, and -o with the PREFIX of the files")
+    options = SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed)
+    written = export_points(load_profile(Path(names[0])), output, options)
+    files = ", ".join(str(path) for path in written.files)
+    click.echo(f"{files}: {written.intervals} intervals, {written.points} points")
 
 
 def _rows_text(predicted: Sequence[Predicted], form: str) -> str:

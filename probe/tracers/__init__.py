@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from checkpoint.errors import ToolMissing
+from checkpoint.errors import ProbeError
 from checkpoint.program import Program, Streams
-from probe.profile import Profile
-from probe.tracers import native
+from probe.profile import INSTRUCTIONS, SECONDS, Profile
+from probe.tracers import exact, native, pin, valgrind
 
 TRACERS = ("auto", "native", "valgrind", "pin")
+
+
+def unit_of(tracer: str) -> str:
+    """What the intervals of that tracer are equal in, and what their length is given in."""
+    return SECONDS if tracer in ("auto", native.NAME) else INSTRUCTIONS
 
 
 def trace_program(
@@ -22,11 +27,15 @@ def trace_program(
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Profile:
-    """Trace with the tracer of that name; `auto` is the native one. `interval` in seconds, None: its default.
+    """Trace with the tracer of that name; `auto` is the native one. `interval` in its unit, None: its default.
 
-    Raises ToolMissing for the instruction-exact tracers, which this version does not contain.
+    Raises ToolMissing where the tracer is not installed, and what the tracer raises.
     """
     if tracer in ("auto", native.NAME):
         chosen = native.DEFAULT_INTERVAL if interval is None else interval
         return native.trace(program, interval=chosen, streams=streams, cpu=cpu, progress=progress)
-    raise ToolMissing(f"tracer {tracer!r} is not part of this version; use --tracer native")
+    if tracer not in TRACERS:
+        raise ProbeError(f"no tracer {tracer!r}; there are {', '.join(TRACERS)}")
+    instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)
+    trace = valgrind.trace if tracer == valgrind.NAME else pin.trace
+    return trace(program, interval=instructions, streams=streams, cpu=cpu, progress=progress)

@@ -25,10 +25,10 @@ from checkpoint.plain import run_delay
 from checkpoint.program import Program, Streams
 from checkpoint.tracee import Occurrence, Tracee, What
 from probe.exit_status import check_exit
-from probe.profile import BlockTable, Profile
+from probe.profile import SECONDS, BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 
-NAME, UNIT = "native", "seconds"
+NAME = "native"
 DEFAULT_INTERVAL = 0.05
 SHORTEST_INTERVAL = 0.005
 MOST_INTERVALS = 20_000
@@ -253,7 +253,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
     return Profile(
         program=program,
         tracer=NAME,
-        unit=UNIT,
+        unit=SECONDS,
         interval=recording.interval,
         counts=sp.csr_array(matrix[:, counted]),
         seconds=np.array(seconds),

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import counter_page  # noqa: E402
 import emulated  # noqa: E402
+import exact  # noqa: E402
 import extras  # noqa: E402
 import many_nodes  # noqa: E402
 import report  # noqa: E402
@@ -78,9 +79,9 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["nodes", "many", "link", "decisions"],
+        choices=["nodes", "many", "link", "decisions", "exact"],
         help="nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s; "
-        "decisions: store, model and Slurm's hook",
+        "decisions: store, model and Slurm's hook; exact: the instruction-exact tracers",
     )
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
@@ -124,6 +125,15 @@ def main() -> None:
         HERE.mkdir(parents=True, exist_ok=True)
         save(many_nodes.run(arguments.rounds, say))
         print(report.many(load("many-nodes")))
+        return
+    if arguments.what == "exact":
+        benchmarks = chosen(arguments.programs, arguments.quick)
+        if not arguments.report:
+            make_inputs(HERE / "data")
+            for record in exact.run(benchmarks, HERE, arguments.patience, arguments.repeat):
+                say(f"bench: {record['name']}")
+                save(record)
+        print(exact.report([b.name for b in benchmarks], load))
         return
     if not arguments.report:
         run(arguments)

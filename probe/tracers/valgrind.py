@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Valgrind tracer: every instruction counted, several times slower than the program itself.
+
+The tool in `pintools/valgrind` is built at first use against the Valgrind that is installed, and once more when that
+changes. It runs as a program of its own; what it recorded becomes a profile in `probe.tracers.exact`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from iced_x86 import Code, Decoder
+
+from checkpoint.errors import ProgramUnsupported, ToolMissing
+from checkpoint.mapped import FOREIGN_PREFIXES
+from checkpoint.native import built
+from checkpoint.plain import PlainRun, run_plain
+from checkpoint.program import Program, Streams
+from probe.exit_status import check_exit
+from probe.profile import Profile
+from probe.tracers.exact import (
+    DEFAULT_INTERVAL,
+    MOST_INTERVALS,
+    SLACK,
+    TEMPORARY,
+    client_command,
+    refuse_others,
+    refuse_unwritten,
+    trace_with,
+)
+from probe.tracers.stream import Recorded, read_stream
+
+NAME = "valgrind"
+
+_SOURCES = Path(__file__).parents[2] / "pintools"
+_PLATFORM = "amd64-linux"
+_OPTIONS = (
+    "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-fno-stack-protector", "-fno-strict-aliasing",
+    "-fno-pie", "-no-pie", "-DVGA_amd64=1", "-DVGO_linux=1", "-DVGP_amd64_linux=1", "-DVGPV_amd64_linux_vanilla=1",
+    f"-I{_SOURCES / 'collector'}",
+    # A Valgrind tool has no C library, and lies where no program's own code does.
+    "-static", "-nodefaultlibs", "-nostartfiles", "-u", "_start", "-Wl,--build-id=none",
+    "-Wl,-Ttext-segment=0x58000000",
+)  # fmt: skip
+_ARCHIVES = (f"libcoregrind-{_PLATFORM}.a", f"libvex-{_PLATFORM}.a", f"libgcc-sup-{_PLATFORM}.a")
+_PRELOADED = f"vgpreload_core-{_PLATFORM}.so"
+_VERSION_SECONDS = 30
+_INSTRUCTION_BYTES = 15
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An installed Valgrind: its command, version, headers, archives to link with, and the files a tool needs."""
+
+    command: str
+    version: str
+    headers: Path
+    archives: tuple[Path, ...]
+    support: Path
+
+
+def find_valgrind() -> Installation:
+    """The Valgrind that `PATH` names. Raises ToolMissing where it, or the parts to build tools with, are missing."""
+    command = shutil.which("valgrind")
+    if command is None:
+        raise ToolMissing("valgrind is not installed: install the package valgrind, or run `probe doctor --fix`")
+    try:
+        done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolMissing(f"{command} does not run: {error}") from error
+    version = re.search(r"valgrind-(\S+)", done.stdout)
+    if done.returncode or not version:
+        raise ToolMissing(f"{command} does not run: {(done.stderr or done.stdout).strip()[:300]}")
+    prefix = Path(command).resolve().parents[1]
+    folders = [prefix / part / "valgrind" for part in ("lib/x86_64-linux-gnu", "libexec", "lib", "lib64")]
+    headers, archives = prefix / "include" / "valgrind", _holding(folders, _ARCHIVES)
+    support = _holding(folders, (_PRELOADED, "default.supp"))
+    if archives is None or support is None or not (headers / "pub_tool_basics.h").is_file():
+        raise ToolMissing(
+            f"Valgrind {version[1]} ({command}) comes without what its tools are built with (pub_tool_basics.h, "
+            f"{', '.join(_ARCHIVES)}): install the distribution's own package valgrind (valgrind-devel)"
+        )
+    return Installation(command, version[1], headers, tuple(archives / name for name in _ARCHIVES), support)
+
+
+def _holding(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
+    return next((f for f in folders if all((f / name).is_file() for name in names)), None)
+
+
+def build_tool(installation: Installation) -> Path:
+    """The tool, built against this Valgrind: its archives are part of the version kept. Raises ToolMissing."""
+    collector = _SOURCES / "collector"
+    sources = [_SOURCES / NAME / "probe_tool.c", *sorted(collector.glob("*.[ch]")), *installation.archives]
+    try:
+        return built("valgrind-tool", sources, (*_OPTIONS, "-isystem", str(installation.headers)), libraries=("-lgcc",))
+    except OSError as error:
+        raise ToolMissing(f"the Valgrind tool cannot be built: {error}") from error
+
+
+def trace(
+    program: Program,
+    *,
+    interval: int = DEFAULT_INTERVAL,
+    streams: Streams,
+    cpu: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Profile:
+    """Run `program` once under Valgrind and return its profile. `interval` in instructions.
+
+    Raises ToolMissing, ProgramUnsupported (threads, children, 32-bit code), ProgramFailed, ProgramTooShort,
+    StorageError (disk full). `progress` is called now and then with the seconds traced so far.
+    """
+    return trace_with(record, program, tracer=NAME, interval=interval, streams=streams, cpu=cpu, progress=progress)
+
+
+def record(
+    program: Program,
+    *,
+    interval: int,
+    streams: Streams,
+    cpu: int | None = None,
+    look: Callable[[int], None] | None = None,
+) -> tuple[Recorded, PlainRun]:
+    """Run `program` once under Valgrind: what the tool recorded, and what the run took. Raises as `trace` does."""
+    installation = find_valgrind()
+    tool = build_tool(installation)
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=streams.stdout.parent) as made:
+        folder = Path(made)
+        for path in (installation.support / _PRELOADED, installation.support / "default.supp"):
+            (folder / path.name).symlink_to(path)
+        (folder / f"probe-{_PLATFORM}").symlink_to(tool)
+        stream, log = folder / "stream", folder / "log"
+        options = [
+            "--command-line-only=yes", "--tool=probe", f"--log-file={log}", "--vgdb=no", "--trace-children=yes",
+            f"--stream={stream}", f"--interval={interval}", f"--slack={round(interval * SLACK)}",
+            f"--most-intervals={MOST_INTERVALS}", f"--foreign={','.join(FOREIGN_PREFIXES)}", "--",
+        ]  # fmt: skip
+        under = replace(program, executable=installation.command, argv=("valgrind", *options, *client_command(program)))
+        environment = {**program.environment(), "VALGRIND_LIB": str(folder)}
+        run = run_plain(under, streams, environment=environment, cpu=cpu, look=look)
+        said = log.read_text(errors="replace") if log.exists() else ""
+        _check_log(program, installation, said, streams)
+        recorded = read_stream(stream) if stream.exists() else None
+    return _whole(program, installation, recorded, run.status, said, streams), run
+
+
+def _check_log(program: Program, installation: Installation, said: str, streams: Streams) -> None:
+    """Raise what Valgrind and the tool say of themselves, rather than what the program made of it."""
+    if unknown := re.search(r"unhandled instruction bytes: ((?:0x[0-9A-F]+ ?)+)", said):
+        code = bytes(int(byte, 16) for byte in unknown[1].split())
+        raise ToolMissing(
+            f"{program.argv[0]}: Valgrind {installation.version} does not know the instruction {_named(code)} that it "
+            "uses; trace with --tracer native, or compile the program without it"
+        )
+    if "for platform 'x86-linux'" in streams.stderr.read_text(errors="replace"):
+        raise ProgramUnsupported(f"{program.argv[0]}: goes on as a 32-bit program; only x86-64 programs can be probed")
+
+
+def _named(code: bytes) -> str:
+    """An instruction in words and bytes."""
+    instruction = Decoder(64, code[:_INSTRUCTION_BYTES]).decode()
+    if instruction.code == Code.INVALID:
+        return f"`{code.hex(' ')}`"
+    return f"`{instruction}` ({code[: instruction.len].hex(' ')})"
+
+
+def _whole(
+    program: Program, installation: Installation, recorded: Recorded | None, status: int, said: str, streams: Streams
+) -> Recorded:
+    """What was recorded, if the run came to its end."""
+    refuse_unwritten(recorded, status, streams)
+    if recorded is not None:
+        refuse_others(program, recorded.ending)
+    check_exit(program, status, streams)
+    if recorded is None or recorded.ending is None:
+        last = " | ".join(line.partition("== ")[2] for line in said.splitlines()[-4:])
+        raise ToolMissing(
+            f"{program.argv[0]}: Valgrind {installation.version} left no whole trace; it said: {last[-400:]}"
+        )
+    return recorded
