@@ -18,11 +18,11 @@ from typing import Any
 
 from disturbance import wait_until_quiet, watched
 from measure import environment, probe_command
-from probe.measuring import away_from, measuring_cpu
 from programs import Benchmark, resolved
 
 from checkpoint.plain import run_plain
 from checkpoint.program import Program, Streams, resolve_program
+from probe.node.measuring import away_from, measuring_cpu
 from probe.tracers import valgrind
 
 ROOT = Path(__file__).parents[2]
