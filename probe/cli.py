@@ -19,6 +19,7 @@ from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
 from probe.commands import COMMANDS
+from probe.commands.slurm import run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
@@ -238,6 +239,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
 )
 @click.option("--touch-in-order", is_flag=True, help="First touch a phase's pages in recorded order (direct restorer).")
 @candidate_options
+@slurm_options
 @_JSON
 @_QUIET
 def run(
@@ -256,6 +258,10 @@ def run(
     if nodes.named:
         orders = nodes.orders(repeat, restorer, only_recorded_calls, touch_in_order)
         run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
+        return
+    options = [f"--repeat={repeat}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
+    options += ["--touch-in-order"] * touch_in_order + [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
+    if run_as_jobs(probe_file, options, as_json):
         return
     result = running.run(
         probe_file,

@@ -23,22 +23,13 @@ from probe.parameters import Size
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_OPTIONS = (
-    click.option(
-        "--on", multiple=True, metavar="[USER@]NODE[:PORT]", help="Run it on this node, over SSH. Repeatable."
-    ),
+_SSH_OPTIONS = (
+    click.option("--on", multiple=True, metavar="[USER@]NODE[:PORT]", help="A node to reach over SSH. Repeatable."),
     click.option(
         "--hosts",
         type=click.Path(path_type=Path, readable=False),
-        help="File with a node on each line; several, with commas between them, are declared identical (--split).",
+        help="File with a node on each line; several, with commas between them, are declared identical.",
     ),
-    click.option(
-        "--split",
-        multiple=True,
-        metavar="NODE,NODE...",
-        help="Nodes declared identical: each runs some of the phases. Repeatable.",
-    ),
-    click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Candidates at a time."),
     click.option("--accept-new-host-key", is_flag=True, help="Trust host keys never seen before, and remember them."),
     click.option("--identity", type=click.Path(path_type=Path, readable=False), help="Private key to log in with."),
     click.option(
@@ -49,6 +40,15 @@ _OPTIONS = (
     click.option(
         "--known-hosts", type=click.Path(path_type=Path, readable=False), help="Instead of ~/.ssh/known_hosts."
     ),
+)
+_RUN_OPTIONS = (
+    click.option(
+        "--split",
+        multiple=True,
+        metavar="NODE,NODE...",
+        help="Nodes declared identical: each runs some of the phases. Repeatable.",
+    ),
+    click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Candidates at a time."),
     click.option(
         "--cache-dir", default="", metavar="PATH", help="Folder on the nodes.  [default: ~/.cache/probe-node]"
     ),
@@ -65,25 +65,55 @@ _OPTIONS = (
 )
 
 
-def candidate_options(command: _Command) -> _Command:
-    """Add the options to a command; it gets them as keywords, for CandidateOptions."""
-    for option in reversed(_OPTIONS):
+def ssh_options(command: _Command) -> _Command:
+    """Add the options that name nodes and say how to reach them; the command gets them as keywords, for SshChoice."""
+    for option in reversed(_SSH_OPTIONS):
         command = option(command)
     return command
 
 
+def candidate_options(command: _Command) -> _Command:
+    """Add all options to a command; it gets them as keywords, for CandidateOptions."""
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return ssh_options(command)
+
+
 @dataclass(frozen=True)
-class CandidateOptions:
-    """The options as given."""
+class SshChoice:
+    """Which nodes, and how to reach them, as given on the command line."""
 
     on: Sequence[str]
     hosts: Path | None
-    split: Sequence[str]
-    jobs: int
     accept_new_host_key: bool
     identity: Path | None
     ssh_config: Path | None
     known_hosts: Path | None
+
+    def groups(self) -> list[tuple[Address, ...]]:
+        """One node, or several declared identical, each. ProbeError where that is nonsense, or there is none."""
+        found: list[tuple[Address, ...]] = [(parse_address(text),) for text in self.on]
+        if self.hosts is not None:
+            found += read_hosts(self.hosts)
+        if not found:
+            raise ProbeError(f"{self.hosts}: names no node" if self.hosts else "no node is named; give --on or --hosts")
+        return found
+
+    def ssh(self) -> SshOptions:
+        return SshOptions(
+            config=self.ssh_config,
+            known_hosts=self.known_hosts,
+            accept_new_host_key=self.accept_new_host_key,
+            identity=self.identity,
+        )
+
+
+@dataclass(frozen=True)
+class CandidateOptions(SshChoice):
+    """The options of `probe run` for other nodes, as given."""
+
+    split: Sequence[str]
+    jobs: int
     cache_dir: str
     cache_size: int
     wait: float
@@ -94,22 +124,9 @@ class CandidateOptions:
         return bool(self.on or self.hosts or self.split)
 
     def candidates(self) -> list[tuple[Address, ...]]:
-        """What to run on: one node, or several declared identical, for each row. ProbeError where that is nonsense."""
-        found: list[tuple[Address, ...]] = [(parse_address(text),) for text in self.on]
-        found += [parse_candidate(text) for text in self.split]
-        if self.hosts is not None:
-            found += read_hosts(self.hosts)
-        if not found:
-            raise ProbeError(f"{self.hosts}: names no node")
-        return found
-
-    def ssh(self) -> SshOptions:
-        return SshOptions(
-            config=self.ssh_config,
-            known_hosts=self.known_hosts,
-            accept_new_host_key=self.accept_new_host_key,
-            identity=self.identity,
-        )
+        """What to run on, one for each row. ProbeError where that is nonsense."""
+        split = [parse_candidate(text) for text in self.split]
+        return split + (self.groups() if self.on or self.hosts else [])
 
     def orders(self, repeats: int, restorer: str, only_recorded_calls: bool, touch_in_order: bool) -> Orders:
         return Orders(

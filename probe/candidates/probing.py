@@ -272,6 +272,8 @@ class _Candidate:
 def _named(error: ProbeError, address: Address) -> ProbeError:
     """The same error with the node's name in front."""
     text = str(error)
+    if isinstance(error, NodeMisbehaved):
+        text += "; no agent of ours says that: is the node what it seems?"
     return error if text.startswith(address.text) else type(error)(f"{address.text}: {text}")
 
 

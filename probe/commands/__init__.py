@@ -2,7 +2,9 @@
 """Commands around predictions: each module holds one topic, and imports what it needs when it is called."""
 
 from probe.commands.export import export
+from probe.commands.net import net
 from probe.commands.rank import rank
+from probe.commands.slurm import slurm
 from probe.commands.store import compare, history, store
 
-COMMANDS = (store, history, compare, rank, export)
+COMMANDS = (store, history, compare, rank, net, export, slurm)

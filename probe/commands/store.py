@@ -78,6 +78,10 @@ def _results(path: Path) -> tuple[list[Mapping[str, Any]], float]:
         raise StorageError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise ProbeError(f"{path}: not JSON ({error}); give the file that `probe run --json` printed") from error
+    if isinstance(value, dict) and isinstance(value.get("candidates"), list):
+        # What `--on` printed: candidates without a prediction have nothing to store.
+        value = [one.get("result") for one in value["candidates"] if isinstance(one, dict)]
+        value = [result for result in value if result is not None]
     return value if isinstance(value, list) else [value], written
 
 

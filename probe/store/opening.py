@@ -35,6 +35,7 @@ DEFAULT_PATIENCE = 60.0
 
 _LOCAL_FILE_SYSTEMS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 _POLL = 0.01
+_CACHE_KIB = 64 << 10
 _WRITES = "probe_writes"
 
 
@@ -234,6 +235,7 @@ def _set_up_sqlite(engine: sa.Engine, path: Path | None) -> None:
             if cursor.execute("PRAGMA journal_mode").fetchone()[0] != mode and os.access(path, os.W_OK):
                 cursor.execute(f"PRAGMA journal_mode = {mode}")
             cursor.execute("PRAGMA synchronous = FULL")
+            cursor.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         cursor.close()
 
     @sa.event.listens_for(engine, "begin")

@@ -208,6 +208,7 @@ def _prediction(row: Any) -> StoredPrediction:
     return StoredPrediction(
         id=row.id,
         probe=row.probe_name,
+        probe_id=row.probe,
         node=row.node_name,
         made_at=row.made_at,
         seconds=row.seconds,

@@ -57,6 +57,7 @@ class StoredPrediction:
 
     id: int
     probe: str
+    probe_id: int
     node: str
     made_at: float
     seconds: float
@@ -76,6 +77,8 @@ class StoredPrediction:
     def to_json(self) -> dict[str, Any]:
         """As in docs/store.md."""
         value = {**asdict(self), "made_at": iso(self.made_at)}
+        # A number of this database alone; outside, a probe is its name or key.
+        del value["probe_id"]
         return {**value, "phases": list(self.phases), "warnings": list(self.warnings)}
 
 

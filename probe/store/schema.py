@@ -103,7 +103,8 @@ newest = sa.Table(
     sa.Column("low", sa.Float, nullable=False),
     sa.Column("high", sa.Float, nullable=False),
     sa.Column("state", _KEY, nullable=False),
-    sa.Index("newest_by_seconds", "probe", "seconds"),
+    # All nodes of a probe lie together in the file: one read for a rank, one place to write for an import.
+    sqlite_with_rowid=False,
 )
 """One row per probe and node, kept by every import: ranking must not read all that was ever predicted."""
 

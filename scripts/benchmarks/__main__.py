@@ -78,8 +78,9 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["nodes", "many", "link"],
-        help="nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s",
+        choices=["nodes", "many", "link", "decisions"],
+        help="nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s; "
+        "decisions: store, model and Slurm's hook",
     )
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
@@ -94,6 +95,19 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.packages:
         print("\n".join(sorted({b.package for b in (QUICKSTART, *PACKAGED)})))
+        return
+    if arguments.what == "decisions":
+        # What it needs is installed for it alone: `scripts/bench decisions`.
+        import decisions
+
+        found = {
+            "store": decisions.store(HERE, 100_000 if arguments.quick else 1_000_000),
+            "model": decisions.model(),
+            "hook": decisions.hook(HERE),
+        }
+        for name, record in found.items():
+            save({"name": f"decisions-{name}", **record})
+        print(decisions.report(found))
         return
     if arguments.what == "nodes":
         names = arguments.programs.split(",") if arguments.programs else [b.name for b in EVERYTHING]

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe slurm`, and what `probe run --slurm` does."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from checkpoint.errors import SlurmError
+from probe.commands.rows import STORE, TABLE, print_rows, seconds
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_MARGIN = click.option(
+    "--margin",
+    type=click.FloatRange(1, 100),
+    default=1.2,
+    show_default=True,
+    help="Time limits: the interval's upper end times this.",
+)
+
+
+@click.group()
+def slurm() -> None:
+    """Use predictions in Slurm."""
+
+
+@slurm.command()
+@click.option("--client", is_flag=True, help="Not job_submit.lua, but cli_filter.lua, which sbatch runs.")
+@click.option("--conf", type=click.Path(path_type=Path), help="Folder of slurm.conf. [default: by SLURM_CONF]")
+@click.option("--table", type=click.Path(path_type=Path), help="Table to read. [default: beside slurm.conf]")
+@click.option(
+    "--max-age", type=click.IntRange(1, 3650), default=14, show_default=True, help="Days after which it is ignored."
+)
+def install(client: bool, conf: Path | None, table: Path | None, max_age: int) -> None:
+    """Write the hook that gives jobs time limits and preferences, beside slurm.conf."""
+    from probe.slurm.facts import conf_folder
+    from probe.slurm.installing import install as install_hook
+    from probe.slurm.table import TABLE_NAME
+
+    folder = (conf or conf_folder()).absolute()
+    done = install_hook(folder, (table or folder / TABLE_NAME).absolute(), client=client, max_age_days=max_age)
+    for path in (done.hook, done.script):
+        if path is not None:
+            click.echo(f"written: {path}")
+    click.echo("to do: " + "\n       ".join(done.advice))
+
+
+@slurm.command("export")
+@click.argument("names", metavar="[PROBE]...", nargs=-1)
+@click.option("--table", type=click.Path(path_type=Path), help="Table to write. [default: beside slurm.conf]")
+@click.option("--commands", is_flag=True, help="Also know jobs by their one command.")
+@_MARGIN
+@STORE
+def export_table(names: tuple[str, ...], table: Path | None, commands: bool, margin: float, url: str | None) -> None:
+    """Write the table that the hook reads: of the probes named, or all."""
+    from probe.schedulers.usable import usable, write_whole
+    from probe.slurm.facts import conf_folder, refresh, slurm_facts
+    from probe.slurm.table import TABLE_NAME, advise, table_text
+    from probe.store.opening import open_store
+    from probe.store.reading import find_probe
+
+    facts = slurm_facts()
+    with open_store(url, create=False) as opened:
+        for stale in refresh(opened, facts.nodes):
+            click.echo(f"probe: {stale} has another kernel now: its predictions are stale", err=True)
+        predicted = usable(opened, [find_probe(opened, name) for name in names])
+    advice = advise(predicted, facts, margin=margin, commands=commands)
+    text, left_out = table_text(advice, facts.default_partition, time.time())
+    path = (table or conf_folder() / TABLE_NAME).absolute()
+    write_whole(path, text)
+    for item in advice:
+        for partition, missing in item.missing.items():
+            nodes = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            click.echo(f"probe: {item.keys[0][2:]}: no time limit in {partition}: no prediction for {nodes}", err=True)
+    for key in left_out:
+        click.echo(f"probe: left out, too long for the table: {key[2:][:60]}...", err=True)
+    click.echo(f"{path}: {len(advice)} probes")
+
+
+@slurm.command(context_settings={"ignore_unknown_options": True})
+@click.option("--probe", "probe_name", required=True, help="The probe of what the job runs.")
+@click.option("--by-node", is_flag=True, help="Choose among nodes, not features.")
+@click.option("--dry-run", is_flag=True, help="Show the choices and submit nothing.")
+@_MARGIN
+@STORE
+@click.argument("arguments", metavar="-- SBATCH-ARGUMENT...", nargs=-1, type=click.UNPROCESSED)
+def submit(
+    probe_name: str, by_node: bool, dry_run: bool, margin: float, url: str | None, arguments: tuple[str, ...]
+) -> None:
+    """Submit with sbatch to where the job will end soonest, queue included."""
+    from probe.schedulers.usable import usable
+    from probe.slurm.facts import refresh, slurm_facts
+    from probe.slurm.sbatch import read_call
+    from probe.slurm.submitting import choices, with_starts
+    from probe.slurm.submitting import submit as submit_choice
+    from probe.store.opening import open_store
+    from probe.store.reading import find_probe
+
+    wanted = read_call(arguments, None if sys.stdin.isatty() else sys.stdin.read())
+    facts = slurm_facts()
+    with open_store(url, create=False) as opened:
+        refresh(opened, facts.nodes)
+        (predicted,) = usable(opened, [find_probe(opened, probe_name)])
+    found = with_starts(choices(predicted, facts, wanted.asked, by_node=by_node, margin=margin), wanted)
+    now = time.time()
+    columns = {
+        "nodes": lambda c: c["name"],
+        "starts in": lambda c: "-" if c["starts"] is None else f"{c['starts'] - now:.0f} s",
+        "runs": lambda c: seconds(c["seconds"]),
+        "limit": lambda c: f"{c['minutes']} min" if "time" not in wanted.asked else "yours",
+        "": lambda c: c["reason"],
+    }
+    if dry_run:
+        print_rows([vars(choice) for choice in found], TABLE, "choices", columns)
+        return
+    best = found[0]
+    click.echo(
+        f"probe: {best.name}: starts in {(best.starts or now) - now:.0f} s, runs {seconds(best.seconds)} "
+        f"(prediction {best.prediction}); {len(found) - 1} other choices end later",
+        err=True,
+    )
+    click.echo(submit_choice(best, predicted.probe.name, wanted), nl=False)
+
+
+@slurm.command()
+@click.option("--since", metavar="TIME", help="Jobs from then on, as sacct takes it. [default: today]")
+@click.option("--completion-log", is_flag=True, help="Read the job completion log: for sites without accounting.")
+@click.option("--by-name", is_flag=True, help="Jobs called like a probe are runs of its program, too.")
+@STORE
+def observe(since: str | None, completion_log: bool, by_name: bool, url: str | None) -> None:
+    """Read how long finished jobs took, from sacct into the store."""
+    from probe.slurm.accounting import read_jobs
+    from probe.store.opening import open_store
+
+    with open_store(url, create=False) as opened:
+        done = read_jobs(opened, since=since, completion_log=completion_log, by_name=by_name)
+        click.echo(f"{opened.name}: {done.stored} run times stored, {done.known} were there already")
+    for reason, count in sorted(done.skipped.items()):
+        click.echo(f"{count} jobs {reason}")
+
+
+# -- probe run --slurm
+
+_ASKED = "probe.commands.slurm"
+
+
+def _remember(context: click.Context, option: click.Parameter, value: object) -> object:
+    context.meta[f"{_ASKED}.{option.name}"] = value
+    return value
+
+
+_HIDDEN: Final[dict[str, Any]] = {"expose_value": False, "callback": _remember}
+"""These options do not become parameters of `run`: it knows nothing of Slurm."""
+
+_RUN_OPTIONS = (
+    click.option("--slurm", is_flag=True, **_HIDDEN, help="Run it on nodes, in Slurm jobs."),
+    click.option("--partition", **_HIDDEN, help="With --slurm: on the nodes of this one."),
+    click.option(
+        "--per-node-type",
+        is_flag=True,
+        expose_value=False,
+        callback=_remember,
+        help="With --slurm: on one of each kind.",
+    ),
+)
+
+
+def slurm_options(command: Command) -> Command:
+    """Give `probe run` the options that `run_as_jobs` reads."""
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
+def run_as_jobs(path: Path, options: Sequence[str], as_json: bool) -> bool:
+    """Whether the user asked for Slurm; then the probe at `path` has run there, and its results are stored and printed.
+
+    options: further ones for `probe run` on each node.
+    """
+    meta = click.get_current_context().meta
+    partition, per_kind = (meta.get(f"{_ASKED}.{name}") for name in ("partition", "per_node_type"))
+    if not meta.get(f"{_ASKED}.slurm"):
+        if partition or per_kind:
+            raise click.UsageError("--partition and --per-node-type go with --slurm")
+        return False
+    from probe.showing import show
+    from probe.slurm.engine import run_on_slurm, store_run
+    from probe.store.opening import open_store
+
+    show(path)
+    with open_store() as opened:
+        made_at = time.time()
+        run = run_on_slurm(path, options, partition=partition, per_kind=bool(per_kind))
+        stored = store_run(opened, run, path, made_at)
+        if not as_json:
+            click.echo(f"{opened.name}: {len(stored.stored)} predictions stored")
+    rows = [{"node": node, **result["prediction"]} for node, result in run.results.items()]
+    if as_json:
+        click.echo(json.dumps(run.to_json(), indent=2))
+    else:
+        columns = {
+            "node": lambda r: r["node"],
+            "predicted": lambda r: seconds(r["seconds"]),
+            "interval": lambda r: f"{seconds(r['low'])} to {seconds(r['high'])}",
+        }
+        print_rows(sorted(rows, key=lambda r: r["seconds"]), TABLE, "nodes", columns)
+    for node, reason in run.failures.items():
+        click.echo(f"probe: {node}: {reason}", err=True)
+    if not run.results:
+        raise SlurmError(f"no node gave a result: {next(iter(run.failures.values()))}")
+    return True

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slurm: predictions in its submissions, and probes as its jobs (docs/slurm.md)."""
