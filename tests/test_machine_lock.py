@@ -153,7 +153,7 @@ def test_two_probers_measure_one_after_the_other(tmp_path: Path, small: SmallPro
         def probe_with(name: str, candidate: list[Address], repeats: int) -> None:
             (found[name],) = probed(made, small.path, candidate, repeats=repeats, watcher=lambda _: watchers[name])
 
-        threads = [threading.Thread(target=probe_with, args=("first", guest(first), 20))]
+        threads = [threading.Thread(target=probe_with, args=("first", guest(first), 8))]
         threads[0].start()
         assert held.wait(60)
         refused = command(
