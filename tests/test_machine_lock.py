@@ -20,6 +20,7 @@ from small_probe import ROOT, SmallProbe, small_probe
 from sshd import machine
 
 from checkpoint.errors import NodeBusy
+from probe.candidates.addresses import Address
 from probe.candidates.probing import CandidateResult
 from probe.node import machine_lock
 from probe.node.machine_lock import measuring_alone
@@ -129,30 +130,44 @@ def test_two_probers_measure_one_after_the_other(tmp_path: Path, small: SmallPro
     with machine(tmp_path / "machine") as made:
         # Two servers, two users: still one node.
         first, second = made.serve(), made.serve()
-        busy, found = threading.Event(), {}
-        watchers = {
-            "first": Listening(lambda kind, _: busy.set() if kind == "measured" else None),
-            "second": Listening(),
-        }
+        held, waiting = threading.Event(), threading.Event()
+        found: dict[str, CandidateResult] = {}
 
-        def probe_with(name: str, candidate: object, repeats: int) -> None:
-            found[name] = probed(made, small.path, candidate, repeats=repeats, watcher=lambda _: watchers[name])  # type: ignore[arg-type]
+        def signal_first(name: str) -> None:
+            lines = made.users_processes().items()
+            made.run(
+                ["kill", name, *(str(pid) for pid, line in lines if line.endswith("/home/guest/.cache/probe-node"))]
+            )
 
-        threads = [threading.Thread(target=probe_with, args=("first", guest(first), 10))]
+        def hold(kind: str, _: object) -> None:
+            if kind == "measured" and not held.is_set():
+                signal_first("-STOP")
+                held.set()
+
+        def note(kind: str, value: object) -> None:
+            if kind == "say" and str(value).startswith("waiting for another measurement: process "):
+                waiting.set()
+
+        watchers = {"first": Listening(hold), "second": Listening(note)}
+
+        def probe_with(name: str, candidate: list[Address], repeats: int) -> None:
+            (found[name],) = probed(made, small.path, candidate, repeats=repeats, watcher=lambda _: watchers[name])
+
+        threads = [threading.Thread(target=probe_with, args=("first", guest(first), 8))]
         threads[0].start()
-        assert busy.wait(60)
+        assert held.wait(60)
         refused = command(
             made, small.path, "--on", f"root@127.0.0.1:{second.port}", "--wait", "0", "-q", status=NodeBusy.exit_code
         )
         assert "another measurement is running here (process " in refused.stderr and "of user 12345" in refused.stderr
         threads.append(threading.Thread(target=probe_with, args=("second", root(second), 1)))
         threads[1].start()
+        assert waiting.wait(60)
+        signal_first("-CONT")
         for thread in threads:
             thread.join()
-        results: list[CandidateResult] = [found[name][0] for name in ("first", "second")]
-        for result in results:
+        for result in found.values():
             assert result.result is not None, result.error
-        waited = [said for said in watchers["second"].said if "waiting for another measurement: process" in said]
-        assert len(waited) == 1 and "of user 12345" in waited[0]
+        assert len(found) == 2 and sum("waiting" in said for said in watchers["second"].said) == 1
         assert not any("waiting" in said for said in watchers["first"].said)
         assert_nothing_left(made)
