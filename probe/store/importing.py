@@ -18,7 +18,7 @@ from checkpoint.errors import ProbeError
 from probe.manifest import Manifest
 from probe.running import RESULT_VERSION
 from probe.store.opening import Store
-from probe.store.records import checksum, node_state
+from probe.store.records import digest, node_state, probe_key
 from probe.store.schema import FEW, newest, nodes, predictions, probes
 from reducer.unpack import open_probe
 
@@ -127,9 +127,12 @@ def _check(
             "features": sorted(map(str, here.get("features", ()))),
         }
         state = node_state(kept_node["cpu"], kept_node["kernel"])
+        key = probe_key(tuple(program), inputs)
         phases = json.dumps([{key: phase.get(key) for key in _PHASE_KEYS} for phase in result["phases"]])
         row: dict[str, Any] = {
-            "digest": checksum(kept_node["name"], identity, said, result["clock"], phases),
+            "digest": digest(
+                "\0".join((kept_node["name"], key, repr((seconds, low, high)), str(result["clock"]), phases))
+            ),
             "made_at": made_at,
             "seconds": seconds,
             "low": low,
@@ -152,7 +155,7 @@ def _check(
             f"a prediction of {seconds:g} s with the interval {low:g} to {high:g} s on {kept_node['name']} is none; "
             "run the probe again"
         )
-    return _Result(row["digest"], checksum(program, inputs), identity, {**kept_node, "state": state}, row)
+    return _Result(row["digest"], key, identity, {**kept_node, "state": state}, row)
 
 
 def _known_digests(connection: sa.Connection, digests: Sequence[str]) -> set[str]:

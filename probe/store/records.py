@@ -129,16 +129,21 @@ class Observed:
         return {**asdict(self), "observed_at": iso(self.observed_at), "ratio": self.ratio, "held": self.held}
 
 
-def checksum(*parts: object) -> str:
-    """128 bits of SHA-256 of the parts as JSON, as 32 hexadecimal digits."""
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+def digest(text: str) -> str:
+    """128 bits of the SHA-256, as 32 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@functools.lru_cache(maxsize=4096)
+def probe_key(program: tuple[str, ...], inputs: str) -> str:
+    """What makes a probe one: the command line, and the checksum of its input."""
+    return digest(json.dumps([program, inputs]))
 
 
 @functools.lru_cache(maxsize=4096)
 def node_state(cpu: str, kernel: str) -> str:
     """Checksum of what a prediction depends on: when the node's changes, the prediction is stale."""
-    return checksum(cpu, kernel)
+    return digest(json.dumps([cpu, kernel]))
 
 
 def iso(seconds: float) -> str:
