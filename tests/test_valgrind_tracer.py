@@ -125,11 +125,14 @@ def test_a_repeated_string_instruction_is_one(tmp_path: Path) -> None:
 
 
 def test_a_lone_string_instruction_counts_each_time_it_is_jumped_to(tmp_path: Path) -> None:
-    body = " mov $100, %edx\nturn:\n lea buffer(%rip), %rdi\n mov $9, %ecx\n jmp lone\n nop\nlone:\n rep stosb\n"
+    body = " mov $3000, %edx\nturn:\n lea buffer(%rip), %rdi\n mov $9, %ecx\n jmp lone\n nop\nlone:\n rep stosb\n"
     path = assembled(tmp_path, "lone", f"{body} dec %edx\n jnz turn")
-    run_of = traced(path)
-    assert run_of.executions(path, symbols(path)["lone"]) == 100
-    assert int(run_of.recorded.lengths.sum()) == 1 + 100 * 6 + 3
+    run_of = traced(path, interval=1000)
+    assert run_of.executions(path, symbols(path)["lone"]) == 3000
+    lengths = run_of.recorded.lengths
+    assert int(lengths.sum()) == 1 + 3000 * 6 + 3
+    late = np.cumsum(lengths)[:-1] - 1000 * np.arange(1, len(lengths))
+    assert (late >= 0).all() and (late < 5).all(), "turns in a window moved the boundary behind it"
 
 
 @pytest.mark.parametrize(
