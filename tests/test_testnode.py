@@ -23,13 +23,16 @@ NODE = ROOT / "scripts" / "testnode"
 FILES = ROOT / "build" / "testnode"
 ADDRESS = "127.0.0.1:22622"
 MINUTES = 15
+FRONT_BYTES = 100_000
+"""More than what says what is in the probe; all else is there already the second time."""
+
 CLOSE = 0.1
 """Relative error that a probe of one second's work may have there: its intervals are few."""
 
 pytestmark = pytest.mark.slow
 
 
-def testnode(*arguments: str, user: str = "guest") -> str:
+def emulator(*arguments: str, user: str = "guest") -> str:
     # Time there goes by instructions, so that other work here does not show.
     environment = {**os.environ, "CLOCK": "instructions", "LOGIN": user}
     done = subprocess.run(
@@ -43,9 +46,9 @@ def testnode(*arguments: str, user: str = "guest") -> str:
 @pytest.fixture(scope="module", autouse=True)
 def node() -> Iterator[None]:
     """Booted once for all tests here; made first where it is not there yet."""
-    testnode("start")
+    emulator("start")
     yield
-    testnode("stop")
+    emulator("stop")
 
 
 def run_there(probe: Path, user: str = "guest", **orders: object) -> CandidateResult:
@@ -68,7 +71,7 @@ def full_run(builds: Path) -> float:
         command = [NODE, "ssh", "cat > sorter && chmod +x sorter"]
         subprocess.run(command, stdin=file, check=True, timeout=60, env={**os.environ, "LOGIN": "guest"})
     script = "import os,subprocess; subprocess.run(['./sorter','1'],check=True,stdout=subprocess.DEVNULL); t=os.times()"
-    return float(testnode("ssh", f'python3 -c "{script}; print(t.children_user+t.children_system)"'))
+    return float(emulator("ssh", f'python3 -c "{script}; print(t.children_user+t.children_system)"'))
 
 
 def test_predicts_for_another_machine_as_an_ordinary_user(probe: Path, builds: Path) -> None:
@@ -82,21 +85,21 @@ def test_predicts_for_another_machine_as_an_ordinary_user(probe: Path, builds: P
     # Far from what it takes here, so that nothing but a measurement there can have said so.
     assert first.relative_speed is not None and not 1 - CLOSE < first.relative_speed < 1 + CLOSE
     again = run_there(probe)
-    assert again.result is not None and again.sent == 0
-    assert testnode("ssh", "ls .cache/probe-node/runs; pgrep -f pyz || true") == ""
+    assert again.result is not None and again.sent < FRONT_BYTES
+    assert emulator("ssh", "ls .cache/probe-node/runs; pgrep -f pyz || true") == ""
 
 
 def test_criu_out_of_the_probe_as_root(probe: Path) -> None:
     found = run_there(probe, "root", restorer="criu")
     assert found.result is not None, found.error
     assert {phase.restorer for phase in found.result.phases} == {"criu"}
-    assert re.search(r"status 1$", testnode("ssh", "which criu; echo status $?", user="root").strip())
+    assert re.search(r"status 1$", emulator("ssh", "which criu; echo status $?", user="root").strip())
 
 
 def test_instructions_that_it_lacks(builds: Path, tmp_path: Path) -> None:
     """Its processor has no AVX-512, and is refused by name where the program picks that for itself."""
     if "avx512f" not in cpu_flags():
-        assert "avx512f" not in testnode("ssh", "cat /proc/cpuinfo").split()
+        assert "avx512f" not in emulator("ssh", "cat /proc/cpuinfo").split()
         return
     path = tmp_path / "ifunc.probe"
     command("build", "-q", "-o", path, "--interval", "10ms", "--max-phases", "2", "--", build("ifunc", builds), "400")
