@@ -411,6 +411,17 @@ def test_an_instruction_that_valgrind_lacks_is_named(tmp_path: Path) -> None:
         traced(path)
 
 
+def test_a_program_that_tries_its_processor_goes_on(tmp_path: Path) -> None:
+    """What Valgrind lacks is no error where the program has caught the signal."""
+    source = (
+        "#include <setjmp.h>\n#include <signal.h>\n#include <stdio.h>\nstatic sigjmp_buf back;\n"
+        "static void on_illegal(int number) { (void)number; siglongjmp(back, 1); }\n"
+        "int main(void) { signal(SIGILL, on_illegal); if (!sigsetjmp(back, 1)) "
+        '__asm__ volatile(".byte 0x62, 0xf1, 0x6d, 0x48, 0xfe, 0xd9"); return puts("went on") < 0; }\n'
+    )
+    assert traced(compile_small(tmp_path, "tries", source)).stdout == "went on\n"
+
+
 def test_a_32_bit_successor_is_refused(tmp_path: Path) -> None:
     small = bad_file("elf32", tmp_path)
     path = compile_small(
