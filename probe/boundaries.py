@@ -100,7 +100,7 @@ def candidates(
         after, executions_after = _row(counts, boundary)
         both, at_before, at_after = np.intersect1d(before, after, assume_unique=True, return_indices=True)
         steady = np.minimum(executions_before[at_before], executions_after[at_after])
-        near = np.isin(both, _seen_behind(profile, boundary))
+        near = np.isin(both, _seen_behind(profile, boundary)) & (cost[both] <= _CHEAP)
         if near.any():
             both, steady = both[near], steady[near]
         chosen = _chosen(both, steady, cost, most)

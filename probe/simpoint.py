@@ -164,8 +164,8 @@ def select_points(
 def _selection(run: Intervals, weights: dict[int, float], options: SelectionOptions) -> Selection:
     chosen = np.array(sorted(weights), dtype=np.int64)
     weight = np.array([weights[i] for i in chosen.tolist()])
-    distance = ((run.points[:, None, :] - run.points[None, chosen, :]) ** 2).sum(axis=2)
-    labels = distance.argmin(axis=1).astype(np.int64)
+    distance = np.array([((run.points - run.points[i]) ** 2).sum(axis=1) for i in chosen.tolist()])
+    labels = distance.argmin(axis=0).astype(np.int64)
     labels[chosen] = np.arange(len(chosen))
     estimated = weight * run.work.sum() * run.seconds[chosen] / run.work[chosen]
     share = estimated / estimated.sum() * min(float(weight.sum()), 1.0)

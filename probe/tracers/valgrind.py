@@ -145,13 +145,14 @@ def record(
         environment = {**program.environment(), "VALGRIND_LIB": str(folder)}
         run = run_plain(under, streams, environment=environment, cpu=cpu, look=look)
         said = log.read_text(errors="replace") if log.exists() else ""
-        _check_log(program, installation, said, streams)
+        if run.status:
+            _check_log(program, installation, said, streams)
         recorded = read_stream(stream) if stream.exists() else None
     return _whole(program, installation, recorded, run.status, said, streams), run
 
 
 def _check_log(program: Program, installation: Installation, said: str, streams: Streams) -> None:
-    """Raise what Valgrind and the tool say of themselves, rather than what the program made of it."""
+    """After a run that failed: raise what Valgrind says of it, rather than what the program made of it."""
     if unknown := re.search(r"unhandled instruction bytes: ((?:0x[0-9A-F]+ ?)+)", said):
         code = bytes(int(byte, 16) for byte in unknown[1].split())
         raise ToolMissing(
