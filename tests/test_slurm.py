@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -421,6 +422,23 @@ def test_submit_keeps_what_the_user_and_the_script_ask_for(slurm: SlurmCluster, 
     piped = slurm.job(submit(*common, given="#!/bin/sh\n#SBATCH -C slow\ntrue\n"))
     assert (piped["Features"], piped["TimeLimit"]) == ("slow", "00:25:00")
     assert slurm.job(submit(*common, "-w", "n4", "job.sh"))["ReqNodeList"] == "n4"
+
+
+def test_submit_reads_standard_input_only_for_a_script(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """As from cron or ssh, where standard input may be a pipe that nobody ever closes."""
+    store_times(FAST_AND_SLOW)
+    (tmp_path / "job.sh").write_text("#!/bin/sh\ntrue\n")
+    words = [sys.executable, "-m", "probe", "slurm", "submit", "--probe", "solver", "--dry-run", "--", "job.sh"]
+    reading, writing = os.pipe()
+    try:
+        done = subprocess.run(
+            words, stdin=reading, capture_output=True, text=True, timeout=60, check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        )  # fmt: skip
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert done.returncode == 0 and "any node" in done.stdout, done.stderr
 
 
 def test_submit_says_why_not(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def submit(
     from probe.store.opening import open_store
     from probe.store.reading import find_probe
 
-    wanted = read_call(arguments, None if sys.stdin.isatty() else sys.stdin.read())
+    wanted = read_call(arguments, sys.stdin)
     facts = slurm_facts()
     with open_store(url, create=False) as opened:
         refresh(opened, facts.nodes)

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from checkpoint.errors import ProbeError, StorageError
 
@@ -51,10 +51,10 @@ class SbatchCall:
         return self.script if self.piped else ""
 
 
-def read_call(arguments: Sequence[str], piped: str | None = None) -> SbatchCall:
+def read_call(arguments: Sequence[str], standard_input: TextIO | None = None) -> SbatchCall:
     """Understand a call of sbatch as sbatch does: the command line before the environment, that before the script.
 
-    piped: text of standard input, used where no script is named. Raises ProbeError, StorageError.
+    standard_input is read where no script is named, and only then. Raises ProbeError, StorageError.
     """
     asked, rest = _options(arguments)
     script, from_input = "", False
@@ -64,6 +64,7 @@ def read_call(arguments: Sequence[str], piped: str | None = None) -> SbatchCall:
         except OSError as error:
             raise StorageError(f"{rest}: {error.strerror}; sbatch needs a script that can be read") from error
     elif "wrap" not in asked:
+        piped = standard_input.read() if standard_input and not standard_input.isatty() else ""
         if not piped:
             raise ProbeError("nothing to submit: name a script, give --wrap, or pipe the script in")
         script, from_input = piped, True

@@ -19,10 +19,8 @@ from probe.manifest import Manifest
 from probe.running import RESULT_VERSION
 from probe.store.opening import Store
 from probe.store.records import digest, node_state, probe_key
-from probe.store.schema import FEW, newest, nodes, predictions, probes
+from probe.store.schema import FEW, PHASE_KEYS, newest, nodes, predictions, probes
 from reducer.unpack import open_probe
-
-_PHASE_KEYS = ("id", "weight", "time_share", "t_ref", "t_cand", "status", "failure", "restorer")
 
 _NODE_COLUMNS = ("name", "cluster", "cpu", "cores", "memory", "kernel", "features", "workers", "state")
 
@@ -128,7 +126,9 @@ def _check(
         }
         state = node_state(kept_node["cpu"], kept_node["kernel"])
         key = probe_key(tuple(program), inputs)
-        phases = json.dumps([{key: phase.get(key) for key in _PHASE_KEYS} for phase in result["phases"]])
+        phases = json.dumps(
+            [[phase.get(key) for key in PHASE_KEYS] for phase in result["phases"]], separators=(",", ":")
+        )
         row: dict[str, Any] = {
             "digest": digest(
                 "\0".join((kept_node["name"], key, repr((seconds, low, high)), str(result["clock"]), phases))

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from checkpoint.errors import NotInStore, ProbeError
 from probe.store.opening import Store
 from probe.store.records import Candidate, StoredCluster, StoredNode, StoredPrediction, StoredProbe
-from probe.store.schema import clusters, newest, nodes, predictions, probes
+from probe.store.schema import PHASE_KEYS, clusters, newest, nodes, predictions, probes
 
 _SHORTEST_KEY = 6
 STALE = "the node's processor or kernel has changed since"
@@ -221,7 +221,7 @@ def _prediction(row: Any) -> StoredPrediction:
         kernel=row.kernel,
         load=row.load,
         estimators=dict(row.estimators),
-        phases=tuple(json.loads(row.phases)),
+        phases=tuple(dict(zip(PHASE_KEYS, values, strict=True)) for values in json.loads(row.phases)),
         warnings=tuple(row.warnings),
         stale="" if row.state == row.now else STALE,
     )

@@ -13,6 +13,9 @@ VERSION_KEY = "schema_version"
 FEW = 500
 """Values in one IN (...): SQLite's oldest limit is 999."""
 
+PHASE_KEYS = ("id", "weight", "time_share", "t_ref", "t_cand", "status", "failure", "restorer")
+"""What is kept of each phase, in this order; the repeats are not."""
+
 METADATA = sa.MetaData()
 
 _KEY = sa.String(32)
@@ -86,7 +89,7 @@ predictions = sa.Table(
     sa.Column("load", sa.Float, nullable=False),
     sa.Column("state", _KEY, nullable=False),
     sa.Column("estimators", sa.JSON, nullable=False),
-    # JSON, encoded once for the digest and for here.
+    # JSON: for each phase the values of PHASE_KEYS. Encoded once for the digest and for here, and without the keys.
     sa.Column("phases", sa.Text, nullable=False),
     sa.Column("warnings", sa.JSON, nullable=False),
     sa.Index("predictions_by_probe_node", "probe", "node", "made_at"),
