@@ -39,6 +39,10 @@ def run(rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Probe all nodes `rounds` times: the record, {failures: reasons and how often, left: what was, by kind, ...}."""
     cpus = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="many-nodes-") as name:
+        # What other programs leave in the usual folder is none of ours.
+        own = Path(name) / "tmp"
+        own.mkdir()
+        tempfile.tempdir = str(own)
         subprocess.run(["make", "-s", "-C", str(OWN.parent)], check=True)
         probe = Path(name) / "sorter.probe"
         build(
