@@ -19,7 +19,7 @@ from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
 from probe.commands import COMMANDS
-from probe.commands.slurm import run_as_jobs, slurm_options
+from probe.commands.slurm import refuse_jobs, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
@@ -284,6 +284,7 @@ def run(
     """Run a probe, here or on other nodes, and predict the whole program's time there."""
     nodes = CandidateOptions(**candidates)
     if nodes.named:
+        refuse_jobs()
         orders = nodes.orders(repeat, restorer, only_recorded_calls, touch_in_order)
         run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
         return

@@ -546,3 +546,8 @@ def test_without_accounting(slurm: SlurmCluster) -> None:
     store_times(FAST_AND_SLOW)
     with pytest.raises(SlurmError, match="accounting storage is disabled"):
         run("slurm", "observe")
+
+
+def test_named_nodes_and_slurm_exclude_each_other() -> None:
+    done = CliRunner().invoke(cli, ["run", "x.probe", "--slurm", "--on", "node1"])
+    assert done.exit_code == 2 and "--slurm chooses the nodes" in done.output

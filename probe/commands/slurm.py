@@ -178,6 +178,12 @@ def slurm_options(command: Command) -> Command:
     return command
 
 
+def refuse_jobs() -> None:
+    """Raise click.UsageError where the user asked for Slurm besides naming nodes."""
+    if click.get_current_context().meta.get(f"{_ASKED}.slurm"):
+        raise click.UsageError("--slurm chooses the nodes: it does not go with --on, --hosts and --split")
+
+
 def run_as_jobs(path: Path, options: Sequence[str], as_json: bool) -> bool:
     """Whether the user asked for Slurm; then the probe at `path` has run there, and its results are stored and printed.
 
