@@ -23,6 +23,7 @@ from probe.contents import copy_written_files, set_apart
 from probe.flattening import FlatPhase, flatten_phases
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.measures import interval_times, vectors, work
+from probe.node.files import file_sha256
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack, written_copies
@@ -159,6 +160,17 @@ def check_target(target: Path) -> None:
         raise StorageError(f"{target.parent}: cannot be written")
 
 
+def check_unchanged(profile: Profile) -> None:
+    """Raise Diverged where the program, or a library it was traced with, is not the file it was."""
+    for path, sha256 in profile.images:
+        try:
+            same = file_sha256(Path(path)) == sha256
+        except OSError:
+            same = False
+        if not same:
+            raise Diverged(f"{path}: changed since it was traced; build the probe again")
+
+
 def _check_machine(target: Path) -> Criu:
     check_target(target)
     if os.geteuid() != 0:
@@ -210,7 +222,9 @@ class _Build:
     def _trace(self) -> Profile:
         path = self.folder.file("profile.npz")
         if self.folder.is_finished("trace"):
-            return replace(load_profile(path), program=self.program)
+            profile = replace(load_profile(path), program=self.program)
+            check_unchanged(profile)
+            return profile
         with self.display.stage("trace"):
             profile = self._traced()
         self._note_written("trace", profile)
