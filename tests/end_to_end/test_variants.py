@@ -43,3 +43,18 @@ def test_a_program_that_replaces_itself(tmp_path: Path, program: MakeProgram) ->
     built = build([str(program("execer")), "200"], path, options=QUICK, cwd=str(tmp_path))
     assert built.manifest.intervals >= 4
     assert run(path, repeats=1).prediction.seconds > 0.05
+
+
+@pytest.mark.slow
+def test_a_wanted_width(sample: Sample, command: Command) -> None:
+    """Real repeats are added, or what limits is said."""
+    easy = command.json("run", sample.path, "--repeat", "3", "--target-error", "90%")
+    assert easy["target_error"]["limit"] == "" and easy["target_error"]["rounds"] == 0
+    hard = command.json("run", sample.path, "--repeat", "2", "--target-error", "0.1%")
+    said = hard["target_error"]
+    assert said["limit"] in hard["variances"] and said["reached"] > said["wanted"] == 0.001
+    # Where other work disturbs them more are made.
+    assert min(len(p["repeats"]) for p in hard["phases"]) >= 2 + said["rounds"]
+    assert any("--target-error 0.1% is not reached" in warning for warning in hard["warnings"])
+    printed = command("run", sample.path, "--repeat", "3", "--target-error", "90%").stdout
+    assert "target error: the interval is within" in printed
