@@ -21,6 +21,7 @@ import emulated  # noqa: E402
 import extras  # noqa: E402
 import many_nodes  # noqa: E402
 import report  # noqa: E402
+import scale  # noqa: E402
 import slow_link  # noqa: E402
 from inputs import make_inputs  # noqa: E402
 from measure import measure  # noqa: E402
@@ -75,9 +76,9 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["accuracy", "nodes", "many", "link"],
-        help="accuracy: over programs and seeds; nodes: the probes made before, on the emulated node; "
-        "many: eight nodes at once; link: over 1 Mbit/s",
+        choices=["accuracy", "scale", "nodes", "many", "link"],
+        help="accuracy: over programs and seeds; scale: very large profiles; "
+        "nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s",
     )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy`: its programs are short")
@@ -111,6 +112,11 @@ def main() -> None:
         for name in (arguments.programs or "clustalw,nbody").split(","):
             save(record := slow_link.run(HERE / f"{name}.probe", arguments.repeat))
             print(report.link(record), flush=True)
+        return
+    if arguments.what == "scale":
+        HERE.mkdir(parents=True, exist_ok=True)
+        save(record := scale.measure(say))
+        print(report.scale(record))
         return
     if arguments.what == "many":
         HERE.mkdir(parents=True, exist_ok=True)

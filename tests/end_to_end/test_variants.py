@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import MakeProgram
+from command import Command
+from conftest import MakeProgram, Sample
 from programs import VARIANTS
 
 from probe import BuildOptions, SelectionOptions, build, run, show
