@@ -148,8 +148,8 @@ def main() -> None:
         return random.Random(f"{arguments.seed} {name}")
 
     picture(seeded("picture.ppm"), folder / "picture.ppm", 1600, 1100)
-    sound(seeded("sound.wav"), folder / "sound.wav", 70)
-    genome_and_reads(seeded("reads.fq"), folder, 2_000_000, 160_000)
+    sound(seeded("sound.wav"), folder / "sound.wav", 60)
+    genome_and_reads(seeded("reads.fq"), folder, 2_000_000, 130_000)
     scene(seeded("balls.dat"), folder / "balls.dat")
     liquid(seeded("argon.gro"), folder, 12)
 

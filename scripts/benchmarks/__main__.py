@@ -81,6 +81,9 @@ def main() -> None:
         "nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s",
     )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
+    parser.add_argument(
+        "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
+    )
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy`: its programs are short")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
     parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
@@ -138,17 +141,19 @@ def measure_accuracy(arguments: argparse.Namespace) -> None:
     seeds = range(1, (min(arguments.seeds, 2) if arguments.quick else arguments.seeds) + 1)
     records = accuracy.load_all(folder, [b.name for b in benchmarks], seeds)
     native = {r["program"]: r["native"] for r in records if "native" in r}
-    missing = [b.name for b in benchmarks for _ in seeds]
-    for record in records:
-        if "native" in record:
-            missing.remove(record["program"])
-    seconds = accuracy.estimate({name: native.get(name) for name in missing}, len(missing))
-    say(f"bench: {len(missing)} pairs of program and seed to measure, about {seconds / 60:.0f} minutes")
+    done = {(r["program"], r["seed"]) for r in records if "native" in r}
+    missing = {b.name: [seed for seed in seeds if (b.name, seed) not in done] for b in benchmarks}
+    seconds = accuracy.estimate(missing, native, arguments.baselines)
+    say(
+        f"bench: {sum(map(len, missing.values()))} pairs of program and seed to measure, about {seconds / 60:.0f} minutes"
+    )
     if arguments.estimate:
         return
     if not arguments.report:
         make_inputs(HERE / "data", media=True, say=say)
-        settings = accuracy.Settings(arguments.interval, arguments.repeat, arguments.patience, arguments.keep)
+        settings = accuracy.Settings(
+            arguments.interval, arguments.repeat, arguments.patience, arguments.keep, arguments.baselines
+        )
         for benchmark in benchmarks:
             for record in accuracy.measure_program(
                 benchmark, seeds, settings, data=HERE / "data", folder=folder, say=say

@@ -19,20 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from disturbance import wait_until_quiet, watched
 from measure import COMMAND_SECONDS, REFUSED, ROOT, environment, full_runs, probe_command
 from programs import Benchmark, resolved
 
-from probe.selection import RANDOM
+from probe.measures import interval_times, vectors, work
+from probe.profile import load_profile
+from probe.reference import Reference
+from probe.selection import RANDOM, SelectionOptions, select_phases
+from probe.validation import load_timing
 
 Record = dict[str, Any]
 
 BASELINE_REPEATS, BASELINE_RUNS = 3, 1
 """Of the random intervals: their direct estimate needs no ET_ref, and their error is not one of repeats."""
 
-_ONCE_RUNS, _SEED_RUNS = 5, 9
-_ONCE_SECONDS, _SEED_SECONDS = 10.0, 26.0
-"""What a program and a pair cost: full runs, and seconds beside them (restores, and commands that start)."""
+_ONCE_COST, _PAIR_COST, _BASELINE_COST = (5, 10.0), (6, 34.0), (3, 22.0)
+"""What a program, a pair, and random intervals beside it cost: full runs, and seconds for all else (some 15 phases)."""
 
 _BASELINE = """
 import json, sys
@@ -45,12 +49,14 @@ build(options=BuildOptions(**asked.pop("options"), selection=selection), resume=
 
 @dataclass(frozen=True)
 class Settings:
-    """interval_seconds: of all probes. repeats: of `probe run`. patience: seconds to wait for a quiet machine."""
+    """interval_seconds: of all probes. repeats: of `probe run`. patience: seconds to wait for a quiet machine.
+    baselines: seeds, the first ones, for which random intervals are made into a probe as well."""
 
     interval_seconds: float
     repeats: int
     patience: float
     keep: bool
+    baselines: int
 
 
 @dataclass(frozen=True)
@@ -97,11 +103,14 @@ def load_all(folder: Path, programs: Sequence[str], seeds: Sequence[int]) -> lis
     return [record for record in found if record]
 
 
-def estimate(native: Mapping[str, float | None], pairs: int) -> float:
-    """Seconds that so many pairs of these programs take (None: native time not known, 4 s are assumed)."""
-    seconds = [4.0 if known is None else known for known in native.values()]
-    once = sum(_ONCE_RUNS * one + _ONCE_SECONDS for one in seconds)
-    return once + (pairs * (_SEED_RUNS * statistics.fmean(seconds) + _SEED_SECONDS) if seconds else 0.0)
+def estimate(missing: Mapping[str, Sequence[int]], native: Mapping[str, float], baselines: int) -> float:
+    """Seconds that the missing seeds of these programs take (where the native time is not known, 4 s are assumed)."""
+    total = 0.0
+    for name, seeds in missing.items():
+        costs = [_ONCE_COST] * bool(seeds) + [_PAIR_COST] * len(seeds)
+        costs += [_BASELINE_COST] * sum(seed <= baselines for seed in seeds)
+        total += sum(runs * native.get(name, 4.0) + beside for runs, beside in costs)
+    return total
 
 
 def measure_program(
@@ -143,10 +152,14 @@ def _measured(pair: Pair, settings: Settings) -> Record:
         record["quiet"] = wait_until_quiet(settings.patience)
         with watched() as load:
             show = _build(pair, settings)
-            baseline = _build_baseline(pair, settings, len(show["phases"]))
-            run, random, full = _run_by_turns(pair, settings, show["clock"])
+            phases = len(show["phases"])
+            record["random_selection_error"] = random_selection_error(pair, phases)
+            with_baseline = pair.seed <= settings.baselines
+            if with_baseline:
+                _build_baseline(pair, settings, phases)
+            run, random, full = _run_by_turns(pair, settings, show["clock"], with_baseline)
         record["load"] = load.to_json()
-        record |= figures(show, run, baseline, random, full)
+        record |= figures(show, run, random, full)
     except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
         record["failure"] = f"{type(error).__name__}: {error}"
     return record
@@ -159,7 +172,20 @@ def _build(pair: Pair, settings: Settings) -> Any:
     )  # fmt: skip
 
 
-def _build_baseline(pair: Pair, settings: Settings, phases: int) -> Any:
+def random_selection_error(pair: Pair, phases: int) -> float:
+    """What so many random intervals make of the run's time, from the timing run, no restore involved."""
+    profile, timed = load_profile(pair.work / "profile.npz"), load_timing(pair.work / "timing.npz")
+    reference = Reference.from_json(json.loads((pair.work / "reference.json").read_text()))
+    eligible = np.ones(timed.intervals, dtype=bool)
+    eligible[[0, -1]] = False
+    found = select_phases(
+        vectors(profile, timed), work(profile, timed), interval_times(timed, reference), eligible,
+        SelectionOptions(method=RANDOM, max_phases=phases, seed=pair.seed),
+    )  # fmt: skip
+    return found.selection_error
+
+
+def _build_baseline(pair: Pair, settings: Settings, phases: int) -> None:
     """A probe of as many random intervals, from the same trace and timing run, whole: its size does not count."""
     target = pair.probe("random")
     asked = {
@@ -176,11 +202,12 @@ def _build_baseline(pair: Pair, settings: Settings, phases: int) -> Any:
     )  # fmt: skip
     if done.returncode:
         raise ValueError(f"random intervals: {done.stderr.strip()[-REFUSED:]}")
-    return pair.command("show", "--json", target)
 
 
-def _run_by_turns(pair: Pair, settings: Settings, clock: str) -> tuple[Any, Any, list[float]]:
-    """The probe, the random intervals, and three full runs around them: what drifts meets all of them."""
+def _run_by_turns(
+    pair: Pair, settings: Settings, clock: str, with_baseline: bool
+) -> tuple[Record, Record | None, list[float]]:
+    """The probe, the random intervals, and full runs around them: what drifts meets all of them."""
     full: list[float] = []
 
     def in_full() -> None:
@@ -192,18 +219,21 @@ def _run_by_turns(pair: Pair, settings: Settings, clock: str) -> tuple[Any, Any,
     run = pair.command("run", "-q", "--json", "--repeat", settings.repeats, pair.probe("selected"))
     run["seconds"] = time.monotonic() - begun
     in_full()
-    random = pair.command("run", "-q", "--json", "--repeat", BASELINE_REPEATS, pair.probe("random"))
-    in_full()
+    random = None
+    if with_baseline:
+        random = pair.command("run", "-q", "--json", "--repeat", BASELINE_REPEATS, pair.probe("random"))
+        in_full()
     return run, random, full
 
 
-def figures(show: Record, run: Record, baseline: Record, random: Record, full: Sequence[float]) -> Record:
+def figures(show: Record, run: Record, random: Record | None, full: Sequence[float]) -> Record:
     """What the tables show, from the JSON of the commands. Errors are relative to the median full run, which is also
     what the interval has to hold; `held_runs` counts the single ones."""
     native = statistics.median(full)
     said = run["prediction"]
     found = {name: run["estimators"][name] for name in ("calibrated", "direct", "strube")}
-    found |= {f"random_{name}": random["estimators"][name] for name in ("calibrated", "direct")}
+    for name in ("calibrated", "direct"):
+        found[f"random_{name}"] = random["estimators"][name] if random is not None else None
     restores = [abs(p["restore_error"]) for p in show["phases"] if p["restore_error"] is not None]
     return {
         "clock": show["clock"],
@@ -227,7 +257,6 @@ def figures(show: Record, run: Record, baseline: Record, random: Record, full: S
         "reference_drift": show["et_ref_seconds"] / native - 1,
         "selection_error": show["errors"]["selection"],
         "selection_held_out": show["errors"]["selection_held_out"],
-        "random_selection_error": baseline["errors"]["selection"],
         "restore_error": statistics.median(restores) if restores else None,
         "warnings": [*show["warnings"], *run["warnings"]],
     }

@@ -103,6 +103,8 @@ def bars(records: Sequence[Record]) -> list[tuple[bool, str, str]]:
     ours = [r["errors"]["calibrated"] for r in good]
     for rival, name in (("strube", "thesis estimator"), ("random_direct", "random intervals")):
         theirs = [r["errors"][rival] for r in good]
+        if not any(theirs):
+            continue
         pairs = [(_median(ours), _median(theirs)), (abs(_worst(ours) or 0.0), abs(_worst(theirs) or 0.0))]
         better = all(a is not None and b is not None and a < b for a, b in pairs)
         measured = "; ".join(f"{_size(a, 2)} against {_size(b, 2)}" for a, b in pairs)
