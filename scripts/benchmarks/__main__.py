@@ -144,9 +144,8 @@ def measure_accuracy(arguments: argparse.Namespace) -> None:
     done = {(r["program"], r["seed"]) for r in records if "native" in r}
     missing = {b.name: [seed for seed in seeds if (b.name, seed) not in done] for b in benchmarks}
     seconds = accuracy.estimate(missing, native, arguments.baselines)
-    say(
-        f"bench: {sum(map(len, missing.values()))} pairs of program and seed to measure, about {seconds / 60:.0f} minutes"
-    )
+    pairs = sum(map(len, missing.values()))
+    say(f"bench: {pairs} pairs of program and seed to measure, about {seconds / 60:.0f} minutes")
     if arguments.estimate:
         return
     if not arguments.report:

@@ -100,11 +100,11 @@ def bars(records: Sequence[Record]) -> list[tuple[bool, str, str]]:
     found.append((held >= COVERS, f"95 % interval holds the full run in >= {COVERS:.0%}", f"{held:.1%} of {len(good)}"))
     reach = statistics.median(r["reach"] for r in good)
     found.append((reach <= REACH, f"95 % interval, median, at most ±{REACH:.0%}", f"±{reach:.1%}"))
-    ours = [r["errors"]["calibrated"] for r in good]
     for rival, name in (("strube", "thesis estimator"), ("random_direct", "random intervals")):
-        theirs = [r["errors"][rival] for r in good]
-        if not any(theirs):
+        both = [r["errors"] for r in good if r["errors"][rival] is not None]
+        if not both:
             continue
+        ours, theirs = [e["calibrated"] for e in both], [e[rival] for e in both]
         pairs = [(_median(ours), _median(theirs)), (abs(_worst(ours) or 0.0), abs(_worst(theirs) or 0.0))]
         better = all(a is not None and b is not None and a < b for a, b in pairs)
         measured = "; ".join(f"{_size(a, 2)} against {_size(b, 2)}" for a, b in pairs)

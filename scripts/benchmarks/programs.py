@@ -81,7 +81,8 @@ ACCURACY_ONLY = (
     Benchmark("hmmsearch-few", ("hmmsearch", "--cpu", "0", "-o", "/dev/null", "few.hmm", "database.fa"),
               "sequence search with profiles", "hmmer"),
     Benchmark("bwa", ("bwa", "aln", "-t", "1", "genome.fa", "reads.fq"), "alignment of short reads", "bwa"),
-    Benchmark("tachyon", ("tachyon", "balls.dat", "-numthreads", "1", "-format", "TARGA", "-o", "/dev/null"),
+    # It prints times of microseconds, which two plain runs may agree in and the traced one not.
+    Benchmark("tachyon", ("/bin/sh", "-c", "exec tachyon balls.dat -numthreads 1 -format TARGA -o /dev/null >/dev/null"),
               "rendering: ray tracing", "tachyon"),
     Benchmark("gnugo", ("/usr/games/gnugo", "--benchmark", "24", "--seed", "1", "--level", "10"),
               "game tree search: Go", "gnugo"),
