@@ -82,7 +82,7 @@ ACCURACY_ONLY = (
               "sequence search with profiles", "hmmer"),
     Benchmark("bwa", ("bwa", "aln", "-t", "1", "genome.fa", "reads.fq"), "alignment of short reads", "bwa"),
     # It prints times of microseconds, which two plain runs may agree in and the traced one not.
-    Benchmark("tachyon", ("/bin/sh", "-c", "exec tachyon balls.dat -numthreads 1 -format TARGA -o /dev/null >/dev/null"),
+    Benchmark("tachyon", ("/bin/sh", "-c", "exec tachyon balls.dat -numthreads 1 -o /dev/null >/dev/null"),
               "rendering: ray tracing", "tachyon"),
     Benchmark("gnugo", ("/usr/games/gnugo", "--benchmark", "24", "--seed", "1", "--level", "10"),
               "game tree search: Go", "gnugo"),
