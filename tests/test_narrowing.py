@@ -15,11 +15,21 @@ from checkpoint.errors import ProbeError
 from checkpoint.restore import RegionTime
 from probe.cli import cli
 from probe.manifest import CRIU, DIRECT
-from probe.narrowing import MOST_FACTOR, ON_BOTH_SIDES, REASONS, Narrowed, joined, narrow
+from probe.narrowing import (
+    HERE,
+    MOST_FACTOR,
+    ON_BOTH_SIDES,
+    REASONS,
+    Narrowed,
+    joined,
+    narrow,
+    rounds_wanted,
+    with_repeats,
+)
 from probe.node.measuring import MeasuredPhase
 from probe.parameters import Share
 from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
-from probe.uncertainty import CAUSES
+from probe.uncertainty import CAUSES, Term
 
 SHARES = (0.5, 0.3, 0.2)
 
@@ -81,6 +91,22 @@ def test_rounds_are_added_until_the_interval_is_as_narrow_as_wanted() -> None:
         made += count
     assert found.seconds > 0 and f"{found.rounds} more rounds" in found.sentence()
     assert node.predicted(measured).half_width == found.reached
+
+
+def test_no_more_are_added_at_once_than_there_are() -> None:
+    """Though the first spread asks for more: it may mislead."""
+    node = Node(0.12)
+    terms = node.predicted(node.again(5)).terms
+    options = PredictionOptions()
+    assert rounds_wanted(terms, 0.03, 5, 1000, options, HERE) > 10
+    node = Node(0.12)
+    node.narrowed(0.03)
+    assert node.asked[:2] == [5, 5]
+
+
+def test_more_repeats_are_more_certain_of_their_spread_too() -> None:
+    noise, other = Term("repeats_candidate", 0.01, 4.0), Term("reference_runs", 0.02, 2.0)
+    assert with_repeats([noise, other], 3.0) == [Term("repeats_candidate", 0.01 / 3, 14.0), other]
 
 
 def test_nothing_is_repeated_where_the_interval_is_narrow_already() -> None:
