@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,20 +11,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from checkpoint.criu import Criu, find_criu
-from checkpoint.errors import Diverged, PrivilegeMissing, ProbeError, ProgramFailed, ProgramTooShort, StorageError
+from checkpoint.criu import Criu
+from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooShort
 from checkpoint.native import restorer
 from checkpoint.plain import run_plain
-from checkpoint.program import DEFAULT_ISA, Program, Streams, check_randomisation_control, resolve_program
+from checkpoint.program import DEFAULT_ISA, Program, Streams, resolve_program
 from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, capture, plan_regions
 from probe.contents import copy_written_files, set_apart
 from probe.flattening import FlatPhase, flatten_phases
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.measures import interval_times, vectors, work
-from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measure_phases, measuring_cpu
+from probe.narrowing import check_target_error
+from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack, written_copies
+from probe.preconditions import check_machine, check_target, check_unchanged
 from probe.profile import SECONDS, Profile, load_profile, save_profile
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
@@ -39,6 +40,7 @@ from probe.reference_runs import (
     plain_run_names,
 )
 from probe.selection import Selection, SelectionOptions, select_phases
+from probe.self_check import Known, self_check
 from probe.simpoint import Point, select_points
 from probe.tracers import trace_program, unit_of
 from probe.validation import MOST_SHIFT, TimedProfile, load_timing, save_timing, validate
@@ -60,7 +62,8 @@ class BuildOptions:
 
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
-    (probe.simpoint); needs an instruction-exact tracer.
+    (probe.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval that a
+    prediction for this node should have; the self-check then repeats more often.
     """
 
     tracer: str = "auto"
@@ -75,6 +78,7 @@ class BuildOptions:
     with_criu: bool = False
     selection: SelectionOptions = field(default_factory=SelectionOptions)
     points: tuple[Point, ...] = ()
+    target_error: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
@@ -118,8 +122,9 @@ def build(
             "points chosen elsewhere are intervals of instructions: give --tracer valgrind or --tracer pin"
         )
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
-    criu = _check_machine(target)
+    criu = check_machine(target)
     check_packing(chosen.compress)
+    check_target_error(chosen.target_error)
     for name in chosen.external:
         if not Path(name).exists():
             raise ProbeError(f"--external {name}: no such file or folder")
@@ -153,27 +158,6 @@ def trace(
     return profile
 
 
-def check_target(target: Path) -> None:
-    """Raise StorageError where no finished file can be put at `target`."""
-    if target.is_dir():
-        raise StorageError(f"{target}: is a folder; give the name of a file")
-    if target.exists() and not target.is_file():
-        # The finished file takes the place of what is there: a device such as /dev/null would be gone.
-        raise StorageError(f"{target}: is not an ordinary file and would be replaced; give the name of a file")
-    if not target.parent.is_dir():
-        raise StorageError(f"{target.parent}: no such folder")
-    if not os.access(target.parent, os.W_OK):
-        raise StorageError(f"{target.parent}: cannot be written")
-
-
-def _check_machine(target: Path) -> Criu:
-    check_target(target)
-    if os.geteuid() != 0:
-        raise PrivilegeMissing("building a probe needs root for its checkpoints: run it as root or with `sudo -n`")
-    check_randomisation_control()
-    return find_criu()
-
-
 @dataclass
 class _Build:
     """One build under way."""
@@ -202,7 +186,8 @@ class _Build:
             )
         reduced = self._reduce(captured, timed)
         flat = self._flatten(captured, reduced, timed)
-        measured, direct, reference = self._self_check(captured, reduced, flat, timed, reference)
+        known = Known(profile, timed, selection)
+        measured, direct, reference = self._self_check(captured, reduced, flat, known, reference)
         found = Findings(
             self.program, profile, reference, timed, selection, captured, reduced, measured, flat, direct,
             self._outputs(),
@@ -217,7 +202,9 @@ class _Build:
     def _trace(self) -> Profile:
         path = self.folder.file("profile.npz")
         if self.folder.is_finished("trace"):
-            return replace(load_profile(path), program=self.program)
+            profile = replace(load_profile(path), program=self.program)
+            check_unchanged(profile)
+            return profile
         with self.display.stage("trace"):
             profile = self._traced()
         self._note_written("trace", profile)
@@ -402,31 +389,37 @@ class _Build:
         captured: list[CapturedPhase],
         reduced: list[ReducedPhase],
         flat: list[FlatPhase],
-        timed: TimedProfile,
+        known: Known,
         early: Reference,
     ) -> tuple[list[MeasuredPhase], list[MeasuredPhase], Reference]:
         """The phases' times as they will be measured elsewhere, in both ways of restoring, and the program's, made by
         turns."""
         phases = []
         for phase, whole, image in zip(captured, reduced, flat, strict=True):
-            job = self._job(phase, whole.folder, timed)
+            job = self._job(phase, whole.folder, known.timed)
             phases.append(PhaseToMeasure(job))
             if not image.refused:
                 phases.append(PhaseToMeasure(job, DIRECT))
         repeats = self.options.repeats
         runs = SpreadRuns(self.program, self.folder.path, runs=self.options.runs, rounds=repeats, cpu=self.cpu)
         with self.display.stage("self-check") as report:
-            measured = measure_phases(
+            done = self_check(
                 phases,
                 Restorers(restorer(), self.criu),
+                runs,
+                early,
+                known,
                 repeats=repeats,
+                target_error=self.options.target_error,
                 scratch=self.folder.path,
                 cpu=self.cpu,
                 progress=report,
-                after_round=runs.after_round,
             )
-        by_criu, directly = ([m for m in measured if m.restorer == name] for name in (CRIU, DIRECT))
-        return by_criu, directly, runs.reference(early)
+        if done.narrowed is not None:
+            self.display.note(done.narrowed.sentence())
+            self.warnings += [done.narrowed.sentence()] if done.narrowed.limit else []
+        by_criu, directly = ([m for m in done.measured if m.restorer == name] for name in (CRIU, DIRECT))
+        return by_criu, directly, done.reference
 
 
 def _kept_whole(reduced: list[ReducedPhase], how: Reduction) -> list[str]:

@@ -23,7 +23,7 @@ from probe.commands.slurm import refuse_jobs, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
-from probe.parameters import Interval, Length, Size
+from probe.parameters import Interval, Length, Share, Size
 from probe.profile import SECONDS
 from probe.progress import display_for
 from probe.selection import RECONSTRUCT, SELECTIONS, SelectionOptions
@@ -66,6 +66,9 @@ _COMPRESS = click.option(
     help="How the probe is compressed; zstd is smaller, but not every node reads it.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+_TARGET_ERROR = click.option(
+    "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share, such as 2%."
+)
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 _PROBE = click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path, readable=False))
 
@@ -119,6 +122,7 @@ def doctor(fix: bool, as_json: bool) -> None:
 )
 @_COMPRESS
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
+@_TARGET_ERROR
 @click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
@@ -147,6 +151,7 @@ def build(
     external: tuple[str, ...],
     compress: Compression,
     with_criu: bool,
+    target_error: float | None,
     work: Path | None,
     simpoints: Path | None,
     weights: Path | None,
@@ -169,6 +174,7 @@ def build(
         with_criu=with_criu,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
         points=read_points(simpoints, weights) if simpoints and weights else (),
+        target_error=target_error,
     )
     building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
     _print_description(output, as_json)
@@ -266,6 +272,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     help="End a phase that makes a system call it did not make when the probe was built (direct restorer).",
 )
 @click.option("--touch-in-order", is_flag=True, help="First touch a phase's pages in recorded order (direct restorer).")
+@_TARGET_ERROR
 @candidate_options
 @slurm_options
 @_JSON
@@ -277,6 +284,7 @@ def run(
     restorer: str,
     only_recorded_calls: bool,
     touch_in_order: bool,
+    target_error: float | None,
     as_json: bool,
     quiet: bool,
     **candidates: Any,
@@ -285,6 +293,8 @@ def run(
     nodes = CandidateOptions(**candidates)
     if nodes.named:
         refuse_jobs()
+        if target_error is not None:
+            raise ProbeError("--target-error: not on other nodes yet; leave it out, and give more --repeat instead")
         orders = nodes.orders(repeat, restorer, only_recorded_calls, touch_in_order)
         run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
         return
@@ -299,6 +309,7 @@ def run(
         restorer=restorer,
         only_recorded_calls=only_recorded_calls,
         touch_in_order=touch_in_order,
+        target_error=target_error,
         display=display_for(quiet),
     )
     if as_json:

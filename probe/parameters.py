@@ -77,6 +77,21 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return int(float(found[1]) * _SIZES[found[2].lower()])
 
 
+class Share(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A share such as 2% or 0.02."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(%?)", str(value).strip())
+        share = float(found[1]) / (100.0 if found[2] else 1.0) if found else 0.0
+        if not 0.0 < share < 1.0:
+            self.fail(f"{value!r} is not a share such as 2%", param, ctx)
+        return share
+
+
 class Throughput(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """Bytes per second such as 110M or 1.2GB/s; zero is a connection that is down."""
 

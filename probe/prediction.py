@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
 from checkpoint.errors import NoPrediction, ProbeError
 from probe.timings import (
@@ -25,7 +24,7 @@ from probe.timings import (
     measure,
     usual_stretch,
 )
-from probe.uncertainty import CAUSES, variance_terms, welch_satterthwaite
+from probe.uncertainty import CAUSES, Term, reach, variance_terms, welch_satterthwaite
 
 __all__ = ["PhaseTiming", "Prediction", "PredictionOptions", "ReferenceRun", "predict"]
 
@@ -40,6 +39,7 @@ class Prediction:
         within_strata, uncovered, minimum. Their sum is the squared relative standard error.
     degrees_of_freedom: of that sum (Welch-Satterthwaite).
     disturbed: number of repeats left out, by phase id.
+    terms: the parts of the variance, phase by phase where they are, with their degrees of freedom.
     """
 
     seconds: float
@@ -51,6 +51,12 @@ class Prediction:
     degrees_of_freedom: float
     disturbed: dict[int, int]
     warnings: tuple[str, ...]
+    terms: tuple[Term, ...] = field(default=(), repr=False)
+
+    @property
+    def half_width(self) -> float:
+        """How far the interval reaches above the prediction, relative to it."""
+        return self.high / self.seconds - 1.0
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types, by the keys `probe run --json` uses; an estimator that is NaN becomes None."""
@@ -100,11 +106,9 @@ def predict(
     measured = measure(usable, options)
     estimators = _estimators(reference, measured, coverage)
     terms = variance_terms(reference, measured, coverage, options)
-    total = math.fsum(term.variance for term in terms)
-    freedom = welch_satterthwaite(terms)
-    reach = float(stdtrit(freedom, 0.5 + options.confidence / 2.0)) * math.sqrt(total)
+    far = reach(terms, options.confidence)
     seconds = estimators["calibrated"]
-    low, high = seconds * math.exp(-reach), seconds * math.exp(reach)
+    low, high = seconds * math.exp(-far), seconds * math.exp(far)
     left_out = {m.phase.id: m.ref.left_out + m.cand.left_out for m in measured}
     return Prediction(
         seconds=seconds,
@@ -113,9 +117,10 @@ def predict(
         coverage=coverage,
         estimators=estimators,
         variances={c: math.fsum(t.variance for t in terms if t.cause == c) for c in CAUSES},
-        degrees_of_freedom=freedom,
+        degrees_of_freedom=welch_satterthwaite(terms),
         disturbed={phase: count for phase, count in left_out.items() if count},
-        warnings=tuple(_warnings(reference, phases, measured, estimators, reach, options)),
+        warnings=tuple(_warnings(reference, phases, measured, estimators, far, options)),
+        terms=tuple(terms),
     )
 
 
@@ -143,7 +148,7 @@ def _warnings(
     phases: Sequence[PhaseTiming],
     measured: Sequence[Measured],
     estimators: dict[str, float],
-    reach: float,
+    far: float,
     options: PredictionOptions,
 ) -> list[str]:
     found = []
@@ -157,7 +162,7 @@ def _warnings(
             f"the estimators disagree: calibrated {calibrated:.4g} s, direct {direct:.4g} s; see the "
             "selection and restore errors of the probe"
         )
-    wide = math.expm1(reach)
+    wide = math.expm1(far)
     if wide > options.wide:
         found.append(f"the interval reaches {wide:.0%} above the prediction: more repeats or phases narrow it")
     if len(reference.runs) < options.min_repeats:

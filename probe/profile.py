@@ -201,6 +201,10 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
     seconds = stored["seconds"]
     if len(seconds) != n or len(tables[0].site) != b:
         raise ValueError("arrays of different lengths")
+    if bad := np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0))).tolist():
+        raise ValueError(f"interval {bad[0]} takes {seconds[bad[0]]} seconds ({len(bad)} of {n} are no times)")
+    if counts.data.size and counts.data.min() < 0:
+        raise ValueError("a block was executed a negative number of times")
     return Profile(
         program=Program.from_json(header["program"]),
         tracer=header["tracer"],

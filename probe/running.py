@@ -6,12 +6,15 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NoPrediction, PhaseFailed, ProbeError
 from probe.manifest import CRIU, Manifest
+from probe.narrowing import Narrowed, check_target_error, narrow
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
@@ -30,19 +33,24 @@ _WAITING = "waiting for another measurement on this node: {}"
 
 @dataclass(frozen=True)
 class RunResult:
-    """One probe run on one node: the prediction, and the repeats of every phase that it rests on."""
+    """One probe run on one node: the prediction, and the repeats of every phase that it rests on.
+
+    `narrowed`: what was done for a wanted width of the interval, where one was given.
+    """
 
     probe: str
     manifest: Manifest
     node: dict[str, Any]
     phases: tuple[MeasuredPhase, ...]
     prediction: Prediction
+    narrowed: Narrowed | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the prediction less trustworthy, or the run less safe; each once."""
         node = (warning for measured in self.phases for warning in measured.warnings)
-        return tuple(dict.fromkeys([*self.prediction.to_json()["warnings"], *node, *self.manifest.warnings]))
+        wide = [self.narrowed.sentence()] if self.narrowed is not None and self.narrowed.limit else []
+        return tuple(dict.fromkeys([*self.prediction.to_json()["warnings"], *wide, *node, *self.manifest.warnings]))
 
     def to_json(self) -> dict[str, Any]:
         """The published form (docs/json.md): keys other tools rely on are never renamed within a version."""
@@ -73,6 +81,7 @@ class RunResult:
             "node": self.node,
             "clock": clock,
             **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
+            "target_error": self.narrowed.to_json() if self.narrowed is not None else {},
             "phases": phases,
             "warnings": list(self.warnings),
         }
@@ -92,6 +101,7 @@ def run(
     restorer: str = AUTO,
     only_recorded_calls: bool = False,
     touch_in_order: bool = False,
+    target_error: float | None = None,
     display: Display | None = None,
 ) -> RunResult:
     """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
@@ -99,6 +109,8 @@ def run(
     `restorer`: DIRECT, which any user may; CRIU, which needs root; or AUTO, which takes DIRECT, and CRIU for phases
     that DIRECT refuses. `only_recorded_calls`: end a phase at the first system call that it did not make when
     the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
+    `target_error`: relative half width that the interval should have; phases are timed more often until it has, or
+    until that can no longer help (`RunResult.narrowed`).
 
     Everything in the file is checked before anything is restored. Raises ProbeFileDamaged, NodeUnfit, NodeBusy,
     PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be predicted,
@@ -107,6 +119,7 @@ def run(
     probe_path = Path(path)
     if repeats < 1:
         raise ProbeError("--repeat: at least one repeat is needed")
+    check_target_error(target_error)
     shown = display or Silent()
     with full_disk_named(Path(tempfile.gettempdir())), open_probe(probe_path) as archive:
         manifest = Manifest.from_json(archive.manifest)
@@ -129,17 +142,31 @@ def run(
             )
             phases = phases_here(archive, manifest, Path(folder), restorers, differing)
             judge = QuietJudge(manifest, cpu)
-            measured = measure_phases(
-                phases, restorers, repeats=repeats, scratch=Path(folder), cpu=cpu, progress=report, judge=judge
-            )
+
+            def again(count: int, report: Callable[[float], None] = lambda _: None) -> list[MeasuredPhase]:
+                return measure_phases(
+                    phases, restorers, repeats=count, scratch=Path(folder), cpu=cpu, progress=report, judge=judge
+                )
+
+            def predicted(measured: list[MeasuredPhase]) -> Prediction:
+                return _predicted(manifest, measured, min_coverage)
+
+            measured, narrowed = again(repeats, report), None
+            if target_error is not None:
+                measured, narrowed = narrow(
+                    measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
+                )
+    return RunResult(str(probe_path), manifest, this_node(), tuple(measured), predicted(measured), narrowed)
+
+
+def _predicted(manifest: Manifest, measured: list[MeasuredPhase], min_coverage: float | None) -> Prediction:
     try:
-        prediction = predict_from(manifest, measured, min_coverage=min_coverage)
+        return predict_from(manifest, measured, min_coverage=min_coverage)
     except NoPrediction as error:
         failed = [m.failure for m in measured if m.failure]
         if not failed:
             raise
         raise PhaseFailed(f"{failed[0]} ({len(failed)} of {len(measured)} phases failed: {error})") from error
-    return RunResult(str(probe_path), manifest, this_node(), tuple(measured), prediction)
 
 
 def check_coverage(manifest: Manifest, min_coverage: float | None) -> None:

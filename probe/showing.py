@@ -209,5 +209,7 @@ def print_result(result: RunResult, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if result.narrowed is not None and not result.narrowed.limit:
+        console.print(f"target error: {result.narrowed.sentence()}", highlight=False, markup=False, soft_wrap=True)
     for warning in result.warnings:
         console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)

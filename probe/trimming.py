@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeError
-from probe.building import check_target
 from probe.contents import private_path
 from probe.manifest import Manifest, PhaseRecord
 from probe.node.files import OUTPUT
 from probe.packing import touched_name
+from probe.preconditions import check_target
 from probe.running import rounded_down
 from probe.timings import PredictionOptions
 from probe.uncertainty import between_variance

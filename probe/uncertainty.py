@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
 from probe.timings import (
     FloatArray,
@@ -104,6 +105,17 @@ def between_variance(values: FloatArray, shares: FloatArray, noise: FloatArray) 
     seen = float((weights * (values - (weights * values).sum()) ** 2).sum())
     explained = float((weights * (1.0 - weights) * noise).sum())
     return max(0.0, seen - explained) / apart
+
+
+def half_width(terms: Sequence[Term], confidence: float) -> float:
+    """How far the interval reaches above the prediction, relative to it."""
+    return math.expm1(reach(terms, confidence))
+
+
+def reach(terms: Sequence[Term], confidence: float) -> float:
+    """Logarithm of the interval's upper end over the prediction: t x sqrt(V)."""
+    total = math.fsum(term.variance for term in terms)
+    return float(stdtrit(welch_satterthwaite(terms), 0.5 + confidence / 2.0)) * math.sqrt(total)
 
 
 def welch_satterthwaite(terms: Sequence[Term]) -> float:

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,20 @@ from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, WorkFo
 T = TypeVar("T")
 
 STAGES = ("trace", "reference", "validate", "select", "capture", "reduce", "flatten")
+
+_FIRST_STAGES = {"selection": "select", "warmup": "capture", "reduce": "reduce"}
+"""First stage that an option concerns: a build that resumes with another value does it, and those after it, again."""
+
+_CONCERN_NO_STAGE = ("runs", "repeats", "target_error")
+"""Options of the self-check, which is made anew each time."""
+
+_LEFT_BY = {
+    "select": ("selection.json",),
+    "capture": ("captured.json", "phase-*", "written-*"),
+    "reduce": ("reduced.json", "phase-*-reduced", "touched-*.bin"),
+    "flatten": ("flat.json", "phase-*/direct.img"),
+}
+"""What the stages that can be done again leave in the folder."""
 
 _STATE = "state.json"
 _LOCK = "lock"
@@ -78,7 +92,8 @@ def work_folder(wanted: Path | None, parameters: Mapping[str, Any], *, resume: b
     """Open (and make) the folder, alone. Without `wanted` it is temporary and removed at the end.
 
     Raises WorkFolderBusy if another build holds it, StorageError if it holds something else, ProbeError if it is
-    to be resumed with other parameters.
+    to be resumed with other parameters. Options that concern only later stages may differ: the results of those stages
+    are then gone, and the stages no longer finished.
     """
     if wanted is None:
         if resume:
@@ -131,34 +146,55 @@ def _opened(path: Path, parameters: Mapping[str, Any], resume: bool) -> WorkFold
         before, finished = state.get("parameters"), state.get("finished")
         if not isinstance(before, dict) or not isinstance(finished, list):
             raise StorageError(f"{state_file}: damaged; build without --resume")
-        if state.get("version") != _VERSION or before != now:
+        changed = _changed(before, now)
+        redone = _done_again(changed)
+        if state.get("version") != _VERSION or redone is None:
             raise ProbeError(
-                f"{path}: was begun with other parameters ({_changed(before, now) or 'another version'}); "
+                f"{path}: was begun with other parameters ({', '.join(changed) or 'another version'}); "
                 "repeat the same command line, or build without --resume"
             )
-        return WorkFolder(path, parameters, [str(stage) for stage in finished])
-    for entry in path.iterdir():
-        if entry.name == _LOCK:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
+        folder = WorkFolder(path, parameters, [str(stage) for stage in finished if stage not in redone])
+        if changed:
+            folder._save()
+            _remove(entry for stage in redone for pattern in _LEFT_BY[stage] for entry in path.glob(pattern))
+        return folder
+    _remove(entry for entry in path.iterdir() if entry.name != _LOCK)
     folder = WorkFolder(path, parameters, [])
     folder._save()
     return folder
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> str:
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
     """Names of the parameters that differ, such as "options.interval" or "program.env.LANG"."""
     names = []
     for name in sorted(before.keys() | now.keys()):
         value, other = now.get(name), before.get(name)
         if isinstance(value, dict) and isinstance(other, dict):
-            names.append(_changed(other, value, f"{above}{name}."))
+            names += _changed(other, value, f"{above}{name}.")
         elif value != other:
             names.append(above + name)
-    return ", ".join(filter(None, names))
+    return names
+
+
+def _done_again(changed: Sequence[str]) -> tuple[str, ...] | None:
+    """The stages to be done again where these parameters differ; None where the first stages rest on one of them."""
+    first = len(STAGES)
+    for name in changed:
+        kind, _, option = name.partition(".")
+        option = option.partition(".")[0]
+        if kind == "options" and option in _FIRST_STAGES:
+            first = min(first, STAGES.index(_FIRST_STAGES[option]))
+        elif kind != "options" or option not in _CONCERN_NO_STAGE:
+            return None
+    return STAGES[first:]
+
+
+def _remove(entries: Iterable[Path]) -> None:
+    for entry in list(entries):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 @contextmanager

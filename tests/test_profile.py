@@ -13,9 +13,11 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.errors import ProbeFileDamaged, ProgramTooShort, StorageError
 from checkpoint.program import Program
+from probe.boundaries import candidates
 from probe.profile import BlockTable, Markers, Profile, load_profile, save_profile
+from probe.selection import select_phases
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -166,3 +168,45 @@ def test_a_profile_that_cannot_be_written_leaves_nothing(
     with pytest.raises(StorageError, match="No space left"):
         save_profile(profile, path)
     assert [p.name for p in tmp_path.iterdir()] == ["a.profile"] and path.read_bytes() == written
+
+
+@pytest.mark.parametrize(
+    ("array", "values", "words"),
+    [
+        ("seconds", [0.1, np.nan], r"interval 1 takes nan seconds \(1 of 2"),
+        ("seconds", [np.inf, 0.1], "interval 0 takes inf"),
+        ("seconds", [0.1, -0.1], "interval 1 takes -0.1"),
+        ("seconds", [0.1], "different lengths"),
+        ("counts_data", [1, -1], "negative number of times"),
+    ],
+)
+def test_impossible_values_are_refused(array: str, values: list[float], words: str, tmp_path: Path) -> None:
+    blocks = table([(0, 16, 16, 8, 2)])
+    good = Profile(
+        program=Program(argv=("a",), executable="/a", cwd="/"), tracer="native", unit="seconds", interval=0.05,
+        counts=sp.csr_array(np.array([[1], [2]])), seconds=np.array([0.1, 0.1]), blocks=blocks, executed=blocks,
+        images=(("/a", "0"),), cpu_seconds=0.2, prologue=0.0, removed_sites=0, installed_sites=1, install_seconds=0.0,
+    )  # fmt: skip
+    path = tmp_path / "made.profile"
+    save_profile(good, path)
+    assert load_profile(path).intervals == 2
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored}
+    with path.open("wb") as file:
+        np.savez(file, **{**arrays, array: np.array(values, dtype=arrays[array].dtype)})
+    with pytest.raises(ProbeFileDamaged, match=words):
+        load_profile(path)
+
+
+def test_a_profile_without_intervals_is_read_but_nothing_is_chosen_from_it(tmp_path: Path) -> None:
+    blocks = table([(0, 16, 16, 8, 2)])
+    empty = Profile(
+        program=Program(argv=("a",), executable="/a", cwd="/"), tracer="native", unit="seconds", interval=0.05,
+        counts=sp.csr_array((0, 1), dtype=np.int64), seconds=np.zeros(0), blocks=blocks, executed=blocks,
+        images=(), cpu_seconds=0.0, prologue=0.0, removed_sites=0, installed_sites=1, install_seconds=0.0,
+    )  # fmt: skip
+    save_profile(empty, tmp_path / "empty.profile")
+    found = load_profile(tmp_path / "empty.profile")
+    assert (found.intervals, candidates(found)) == (0, [])
+    with pytest.raises(ProgramTooShort):
+        select_phases(found.vectors(), found.instructions(), found.seconds, np.ones(0, dtype=bool))

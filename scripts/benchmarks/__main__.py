@@ -5,25 +5,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+import accuracy  # noqa: E402
+import accuracy_report  # noqa: E402
 import counter_page  # noqa: E402
 import emulated  # noqa: E402
 import exact  # noqa: E402
 import extras  # noqa: E402
 import many_nodes  # noqa: E402
 import report  # noqa: E402
+import scale  # noqa: E402
 import slow_link  # noqa: E402
+from inputs import make_inputs  # noqa: E402
 from measure import measure  # noqa: E402
-from programs import EVERYTHING, OWN, PACKAGED, QUICK, QUICKSTART, Benchmark  # noqa: E402
+from programs import (  # noqa: E402
+    ACCURACY,
+    ACCURACY_ONLY,
+    ACCURACY_QUICK,
+    EVERYTHING,
+    PACKAGED,
+    QUICK,
+    QUICKSTART,
+    Benchmark,
+)
 
 HERE = ROOT / "build" / "bench"
 
@@ -33,28 +45,14 @@ def say(text: str) -> None:
 
 
 def chosen(names: str | None, quick: bool) -> list[Benchmark]:
-    wanted = names.split(",") if names else list(QUICK) if quick else [b.name for b in EVERYTHING]
-    known = {b.name: b for b in EVERYTHING}
+    return named(names.split(",") if names else QUICK if quick else [b.name for b in EVERYTHING])
+
+
+def named(wanted: Sequence[str]) -> list[Benchmark]:
+    known = {b.name: b for b in (*EVERYTHING, *ACCURACY_ONLY)}
     if unknown := [n for n in wanted if n not in known]:
         sys.exit(f"bench: no program {unknown}; there are: {', '.join(known)}")
     return [known[n] for n in wanted]
-
-
-def make_inputs(data: Path) -> None:
-    """Programs by make, inputs by their scripts; nothing is made twice."""
-    subprocess.run(["make", "-s", "-C", str(OWN.parent)], check=True)
-    data.mkdir(parents=True, exist_ok=True)
-    for maker, finished in (("make_bench_data.py", "source.i"), ("make_hmmer_data.py", "families.hmm")):
-        script = ROOT / "data" / maker
-        stamp = data / f".{maker}.made"
-        if stamp.exists() and stamp.stat().st_mtime >= script.stat().st_mtime and (data / finished).exists():
-            continue
-        say(f"bench: making inputs with {maker}")
-        subprocess.run([sys.executable, str(script), str(data)], check=True)
-        if maker == "make_hmmer_data.py":
-            command = ["hmmbuild", "--cpu", "0", "--amino", "-o", os.devnull, "families.hmm", "families.sto"]
-            subprocess.run(command, cwd=data, check=True)
-        stamp.touch()
 
 
 def one(benchmark: Benchmark, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -79,10 +77,18 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["nodes", "many", "link", "decisions", "exact"],
-        help="nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over 1 Mbit/s; "
-        "decisions: store, model and Slurm's hook; exact: the instruction-exact tracers",
+        choices=["accuracy", "scale", "nodes", "many", "link", "decisions", "exact"],
+        help="accuracy: over programs and seeds; scale: very large profiles; nodes: the probes made before, on the "
+        "emulated node; many: eight nodes at once; link: over 1 Mbit/s; decisions: store, model and Slurm's hook; "
+        "exact: the instruction-exact tracers",
     )
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
+    parser.add_argument(
+        "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
+    )
+    parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy`: its programs are short")
+    parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
+    parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", help="names, parted by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
@@ -95,7 +101,11 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="print the table of the records there are, and leave")
     arguments = parser.parse_args()
     if arguments.packages:
-        print("\n".join(sorted({b.package for b in (QUICKSTART, *PACKAGED)})))
+        everything = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if arguments.what == "accuracy" else ()))
+        print("\n".join(sorted({b.package for b in everything})))
+        return
+    if arguments.what == "accuracy":
+        measure_accuracy(arguments)
         return
     if arguments.what == "decisions":
         # What it needs is installed for it alone: `scripts/bench decisions`.
@@ -121,6 +131,11 @@ def main() -> None:
             save(record := slow_link.run(HERE / f"{name}.probe", arguments.repeat))
             print(report.link(record), flush=True)
         return
+    if arguments.what == "scale":
+        HERE.mkdir(parents=True, exist_ok=True)
+        save(record := scale.measure(say))
+        print(report.scale(record))
+        return
     if arguments.what == "many":
         HERE.mkdir(parents=True, exist_ok=True)
         save(many_nodes.run(arguments.rounds, say))
@@ -143,6 +158,36 @@ def main() -> None:
     print(report.bars(records, load("install"), load("phases-60s"), load("counter-page")))
 
 
+def measure_accuracy(arguments: argparse.Namespace) -> None:
+    """Measure what has no record yet, then the tables of all records there are."""
+    names = arguments.programs.split(",") if arguments.programs else ACCURACY_QUICK if arguments.quick else ACCURACY
+    benchmarks, folder = named(names), HERE / "accuracy"
+    seeds = range(1, (min(arguments.seeds, 2) if arguments.quick else arguments.seeds) + 1)
+    records = accuracy.load_all(folder, [b.name for b in benchmarks], seeds)
+    native = {r["program"]: r["native"] for r in records if "native" in r}
+    done = {(r["program"], r["seed"]) for r in records if "native" in r}
+    missing = {b.name: [seed for seed in seeds if (b.name, seed) not in done] for b in benchmarks}
+    seconds = accuracy.estimate(missing, native, arguments.baselines)
+    pairs = sum(map(len, missing.values()))
+    say(f"bench: {pairs} pairs of program and seed to measure, about {seconds / 60:.0f} minutes")
+    if arguments.estimate:
+        return
+    if not arguments.report:
+        make_inputs(HERE / "data", media=True, say=say)
+        settings = accuracy.Settings(
+            arguments.interval, arguments.repeat, arguments.patience, arguments.keep, arguments.baselines
+        )
+        for benchmark in benchmarks:
+            for record in accuracy.measure_program(
+                benchmark, seeds, settings, data=HERE / "data", folder=folder, say=say
+            ):  # fmt: skip
+                print(accuracy_report.line(record), flush=True)
+    records = accuracy.load_all(folder, [b.name for b in benchmarks], seeds)
+    print(accuracy_report.tables(records))
+    if arguments.write:
+        accuracy_report.write(ROOT / "docs" / "accuracy.md", records)
+
+
 def load(name: str) -> dict[str, Any] | None:
     path = HERE / f"{name}.json"
     if not path.exists():
@@ -153,7 +198,7 @@ def load(name: str) -> dict[str, Any] | None:
 
 def run(arguments: argparse.Namespace) -> None:
     benchmarks = chosen(arguments.programs, arguments.quick)
-    make_inputs(HERE / "data")
+    make_inputs(HERE / "data", media=False, say=say)
     for benchmark in benchmarks:
         print(report.table([one(benchmark, arguments)]), flush=True)
     if not arguments.programs:

@@ -28,8 +28,10 @@ from probe.profile import load_profile
 from probe.validation import load_timing
 
 COMMAND_SECONDS = 3600
-_PROBE = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from probe.cli import main; main()"
-_REFUSED = 1000
+ROOT = Path(__file__).parents[2]
+REFUSED = 1000
+"""Letters of a message that a record keeps."""
+_PROBE = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from probe.cli import main; main()"
 
 
 def environment(benchmark: Benchmark) -> dict[str, str]:
@@ -86,7 +88,7 @@ def _build(
     if not status:
         return False
     key = "refused" if benchmark.expected_refusal else "failure"
-    record[key] = f"build: exit status {status}: {said[-_REFUSED:]}"
+    record[key] = f"build: exit status {status}: {said[-REFUSED:]}"
     return True
 
 
@@ -96,7 +98,7 @@ def _run_and_compare(
 ) -> None:  # fmt: skip
     status, out, said = probe_command(benchmark, data, "show", "--json", str(target))
     if status:
-        raise ValueError(f"show: exit status {status}: {said[-_REFUSED:]}")
+        raise ValueError(f"show: exit status {status}: {said[-REFUSED:]}")
     record["show"] = json.loads(out)
     record["run_quiet"] = wait_until_quiet(patience)
     with watched() as load:
@@ -105,23 +107,24 @@ def _run_and_compare(
         )  # fmt: skip
     record["run_load"] = load.to_json()
     if status:
-        raise ValueError(f"run: exit status {status}: {said[-_REFUSED:]}")
+        raise ValueError(f"run: exit status {status}: {said[-REFUSED:]}")
     record["run"] = json.loads(out)
     # Once more with CRIU, for what restoring costs; how long regions take in both ways, the self-check has measured.
     status, out, said = probe_command(
         benchmark, data, "run", "-q", "--json", "--restorer", "criu", "--repeat", "1", str(target)
     )  # fmt: skip
-    record["run_criu"] = json.loads(out) if not status else {"phases": [], "failure": said[-_REFUSED:]}
+    record["run_criu"] = json.loads(out) if not status else {"phases": [], "failure": said[-REFUSED:]}
     record["plain_quiet"] = wait_until_quiet(patience) if plain_runs else True
     with watched() as load:
-        runs = _plain_runs(benchmark, argv, data, target.parent, plain_runs)
+        runs = full_runs(benchmark, argv, data, target.parent, plain_runs)
     record["plain_load"] = load.to_json()
     record["plain"] = [vars(r) for r in runs]
     record["figures"] = figures(record["show"], record["run"], runs)
     record["figures"]["direct"] = direct_against_criu(record["show"], record["run"], record["run_criu"])
 
 
-def _plain_runs(benchmark: Benchmark, argv: Sequence[str], data: Path, folder: Path, count: int) -> list[PlainRun]:
+def full_runs(benchmark: Benchmark, argv: Sequence[str], data: Path, folder: Path, count: int) -> list[PlainRun]:
+    """Full runs, on the processor that probes measure on. Raises ValueError where one fails."""
     stdin = str(data / benchmark.stdin)
     program = resolve_program(argv, stdin=stdin, cwd=str(data), env=environment(benchmark))
     cpu = measuring_cpu()

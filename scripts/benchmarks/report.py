@@ -12,6 +12,7 @@ TRACING_BAR, TRACING_WORST_BAR, VALIDATION_BAR = 1.2, 1.5, 1.2
 INSTALL_BAR_SECONDS, INSTALL_BAR_SITES = 3.0, 100_000
 REGIONS_BAR, PASS_BAR = 0.01, 0.05
 WEIGHT_BAR = 0.95
+SELECT_SECONDS_BAR, SELECT_MEGABYTES_BAR = 60.0, 2_000
 DIRECT_MEDIAN_BAR, DIRECT_WORST_BAR, DIRECT_SHARE_BAR = 0.01, 0.04, 0.95
 
 Record = dict[str, Any]
@@ -182,6 +183,19 @@ def _direct_bars(found: Sequence[tuple[str, Record]]) -> list[str]:
         (not slower, "never slower than CRIU", f"{slower} of {possible} phases slower"),
     ]  # fmt: skip
     return [f"{'  met' if met else 'SHORT'}  {what}: {said}" for met, what, said in rows]
+
+
+def scale(record: Record) -> str:
+    """Two lines about very large profiles."""
+    select, read = record["select"], record["read"]
+    met = select["seconds"] <= SELECT_SECONDS_BAR and select["megabytes"] <= SELECT_MEGABYTES_BAR
+    return (
+        f"{'  met' if met else 'SHORT'}  selection from 100,000 intervals x 50,000 blocks in {SELECT_SECONDS_BAR:g} s "
+        f"and {SELECT_MEGABYTES_BAR:,} MB: {select['seconds']:.1f} s ({select['cpu_seconds']:.1f} s of CPU), "
+        f"{select['megabytes']:,.0f} MB, {select['phases']} phases, off by {_percent(select['selection_error'])} %\n"
+        f"  n/a  reading the largest profile of the native tracer, {read['entries']:,} entries, "
+        f"{read['bytes'] / 1e6:.0f} MB on disk: {read['seconds']:.1f} s, {read['megabytes']:,.0f} MB"
+    )
 
 
 def many(record: Record) -> str:

@@ -15,7 +15,7 @@ from conftest import MakeProgram
 from test_interrupted import interrupt
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
-from probe.work_folder import work_folder
+from probe.work_folder import STAGES, work_folder
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -197,3 +197,52 @@ def test_other_arguments_are_refused(finished: Finished) -> None:
     assert "program.argv" in refused(1, *["151" if a == "150" else a for a in arguments])
     assert "program.env.TZ" in refused(1, *arguments, environment={"TZ": "UTC"})
     assert tree(finished.work) == before
+
+
+def test_options_of_later_stages_may_differ(tmp_path: Path) -> None:
+    """The earlier stages stay finished; what the others left is gone, and nothing else."""
+    first: dict[str, object] = {"interval": 0.05, "warmup": 1, "reduce": "drop", "repeats": 5, "selection": {"seed": 1}}
+    later = {
+        "select": ("selection.json",),
+        "capture": ("captured.json", "written-1", "phase-1/pages-1.img"),
+        "reduce": ("reduced.json", "touched-1.bin", "phase-1-reduced/pages-1.img"),
+        "flatten": ("flat.json", "phase-1/direct.img"),
+    }
+    kept = ("profile.npz", "reference.json", "timing.npz", "trace.stdout")
+    changes = [
+        ("selection", {"seed": 2}, 3),
+        ("warmup", 2, 4),
+        ("reduce", "none", 5),
+        ("repeats", 3, 7),
+        ("runs", 1, 7),
+    ]
+    for option, value, finished in changes:
+        with work_folder(tmp_path, {"options": first}, resume=False) as folder:
+            for stage in STAGES:
+                folder.finish(stage)
+        for name in (*kept, *(name for names in later.values() for name in names)):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        for _ in range(2):
+            with work_folder(tmp_path, {"options": {**first, option: value}}, resume=True) as folder:
+                assert [s for s in STAGES if folder.is_finished(s)] == list(STAGES[:finished]), option
+            gone = [name for stage in STAGES[finished:] for name in later[stage]]
+            for name in (*kept, *(name for names in later.values() for name in names)):
+                # A whole folder goes with the stage that made it.
+                lost = name in gone or (finished < 5 and name.startswith("phase-"))
+                assert (tmp_path / name).exists() != lost, (option, name)
+
+
+def test_another_program_under_the_same_name(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    """What the work folder knows of the program is not applied to a newer one."""
+    mine = tmp_path / "mine"
+    mine.write_bytes(program("nbody").read_bytes())
+    mine.chmod(0o755)
+    arguments = ["build", "-o", tmp_path / "out", "--interval", "20ms", "--resume", "--work", tmp_path / "work"]
+    arguments += ["--", mine, "150"]
+    interrupt(command, command.start(*arguments), "reference", signal.SIGTERM)
+    mine.unlink()
+    mine.write_bytes(program("sorter").read_bytes())
+    mine.chmod(0o755)
+    said = command.refused(7, *arguments)
+    assert str(mine) in said and "changed since it was traced" in said

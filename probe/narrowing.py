@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many more repeats bring a prediction's interval to a wanted width, and what else keeps it wide.
+
+Only two of the interval's terms shrink as phases are timed more often (docs/estimators.md, "A wanted width").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from checkpoint.errors import ProbeError
+from probe.node.measuring import MeasuredPhase
+from probe.prediction import Prediction, PredictionOptions
+from probe.uncertainty import Term, half_width
+
+MOST_FACTOR = 8
+"""No phase is timed more than this many times as often as was asked for at first."""
+
+_ENDLESS = 1e9
+
+HERE = ("repeats_candidate",)
+"""What more repeats on this node narrow."""
+
+ON_BOTH_SIDES = ("repeats_candidate", "repeats_reference")
+"""What more rounds of the self-check narrow: on the reference node both sides are measured alike. More full runs come
+with them, but most of the reference runs' term is the next run's own noise, which stays."""
+
+REASONS = {
+    "repeats_candidate": "the repeats on this node differ too much: use a quieter node, or a larger --repeat",
+    "repeats_reference": "the reference node's repeats differ too much: build the probe again with --target-error",
+    "reference_runs": "full runs of the program differ by as much on the reference node: build on a quieter one",
+    "within_strata": "phases may hide members that behave differently here: build with more --max-phases",
+    "uncovered": "part of the run is in no phase that could be measured: see the failed phases",
+    "minimum": "no wall-clock time repeats more exactly than this",
+}
+"""What each term of the variance says of a probe that cannot reach the width, and what to do."""
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What was done for a wanted width. `wanted`, `before`, `reached`: relative half widths of the interval.
+
+    `rounds` were added, each one repeat of every phase, in `seconds`. `limit` is the cause that keeps the interval from
+    being narrower, "" where it is as narrow as wanted.
+    """
+
+    wanted: float
+    before: float
+    reached: float
+    rounds: int
+    seconds: float
+    limit: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """For people: what was reached, and what it cost or why no more was done."""
+        cost = f"{self.rounds} more rounds in {self.seconds:.1f} s" if self.rounds else "no more rounds"
+        if not self.limit:
+            return f"the interval is within {self.reached:.1%} of the prediction, {cost}"
+        return (
+            f"--target-error {self.wanted:.1%} is not reached: the interval is within {self.reached:.1%} of the "
+            f"prediction after {cost}; {REASONS[self.limit]}"
+        )
+
+
+def check_target_error(target: float | None) -> None:
+    """Raise ProbeError for a wanted half width that is none."""
+    if target is not None and not 0 < target < 1:
+        raise ProbeError(f"--target-error: {target:g} is not a share of the prediction between 0 and 1, such as 2%")
+
+
+def with_repeats(terms: Sequence[Term], factor: float, causes: Sequence[str] = HERE) -> list[Term]:
+    """The terms if everything under `causes` were repeated `factor` times as often, spread as before."""
+    return [
+        replace(t, variance=t.variance / factor, freedom=(t.freedom + 1.0) * factor - 1.0) if t.cause in causes else t
+        for t in terms
+    ]
+
+
+def rounds_wanted(
+    terms: Sequence[Term], target: float, repeats: int, most: int, options: PredictionOptions, causes: Sequence[str]
+) -> int:
+    """How many repeats, more than `repeats` and at most `most`, bring the half width to `target`; 0 if none do.
+
+    Judged from the spread seen so far, so that it has to be judged again when they are made.
+    """
+    for wanted in range(repeats + 1, most + 1):
+        if half_width(with_repeats(terms, wanted / repeats, causes), options.confidence) <= target:
+            return wanted
+    return 0
+
+
+def limiting(terms: Sequence[Term], target: float, options: PredictionOptions, causes: Sequence[str] = HERE) -> str:
+    """The largest cause of those that more repeats would leave; of all, where they would be enough."""
+    endless = with_repeats(terms, _ENDLESS, causes)
+    narrow = half_width(endless, options.confidence) <= target
+    by_cause: dict[str, float] = {}
+    for term in terms if narrow else endless:
+        by_cause[term.cause] = by_cause.get(term.cause, 0.0) + term.variance
+    return max(by_cause, key=lambda cause: by_cause[cause])
+
+
+def narrow(
+    measured: list[MeasuredPhase],
+    target: float,
+    repeats: int,
+    *,
+    predicted: Callable[[list[MeasuredPhase]], Prediction],
+    again: Callable[[int], list[MeasuredPhase]],
+    clock: Callable[[], float],
+    causes: Sequence[str] = HERE,
+    options: PredictionOptions | None = None,
+) -> tuple[list[MeasuredPhase], Narrowed]:
+    """Have phases timed more often until the interval's half width is `target`, or more cannot bring it there.
+
+    `measured`: each phase `repeats` times. `predicted` makes a prediction of them; `again(n)` times every phase n times
+    more; `clock` tells seconds. At most MOST_FACTOR times `repeats` are made. Raises what the two raise.
+    """
+    options = options or PredictionOptions()
+    begun, made, most = clock(), repeats, MOST_FACTOR * repeats
+    prediction = predicted(measured)
+    before = prediction.half_width
+    while prediction.half_width > target and made < most:
+        wanted = rounds_wanted(prediction.terms, target, made, most, options, causes)
+        if not wanted:
+            break
+        # Not more than twice as many at a time: the spread seen so far may have been a bad one.
+        more = min(wanted, 2 * made) - made
+        measured = joined(measured, again(more))
+        made += more
+        prediction = predicted(measured)
+    limit = "" if prediction.half_width <= target else limiting(prediction.terms, target, options, causes)
+    seconds = clock() - begun if made > repeats else 0.0
+    return measured, Narrowed(target, before, prediction.half_width, made - repeats, seconds, limit)
+
+
+def joined(first: Sequence[MeasuredPhase], more: Sequence[MeasuredPhase]) -> list[MeasuredPhase]:
+    """All repeats of each phase. One that failed the second time keeps what it had, and says so."""
+    later = {(m.phase, m.restorer): m for m in more}
+    found = []
+    for one in first:
+        other = later.get((one.phase, one.restorer))
+        if other is None or not one.times:
+            found.append(one)
+            continue
+        failed = (
+            (f"phase {one.phase} failed when it was repeated more often: {other.failure}",) if other.failure else ()
+        )
+        warnings = tuple(dict.fromkeys([*one.warnings, *other.warnings, *failed]))
+        found.append(replace(one, times=(*one.times, *other.times), warnings=warnings))
+    return found

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The self-check: every phase restored and timed where it was made, and the whole program by turns with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from probe.manifest import DIRECT
+from probe.measures import work
+from probe.narrowing import ON_BOTH_SIDES, Narrowed, narrow
+from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
+from probe.prediction import PhaseTiming, Prediction, ReferenceRun, predict
+from probe.profile import Profile
+from probe.reference import Reference
+from probe.reference_runs import SpreadRuns
+from probe.selection import Selection
+from probe.validation import TimedProfile
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What was measured: repeats of all phases in every way of restoring, ET_ref, and how a wanted width was met."""
+
+    measured: list[MeasuredPhase]
+    reference: Reference
+    narrowed: Narrowed | None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What earlier stages say of the phases."""
+
+    profile: Profile
+    timed: TimedProfile
+    selection: Selection
+
+    def timings(self, measured: Sequence[MeasuredPhase], clock: str) -> list[PhaseTiming]:
+        """Each phase as if this node were the candidate as well, restored directly where that works."""
+        amounts = work(self.profile, self.timed)
+        by_phase: dict[int, MeasuredPhase] = {}
+        for one in measured:
+            if one.times and (one.restorer == DIRECT or one.phase not in by_phase):
+                by_phase[one.phase] = one
+        found = []
+        for phase in self.selection.phases:
+            if phase.id not in by_phase:
+                continue
+            repeats = tuple(t.cpu if clock == "cpu" else t.wall for t in by_phase[phase.id].times)
+            at = phase.representative
+            run = self.timed.cpu if clock == "cpu" else self.timed.seconds
+            found.append(
+                PhaseTiming(
+                    phase.id,
+                    phase.weight,
+                    phase.time_share,
+                    float(amounts[at]),
+                    repeats,
+                    repeats,
+                    max(float(run[at]), 1e-9),
+                    phase.seconds_spread,
+                )
+            )
+        return found
+
+
+def self_check(
+    phases: Sequence[PhaseToMeasure],
+    restorers: Restorers,
+    runs: SpreadRuns,
+    early: Reference,
+    known: Known,
+    *,
+    repeats: int,
+    target_error: float | None,
+    scratch: Path,
+    cpu: int | None,
+    progress: Callable[[float], None],
+) -> SelfCheck:
+    """Time every phase `repeats` times, in rounds, with `runs` in between; more often where `target_error` asks for it.
+
+    The width judged is that of a prediction for this node. Raises what measuring and the program's runs raise,
+    NoPrediction where `target_error` is given and too few phases could be restored.
+    """
+    made = 0
+
+    def again(count: int, report: Callable[[float], None] = lambda _: None) -> list[MeasuredPhase]:
+        nonlocal made
+        before, made = made, made + count
+        return measure_phases(
+            phases, restorers, repeats=count, scratch=scratch, cpu=cpu, progress=report,
+            after_round=lambda number: runs.after_round(before + number),
+        )  # fmt: skip
+
+    def predicted(measured: list[MeasuredPhase]) -> Prediction:
+        reference = runs.reference(early)
+        amount = float(work(known.profile, known.timed).sum())
+        return predict(ReferenceRun(reference.runs, amount), known.timings(measured, reference.clock))
+
+    measured, narrowed = again(repeats, progress), None
+    if target_error is not None:
+        measured, narrowed = narrow(
+            measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic,
+            causes=ON_BOTH_SIDES,
+        )  # fmt: skip
+    return SelfCheck(measured, runs.reference(early), narrowed)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The short form of `scripts/bench accuracy`: two programs of a second, against bounds that are ratios."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+from command import ROOT, Command
+from conftest import MakeProgram
+from test_variants import cpu_seconds
+
+sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
+
+from bounds import SHORT_FORM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "argument"), [("nbody", "200"), ("sorter", "1")])
+def test_predictions_are_within_their_bounds(
+    name: str, argument: str, tmp_path: Path, program: MakeProgram, command: Command
+) -> None:
+    """The probe is run between two full runs; errors are relative to their mean."""
+    argv, path = [str(program(name)), argument], tmp_path / "short.probe"
+    options = ["-q", "--json", "--interval", "20ms", "--max-phases", "6"]
+    done = command("build", *options, "-o", path, "--", *argv)
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)
+    assert built["clock"] == "cpu", "cpu_seconds() would not be what is predicted"
+    full = [cpu_seconds(argv)]
+    said = command.json("run", "-q", path)
+    full.append(cpu_seconds(argv))
+    native = statistics.fmean(full)
+    errors = {estimator: said["estimators"][estimator] / native - 1 for estimator in ("calibrated", "direct")}
+    errors["selection"] = built["errors"]["selection"]
+    outside = {what: error for what, error in errors.items() if abs(error) > SHORT_FORM[what]}
+    assert outside == {}, (errors, full, said["prediction"])
+    # Where full runs agree by luck the interval is narrow: as near as the bound will do.
+    near = 1 + SHORT_FORM["calibrated"]
+    assert said["prediction"]["low"] / near <= native <= said["prediction"]["high"] * near
