@@ -200,12 +200,24 @@ def test_an_image_of_another_kind_is_refused(images: CheckpointImages, dumped: P
         read_entries(dumped / f"core-{images.pid}.img", "mm")
 
 
+def entry_ends(image: bytes) -> set[int]:
+    """Where entries of an image end: two words of magic, then each entry behind its size."""
+    at, ends = 8, set()
+    while at < len(image):
+        at += 4 + int.from_bytes(image[at : at + 4], "little")
+        ends.add(at)
+    return ends
+
+
 def test_cut_images_are_refused(images: CheckpointImages, copy: Path) -> None:
     for kind in ("inventory", f"mm-{images.pid}", f"core-{images.pid}", f"pagemap-{images.pid}", "files"):
         path = copy / f"{kind}.img"
         whole = path.read_bytes()
         # Every byte of the small images, and a spread of the large ones.
         for cut in range(0, len(whole), max(1, len(whole) // 97)):
+            if kind == "files" and cut in entry_ends(whole):
+                # A file that nothing refers to may be missing; the others are missed by what refers to them.
+                continue
             path.write_bytes(whole[:cut])
             with pytest.raises(ProbeFileDamaged):
                 read_checkpoint(copy)

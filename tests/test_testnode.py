@@ -102,6 +102,6 @@ def test_instructions_that_it_lacks(builds: Path, tmp_path: Path) -> None:
         assert "avx512f" not in emulator("ssh", "cat /proc/cpuinfo").split()
         return
     path = tmp_path / "ifunc.probe"
-    command("build", "-q", "-o", path, "--interval", "10ms", "--max-phases", "2", "--", build("ifunc", builds), "400")
+    command("build", "-q", "-o", path, "--interval", "10ms", "--max-phases", "2", "--", build("ifunc", builds), "3000")
     found = run_there(path)
     assert isinstance(found.error, NodeUnfit) and "lacks avx512f" in str(found.error)

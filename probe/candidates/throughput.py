@@ -15,7 +15,7 @@ from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable
 from probe.candidates.addresses import Address
-from probe.candidates.connection import Connection, SshOptions, connect
+from probe.candidates.connection import Channel, Connection, RemoteCommandEnded, SshOptions, connect
 
 SECONDS = 2.0
 """How long each direction is loaded."""
@@ -52,11 +52,18 @@ def _round_trip(connection: Connection, name: str) -> float:
         found = []
         for _ in range(_ECHOES):
             begun = time.monotonic()
-            channel.send(b"\n", _PATIENCE_SECONDS)
-            if channel.receive(1, _PATIENCE_SECONDS) != b"\n":
+            if not _comes_back(channel):
                 raise NodeMisbehaved(f"{name}: what is sent to `cat` there does not come back")
             found.append(time.monotonic() - begun)
         return statistics.median(found[1:])
+
+
+def _comes_back(channel: Channel) -> bool:
+    try:
+        channel.send(b"\n", _PATIENCE_SECONDS)
+    except RemoteCommandEnded:
+        return False
+    return channel.receive(1, _PATIENCE_SECONDS) == b"\n"
 
 
 def _upload(connection: Connection, seconds: float) -> float:

@@ -64,7 +64,8 @@ def test_run_has_the_promised_keys(sample: Sample, command: Command) -> None:
     assert 0.6 < prediction["seconds"] / sample.described["et_ref_seconds"] < 1.6
     for phase in result["phases"]:
         typed(phase, {"id": int, "weight": NUMBER, "time_share": NUMBER, "t_ref": NUMBER, "t_cand": NUMBER})
-        assert phase["status"] == "ok" and len(phase["repeats"]) == 3
+        # Repeats that other work disturbed are made again, and count where too few others are left.
+        assert phase["status"] == "ok" and 3 <= len(phase["repeats"]) <= 7
     assert {p["id"] for p in result["phases"]} == {p["id"] for p in sample.described["phases"]}
     assert all(isinstance(w, str) for w in result["warnings"])
 
