@@ -486,10 +486,11 @@ def test_probes_run_as_jobs_on_one_node_of_each_kind(slurm: SlurmCluster, builds
     """n1 to n4 share this machine's processors: that the times are right is not tested here."""
     path = tmp_path / "small.probe"
     path.write_bytes(small_probe(builds).path.read_bytes())
-    said = json.loads(run("run", str(path), "--slurm", "--per-node-type", "--repeat", "2", "--json", "-q"))
+    said = json.loads(run("run", str(path), "--slurm", "--per-node-type", "--repeat", "1", "--json", "-q"))
     check_keys(said, "probe run --slurm --json")
     assert len(said["results"]) == 2 and said["failures"] == []
-    assert {len(r["phases"][0]["repeats"]) for r in said["results"]} == {2}, "options reach the nodes"
+    # One repeat, and two more where other work disturbs it; without the option there are five.
+    assert all(len(r["phases"][0]["repeats"]) <= 3 for r in said["results"]), "options reach the nodes"
     with open_store() as store:
         found = {p.node: p for p in history(store)}
         features = {node.name: node.features for node in all_nodes(store)}

@@ -59,7 +59,7 @@ class Command:
         self.temporary.chmod(0o1777)
         self.mark = uuid.uuid4().hex
         self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "CONDOR_"))},
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.temporary),
             "COLUMNS": "200",
