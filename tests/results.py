@@ -36,6 +36,7 @@ def result(
         "variances": {"repeats_candidate": 1e-6},
         "degrees_of_freedom": 8.0,
         "disturbed": {},
+        "target_error": {},
         "phases": [
             {
                 "id": number,

@@ -52,17 +52,23 @@ def command(*arguments: str | Path, status: int = 0, cwd: Path | None = None) ->
         cwd=cwd,
         # Without what pytest sets anew for each test, and HTCondor's library when it is imported: a build that is
         # resumed must find the same environment.
-        env={**{k: v for k, v in os.environ.items() if not k.startswith(_CHANGING)}, "PYTHONPATH": str(ROOT)},
+        env={**_environment(building=arguments[0] == "build"), "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
 
+def _environment(building: bool) -> dict[str, str]:
+    changing = (*_CHANGING, "PROBE_STORE") if building else _CHANGING
+    return {k: v for k, v in os.environ.items() if not k.startswith(changing)}
+
+
 def small_probe(builds: Path) -> SmallProbe:
-    """The probe, below the session's folder `builds`."""
+    """The probe, beside the session's folder `builds`."""
     if builds not in _made:
-        folder = builds / "small-probe"
+        # Not below the programs, whose folder some tests open to everybody: modes are part of what a probe needs.
+        folder = builds.with_name(f"{builds.name}-small-probe")
         folder.mkdir()
         stdin = folder / "input.dat"
         stdin.write_bytes(os.urandom(300_000))
