@@ -10,17 +10,32 @@ Every time is in seconds, every share between 0 and 1. Errors are ProbeError and
 with the exit code that the command line ends with.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from checkpoint.errors import ProbeError
 from probe.building import BuildOptions, BuiltProbe, build, trace
-from probe.candidates.connection import SshOptions
-from probe.candidates.probing import CandidateResult, run_on
-from probe.candidates.session import Orders
 from probe.prediction import Prediction
 from probe.profile import Profile
 from probe.running import RunResult, run
 from probe.selection import SelectionOptions
 from probe.showing import show
 from probe.trimming import TrimmedProbe, trim
+
+if TYPE_CHECKING:
+    from probe.candidates.connection import SshOptions
+    from probe.candidates.probing import CandidateResult, run_on
+    from probe.candidates.session import Orders
+
+_FOR_OTHER_NODES = {
+    "CandidateResult": "probe.candidates.probing",
+    "Orders": "probe.candidates.session",
+    "SshOptions": "probe.candidates.connection",
+    "run_on": "probe.candidates.probing",
+}
+"""Names that need the SSH library: a tenth of a second for who reaches other nodes, none for everybody else."""
 
 __all__ = [
     "BuildOptions",
@@ -41,3 +56,9 @@ __all__ = [
     "trace",
     "trim",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOR_OTHER_NODES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_FOR_OTHER_NODES[name]), name)

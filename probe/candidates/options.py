@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of `probe run` for other nodes, and the run they ask for."""
+"""Options of `probe run` for other nodes, and the run they ask for.
+
+What needs the SSH library is imported where nodes are really asked for: every command reads these options.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 
 from checkpoint.errors import NodesFailed, ProbeError
 from probe.candidates.addresses import Address, parse_address, read_hosts
-from probe.candidates.connection import SshOptions
-from probe.candidates.probing import parse_candidate, run_on
-from probe.candidates.session import Orders
-from probe.candidates.table import print_candidates, print_json
-from probe.candidates.watching import watching
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.parameters import Size
+
+if TYPE_CHECKING:
+    from probe.candidates.connection import SshOptions
+    from probe.candidates.session import Orders
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -100,6 +103,8 @@ class SshChoice:
         return found
 
     def ssh(self) -> SshOptions:
+        from probe.candidates.connection import SshOptions
+
         return SshOptions(
             config=self.ssh_config,
             known_hosts=self.known_hosts,
@@ -125,10 +130,14 @@ class CandidateOptions(SshChoice):
 
     def candidates(self) -> list[tuple[Address, ...]]:
         """What to run on, one for each row. ProbeError where that is nonsense."""
+        from probe.candidates.probing import parse_candidate
+
         split = [parse_candidate(text) for text in self.split]
         return split + (self.groups() if self.on or self.hosts else [])
 
     def orders(self, repeats: int, restorer: str, only_recorded_calls: bool, touch_in_order: bool) -> Orders:
+        from probe.candidates.session import Orders
+
         return Orders(
             repeats=repeats,
             restorer=restorer,
@@ -145,13 +154,17 @@ def run_on_candidates(
 ) -> None:
     """Run the probe on all candidates and print the table. Raises, then, where some have no prediction: the node's own
     error where there was only one, NodesFailed where there were several."""
+    from probe.candidates.probing import run_on
+    from probe.candidates.table import candidates_json, print_candidates
+    from probe.candidates.watching import watching
+
     with watching(quiet) as watcher:
         found = run_on(
             probe, options.candidates(), ssh=options.ssh(), orders=orders, jobs=options.jobs,
             min_coverage=min_coverage, watcher=watcher,
         )  # fmt: skip
     if as_json:
-        print_json(str(probe), found, Console())
+        click.echo(json.dumps(candidates_json(str(probe), found), indent=2))
     else:
         print_candidates(found, Console())
     failed = [one for one in found if one.error is not None]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +18,6 @@ _WIDTH = 400
 def candidates_json(probe: str, found: Sequence[CandidateResult]) -> dict[str, Any]:
     """The published form (docs/json.md)."""
     return {"format_version": RESULT_VERSION, "probe": probe, "candidates": [one.to_json() for one in found]}
-
-
-def print_json(probe: str, found: Sequence[CandidateResult], console: Console) -> None:
-    console.out(json.dumps(candidates_json(probe, found), indent=2), highlight=False)
 
 
 def print_candidates(found: Sequence[CandidateResult], console: Console) -> None:
