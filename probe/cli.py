@@ -19,7 +19,7 @@ from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
 from probe.commands import COMMANDS
-from probe.commands.slurm import refuse_jobs, run_as_jobs, slurm_options
+from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
@@ -285,22 +285,28 @@ def run(
     only_recorded_calls: bool,
     touch_in_order: bool,
     target_error: float | None,
+    slurm: bool,
+    partition: str | None,
+    per_node_type: bool,
     as_json: bool,
     quiet: bool,
     **candidates: Any,
 ) -> None:
     """Run a probe, here or on other nodes, and predict the whole program's time there."""
     nodes = CandidateOptions(**candidates)
+    check_slurm_options(slurm, partition, per_node_type, nodes.named)
     if nodes.named:
-        refuse_jobs()
         if target_error is not None:
             raise ProbeError("--target-error: not on other nodes yet; leave it out, and give more --repeat instead")
         orders = nodes.orders(repeat, restorer, only_recorded_calls, touch_in_order)
         run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
         return
-    options = [f"--repeat={repeat}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
-    options += ["--touch-in-order"] * touch_in_order + [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
-    if run_as_jobs(probe_file, options, as_json):
+    if slurm:
+        options = [f"--repeat={repeat}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
+        options += ["--touch-in-order"] * touch_in_order
+        options += [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
+        options += [f"--target-error={target_error}"] * (target_error is not None)
+        run_as_jobs(probe_file, options, partition, per_node_type, as_json)
         return
     result = running.run(
         probe_file,

@@ -552,3 +552,13 @@ def test_without_accounting(slurm: SlurmCluster) -> None:
 def test_named_nodes_and_slurm_exclude_each_other() -> None:
     done = CliRunner().invoke(cli, ["run", "x.probe", "--slurm", "--on", "node1"])
     assert done.exit_code == 2 and "--slurm chooses the nodes" in done.output
+
+
+def test_all_options_of_measuring_reach_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr("probe.cli.run_as_jobs", lambda *given: told.extend(given))
+    options = ["--repeat", "3", "--restorer", "direct", "--only-recorded-calls", "--touch-in-order"]
+    options += ["--min-coverage", "0.8", "--target-error", "2%"]
+    assert CliRunner().invoke(cli, ["run", "x.probe", "--slurm", "--partition", "main", *options]).exit_code == 0
+    given = ["--repeat=3", "--restorer=direct", "--only-recorded-calls", "--touch-in-order", "--min-coverage=0.8"]
+    assert told == [Path("x.probe"), [*given, "--target-error=0.02"], "main", False, False]

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -147,54 +147,33 @@ def observe(since: str | None, completion_log: bool, by_name: bool, url: str | N
 
 # -- probe run --slurm
 
-_ASKED = "probe.commands.slurm"
-
-
-def _remember(context: click.Context, option: click.Parameter, value: object) -> object:
-    context.meta[f"{_ASKED}.{option.name}"] = value
-    return value
-
-
-_HIDDEN: Final[dict[str, Any]] = {"expose_value": False, "callback": _remember}
-"""These options do not become parameters of `run`: it knows nothing of Slurm."""
-
 _RUN_OPTIONS = (
-    click.option("--slurm", is_flag=True, **_HIDDEN, help="Run it on nodes, in Slurm jobs."),
-    click.option("--partition", **_HIDDEN, help="With --slurm: on the nodes of this one."),
-    click.option(
-        "--per-node-type",
-        is_flag=True,
-        expose_value=False,
-        callback=_remember,
-        help="With --slurm: on one of each kind.",
-    ),
+    click.option("--slurm", is_flag=True, help="Run it on nodes, in Slurm jobs."),
+    click.option("--partition", help="With --slurm: on the nodes of this one."),
+    click.option("--per-node-type", is_flag=True, help="With --slurm: on one of each kind."),
 )
 
 
 def slurm_options(command: Command) -> Command:
-    """Give `probe run` the options that `run_as_jobs` reads."""
+    """Add the options of `probe run` for Slurm."""
     for option in reversed(_RUN_OPTIONS):
         command = option(command)
     return command
 
 
-def refuse_jobs() -> None:
-    """Raise click.UsageError where the user asked for Slurm besides naming nodes."""
-    if click.get_current_context().meta.get(f"{_ASKED}.slurm"):
+def check_slurm_options(slurm: bool, partition: str | None, per_node_type: bool, nodes_named: bool) -> None:
+    """Raise click.UsageError for options that do not go together."""
+    if slurm and nodes_named:
         raise click.UsageError("--slurm chooses the nodes: it does not go with --on, --hosts and --split")
+    if (partition or per_node_type) and not slurm:
+        raise click.UsageError("--partition and --per-node-type go with --slurm")
 
 
-def run_as_jobs(path: Path, options: Sequence[str], as_json: bool) -> bool:
-    """Whether the user asked for Slurm; then the probe at `path` has run there, and its results are stored and printed.
+def run_as_jobs(path: Path, options: Sequence[str], partition: str | None, per_kind: bool, as_json: bool) -> None:
+    """Run the probe at `path` in Slurm jobs, store the results and print them.
 
     options: further ones for `probe run` on each node.
     """
-    meta = click.get_current_context().meta
-    partition, per_kind = (meta.get(f"{_ASKED}.{name}") for name in ("partition", "per_node_type"))
-    if not meta.get(f"{_ASKED}.slurm"):
-        if partition or per_kind:
-            raise click.UsageError("--partition and --per-node-type go with --slurm")
-        return False
     from probe.showing import show
     from probe.slurm.engine import run_on_slurm, store_run
     from probe.store.opening import open_store
@@ -202,7 +181,7 @@ def run_as_jobs(path: Path, options: Sequence[str], as_json: bool) -> bool:
     show(path)
     with open_store() as opened:
         made_at = time.time()
-        run = run_on_slurm(path, options, partition=partition, per_kind=bool(per_kind))
+        run = run_on_slurm(path, options, partition=partition, per_kind=per_kind)
         stored = store_run(opened, run, path, made_at)
         if not as_json:
             click.echo(f"{opened.name}: {len(stored.stored)} predictions stored")
@@ -220,4 +199,3 @@ def run_as_jobs(path: Path, options: Sequence[str], as_json: bool) -> bool:
         click.echo(f"probe: {node}: {reason}", err=True)
     if not run.results:
         raise SlurmError(f"no node gave a result: {next(iter(run.failures.values()))}")
-    return True
