@@ -23,7 +23,7 @@ from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
-from probe.parameters import Interval, Length, Share, Size
+from probe.parameters import DIMENSIONS, MAX_PHASES, SEED, Interval, Length, Share, Size
 from probe.profile import SECONDS
 from probe.progress import display_for
 from probe.selection import RECONSTRUCT, SELECTIONS, SelectionOptions
@@ -41,13 +41,6 @@ _TRACER = click.option(
 _INTERVAL = click.option(
     "--interval", type=Interval(), help="Length of an interval: 50ms (the default); valgrind: instructions, 100M."
 )
-_MAX_PHASES = click.option(
-    "--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint."
-)
-_DIMENSIONS = click.option(
-    "--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors."
-)
-_SEED = click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
 _ISA = click.option(
     "--isa",
     type=click.Choice(list(ISA_BASELINES)),
@@ -100,9 +93,9 @@ def doctor(fix: bool, as_json: bool) -> None:
     show_default=True,
     help="How phases are chosen; simpoint: by code alone; random: a baseline.",
 )
-@_MAX_PHASES
-@_DIMENSIONS
-@_SEED
+@MAX_PHASES
+@DIMENSIONS
+@SEED
 @_TRACER
 @_ISA
 @_STDIN

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of values that options take."""
+"""Kinds of values that options take, and options that several commands have."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
+def _quantity(value: Any, units: str) -> tuple[float, str] | None:
+    """(number, what `units`, a regular expression with one group, matched behind it); None for anything else."""
+    found = re.fullmatch(rf"([0-9]*\.?[0-9]+)\s*{units}", str(value).strip())
+    return (float(found[1]), found[2]) if found else None
+
+
 class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A length of time such as 50ms or 0.1s; a bare number is seconds."""
 
@@ -25,10 +31,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|)", str(value).strip())
-        if not found or float(found[1]) <= 0:
+        found = _quantity(value, "(us|ms|s|)")
+        if not found or found[0] <= 0:
             self.fail(f"{value!r} is not a length of time such as 50ms", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
+        return found[0] * _UNITS[found[1]]
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,13 @@ class Interval(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Length:
         if isinstance(value, Length):
             return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s|[kMG]|)", str(value).strip())
-        if not found or float(found[1]) <= 0:
+        found = _quantity(value, "(us|ms|s|[kMG]|)")
+        if not found or found[0] <= 0:
             self.fail(f"{value!r} is neither a length of time such as 50ms nor instructions such as 100M", param, ctx)
-        if found[2] in _UNITS:
-            return Length(float(found[1]) * _UNITS[found[2]], SECONDS if found[2] else None)
-        return Length(float(found[1]) * _SIZES[found[2].lower()], INSTRUCTIONS)
+        number, unit = found
+        if unit in _UNITS:
+            return Length(number * _UNITS[unit], SECONDS if unit else None)
+        return Length(number * _SIZES[unit.lower()], INSTRUCTIONS)
 
 
 class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -71,10 +78,10 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kMG]?)B?", str(value).strip(), re.IGNORECASE)
-        if not found or float(found[1]) <= 0:
+        found = _quantity(value, "(?i:([kMG]?)B?)")
+        if not found or found[0] <= 0:
             self.fail(f"{value!r} is not a size such as 20M", param, ctx)
-        return int(float(found[1]) * _SIZES[found[2].lower()])
+        return int(found[0] * _SIZES[found[1].lower()])
 
 
 class Share(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -85,8 +92,8 @@ class Share(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(%?)", str(value).strip())
-        share = float(found[1]) / (100.0 if found[2] else 1.0) if found else 0.0
+        found = _quantity(value, "(%?)")
+        share = found[0] / (100.0 if found[1] else 1.0) if found else 0.0
         if not 0.0 < share < 1.0:
             self.fail(f"{value!r} is not a share such as 2%", param, ctx)
         return share
@@ -100,10 +107,10 @@ class Throughput(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([kMG]?)(?:B?(?:/s)?)", str(value).strip(), re.IGNORECASE)
+        found = _quantity(value, "(?i:([kMG]?)B?(?:/s)?)")
         if not found:
             self.fail(f"{value!r} is not a throughput such as 110M (bytes per second)", param, ctx)
-        return float(found[1]) * _SIZES[found[2].lower()]
+        return found[0] * _SIZES[found[1].lower()]
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -118,3 +125,13 @@ class Moment(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             return datetime.datetime.fromisoformat(str(value).replace("Z", "+00:00")).timestamp()
         except (ValueError, OverflowError, OSError):
             self.fail(f"{value!r} is not a time such as 2026-11-20T16:00:00Z", param, ctx)
+
+
+MAX_PHASES = click.option(
+    "--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="Each is a checkpoint."
+)
+DIMENSIONS = click.option(
+    "--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="Of projected vectors."
+)
+SEED = click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
+"""Options of whatever selects phases."""

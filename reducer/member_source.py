@@ -7,6 +7,7 @@ Standard library only, as reducer/unpack.py.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,14 @@ from checkpoint.errors import StorageError
 from reducer.member_table import Member
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """SHA-256, hexadecimal, of a file from where it stands to its end."""
+    digest = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 class MemberSource(Protocol):

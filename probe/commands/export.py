@@ -15,6 +15,7 @@ import click
 
 from checkpoint.errors import ProbeError, StorageError
 from probe.commands.rows import STORE
+from probe.parameters import DIMENSIONS, MAX_PHASES, SEED
 
 if TYPE_CHECKING:
     from probe.schedulers.usable import Predicted
@@ -36,9 +37,9 @@ EXPORT_VERSION = 1
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; condor: a folder.")
 @click.option("--arguments", type=click.Path(path_type=Path), help="k8s: what the scheduler sent; - is standard input.")
 @click.option("--simpoint", is_flag=True, help="A profile in SimPoint's format: OUTPUT.bb, .simpoints, .weights.")
-@click.option("--max-phases", type=click.IntRange(1, 1000), default=30, show_default=True, help="With --simpoint.")
-@click.option("--dimensions", type=click.IntRange(1, 1000), default=15, show_default=True, help="With --simpoint.")
-@click.option("--seed", type=int, default=1, show_default=True, help="With --simpoint.")
+@MAX_PHASES
+@DIMENSIONS
+@SEED
 @STORE
 def export(
     names: tuple[str, ...],

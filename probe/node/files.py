@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import NodeUnfit
+from reducer.member_source import sha256_of
 from reducer.member_table import StoredFile
 from reducer.unpack import ProbeArchive
 
@@ -70,11 +70,8 @@ def _problem(file: ExternalFile) -> str:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return sha256_of(file)
 
 
 def _status_if_readable(path: Path) -> os.stat_result | None:

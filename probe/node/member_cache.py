@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import stat
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from probe.node.wire import CHUNK
-from reducer.member_source import storage_errors
+from reducer.member_source import sha256_of, storage_errors
 from reducer.member_table import Member
 
 DEFAULT_LIMIT = 4_000_000_000
@@ -54,16 +53,14 @@ class MemberCache:
     def has(self, member: Member) -> bool:
         """Whether it is here, whole and undamaged; a damaged one is removed."""
         path = self.path(member)
-        digest = hashlib.sha256()
         try:
             with path.open("rb") as file:
-                while piece := file.read(1 << 20):
-                    digest.update(piece)
+                right = sha256_of(file) == member.sha256
         except FileNotFoundError:
             return False
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        if digest.hexdigest() != member.sha256:
+        if not right:
             with contextlib.suppress(OSError):
                 path.unlink()
             return False
@@ -105,7 +102,9 @@ class MemberCache:
                 read(file.write)
             finally:
                 file.flush()
-            if file.tell() != member.stored_size or not _matches(file, member.sha256):
+            size = file.tell()
+            file.seek(0)
+            if size != member.stored_size or sha256_of(file) != member.sha256:
                 path.unlink()
                 return False
             path.replace(self.path(member))
@@ -157,14 +156,6 @@ def _locked(part: Path) -> Iterator[tuple[BinaryIO, Path]]:
             # Nobody would go on with it.
             with contextlib.suppress(OSError):
                 other.unlink()
-
-
-def _matches(file: BinaryIO, sha256: str) -> bool:
-    digest = hashlib.sha256()
-    file.seek(0)
-    while piece := file.read(1 << 20):
-        digest.update(piece)
-    return digest.hexdigest() == sha256
 
 
 def _drop(_: bytes) -> None:

@@ -81,12 +81,16 @@ def trace_with(
     program: Program,
     *,
     tracer: str,
-    interval: int,
+    interval: int = DEFAULT_INTERVAL,
     streams: Streams,
-    cpu: int | None,
-    progress: Callable[[float], None] | None,
+    cpu: int | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Profile:
-    """The profile of one run under a tool. Raises ProbeError for too short an interval, and what `record` raises."""
+    """The profile of one run under a tool. `interval` in instructions; `progress` is told the seconds traced so far.
+
+    Raises ProbeError for too short an interval, ProgramTooShort, and what `record` raises: ToolMissing,
+    PrivilegeMissing, ProgramUnsupported (threads, children, 32-bit code), ProgramFailed, StorageError (disk full).
+    """
     if interval < SHORTEST_INTERVAL:
         raise ProbeError(f"--interval: {interval:,} instructions are less than the tracer's {SHORTEST_INTERVAL:,}")
     begun = time.monotonic()

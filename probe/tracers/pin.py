@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from checkpoint.errors import PrivilegeMissing, ToolMissing
@@ -23,9 +24,7 @@ from checkpoint.paths import cache_dir
 from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Program, Streams
 from probe.exit_status import check_exit
-from probe.profile import Profile
 from probe.tracers.exact import (
-    DEFAULT_INTERVAL,
     MOST_INTERVALS,
     SLACK,
     TEMPORARY,
@@ -117,22 +116,6 @@ def build_tool(kit: Kit) -> Path:
     return kept
 
 
-def trace(
-    program: Program,
-    *,
-    interval: int = DEFAULT_INTERVAL,
-    streams: Streams,
-    cpu: int | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> Profile:
-    """Run `program` once under Pin and return its profile. `interval` in instructions.
-
-    Raises ToolMissing, PrivilegeMissing (ptrace refused), ProgramUnsupported (threads, children), ProgramFailed,
-    ProgramTooShort, StorageError (disk full).
-    """
-    return trace_with(record, program, tracer=NAME, interval=interval, streams=streams, cpu=cpu, progress=progress)
-
-
 def record(
     program: Program,
     *,
@@ -141,7 +124,7 @@ def record(
     cpu: int | None = None,
     look: Callable[[int], None] | None = None,
 ) -> tuple[Recorded, PlainRun]:
-    """Run `program` once under Pin: what the tool recorded, and what the run took. Raises as `trace` does."""
+    """Run `program` once under Pin: what the tool recorded, and what the run took. Raises as `trace_with`."""
     kit = find_pin()
     tool = build_tool(kit)
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=streams.stdout.parent) as made:
@@ -155,6 +138,10 @@ def record(
         run = run_plain(under, streams, environment=program.environment(), cpu=cpu, look=look)
         recorded = read_stream(stream) if stream.exists() else None
     return _whole(program, kit, recorded, run.status, streams), run
+
+
+trace = partial(trace_with, record, tracer=NAME)
+"""Run a program once under Pin: its profile."""
 
 
 def _whole(program: Program, kit: Kit, recorded: Recorded | None, status: int, streams: Streams) -> Recorded:

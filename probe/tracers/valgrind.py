@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from iced_x86 import Code, Decoder
@@ -23,9 +24,7 @@ from checkpoint.native import built
 from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Program, Streams
 from probe.exit_status import check_exit
-from probe.profile import Profile
 from probe.tracers.exact import (
-    DEFAULT_INTERVAL,
     MOST_INTERVALS,
     SLACK,
     TEMPORARY,
@@ -103,22 +102,6 @@ def build_tool(installation: Installation) -> Path:
         raise ToolMissing(f"the Valgrind tool cannot be built: {error}") from error
 
 
-def trace(
-    program: Program,
-    *,
-    interval: int = DEFAULT_INTERVAL,
-    streams: Streams,
-    cpu: int | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> Profile:
-    """Run `program` once under Valgrind and return its profile. `interval` in instructions.
-
-    Raises ToolMissing, ProgramUnsupported (threads, children, 32-bit code), ProgramFailed, ProgramTooShort,
-    StorageError (disk full). `progress` is called now and then with the seconds traced so far.
-    """
-    return trace_with(record, program, tracer=NAME, interval=interval, streams=streams, cpu=cpu, progress=progress)
-
-
 def record(
     program: Program,
     *,
@@ -127,7 +110,7 @@ def record(
     cpu: int | None = None,
     look: Callable[[int], None] | None = None,
 ) -> tuple[Recorded, PlainRun]:
-    """Run `program` once under Valgrind: what the tool recorded, and what the run took. Raises as `trace` does."""
+    """Run `program` once under Valgrind: what the tool recorded, and what the run took. Raises as `trace_with`."""
     installation = find_valgrind()
     tool = build_tool(installation)
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=streams.stdout.parent) as made:
@@ -149,6 +132,10 @@ def record(
             _check_log(program, installation, said, streams)
         recorded = read_stream(stream) if stream.exists() else None
     return _whole(program, installation, recorded, run.status, said, streams), run
+
+
+trace = partial(trace_with, record, tracer=NAME)
+"""Run a program once under Valgrind: its profile."""
 
 
 def _check_log(program: Program, installation: Installation, said: str, streams: Streams) -> None:
