@@ -10,10 +10,10 @@ Usage: make_bench_data.py FOLDER [--seed N]
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterator
-from pathlib import Path
+
+from seeds import folder_and_seeds
 
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
 NUCLEOTIDES = "ACGT"
@@ -264,20 +264,11 @@ BC = "scale = 3000\n4 * a(1/5) * 4 - 4 * a(1/239)\nscale = 900\nfor (i = 1; i < 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=2011)
-    arguments = parser.parse_args()
-    folder: Path = arguments.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, seeded = folder_and_seeds(__doc__)
 
     def write(name: str, parts: Iterator[str]) -> None:
         with (folder / name).open("w") as file:
             file.writelines(parts)
-
-    def seeded(name: str) -> random.Random:
-        """One stream for each file: a change to one leaves the others as they were."""
-        return random.Random(f"{arguments.seed} {name}")
 
     write("large.txt", text(seeded("large.txt"), 60_000_000))
     write("small.txt", text(seeded("small.txt"), 12_000_000))

@@ -10,12 +10,13 @@ Usage: make_media_data.py FOLDER [--seed N]
 
 from __future__ import annotations
 
-import argparse
 import array
 import math
 import random
 import wave
 from pathlib import Path
+
+from seeds import folder_and_seeds
 
 NUCLEOTIDES = "ACGT"
 _OPPOSITE = str.maketrans("ACGT", "TGCA")
@@ -136,16 +137,7 @@ def liquid(rng: random.Random, folder: Path, side: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=2011)
-    arguments = parser.parse_args()
-    folder: Path = arguments.folder
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def seeded(name: str) -> random.Random:
-        """One stream for each file: a change to one leaves the others as they were."""
-        return random.Random(f"{arguments.seed} {name}")
+    folder, seeded = folder_and_seeds(__doc__)
 
     picture(seeded("picture.ppm"), folder / "picture.ppm", 1600, 1100)
     sound(seeded("sound.wav"), folder / "sound.wav", 60)

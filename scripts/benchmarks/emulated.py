@@ -20,6 +20,7 @@ from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders
 from probe.contents import PROGRAM
 from probe.manifest import Manifest
+from probe.node.measuring import MeasuredPhase
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +104,7 @@ def compare(probe: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
         "probe_seconds": found.probing,
         "restore_median": statistics.median(restores),
         "quiet": list(found.quiet),
-        "ratios": {str(p.phase): _ratio(manifest, p.phase, [t.cpu for t in p.times]) for p in found.result.phases},
+        "ratios": _ratios(manifest, found.result.phases),
         **said,
         "full": full,
         "errors": {k: v / native - 1 for k, v in said["estimators"].items() if v is not None},
@@ -111,9 +112,15 @@ def compare(probe: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def _ratio(manifest: Manifest, phase: int, times: Sequence[float]) -> float | None:
-    record = next(p for p in manifest.phases if p.id == phase)
-    return statistics.median(times) / statistics.median(record.restored("direct")[1]) if times else None
+def _ratios(manifest: Manifest, phases: Sequence[MeasuredPhase]) -> dict[str, float]:
+    """CPU time of each phase there over that on the reference node."""
+    records = {record.id: record for record in manifest.phases}
+    return {
+        str(one.phase): statistics.median(time.cpu for time in one.times)
+        / statistics.median(records[one.phase].restored(one.restorer)[1])
+        for one in phases
+        if one.times
+    }
 
 
 def run(names: Sequence[str], folder: Path, runs: int, clock: str) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,6 @@ from sshd import GUEST, Machine, machine  # noqa: E402
 from probe.building import BuildOptions, build  # noqa: E402
 from probe.candidates.probing import run_on  # noqa: E402
 from probe.candidates.session import Orders  # noqa: E402
-from probe.candidates.watching import SilentNode  # noqa: E402
 from probe.selection import SelectionOptions  # noqa: E402
 
 NODES = 8
@@ -60,7 +59,7 @@ def run(rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
                 with made.network():
                     found = run_on(
                         probe, [[server.address(GUEST)] for server in servers], ssh=made.options(),
-                        orders=Orders(repeats=1), jobs=NODES, watcher=lambda _: SilentNode(),
+                        orders=Orders(repeats=1), jobs=NODES,
                     )  # fmt: skip
                 seconds.append(time.monotonic() - begun)
                 sent.append(sum(one.sent for one in found))
