@@ -256,6 +256,13 @@ def ended(status: int) -> Dict[str, Any]:
     return {"status": "exited", "code": os.WEXITSTATUS(status)}
 
 
+def ended_early(status: Optional[int]) -> Dict[str, Any]:
+    """The answer where a restored process was gone before it could be continued; `status` as `wait_for_stop` gives."""
+    if status is None or os.WIFSTOPPED(status):
+        return {"status": "restore", "detail": "the restored process has no memory"}
+    return ended(status)
+
+
 def region_times(warm: Event, start: Event, end: Event) -> Dict[str, Any]:
     """The answer from the three events of a region that has ended."""
     if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
@@ -268,9 +275,13 @@ def time_region(spec: Spec, pid: int, wait: Callable[[int, float], Optional[int]
 
     `wait` takes the process and a deadline, and returns as `wait_for_stop` does.
     """
-    memory = os.open("/proc/%d/mem" % pid, os.O_RDONLY)
+    deadline = time.monotonic() + spec["region_seconds"]
     try:
-        deadline = time.monotonic() + spec["region_seconds"]
+        memory = os.open("/proc/%d/mem" % pid, os.O_RDONLY)
+    except (ProcessLookupError, FileNotFoundError):
+        # Killed from outside before it ran: a process without memory only waits for us to ask how it ended.
+        return ended_early(wait(pid, deadline))
+    try:
         os.kill(pid, signal.SIGCONT)
         while True:
             status = wait(pid, deadline)
