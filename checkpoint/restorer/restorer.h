@@ -4,6 +4,7 @@
  *
  *   restorer PARENT OPTIONS	3 image  4 pages  5 folder of copies  6 folder for what it writes  7 control file
  *
+ * fail.c	  says why it cannot go on, and ends
  * start.c	  reads and checks the image, moves to the park: an address range that the program does not use
  * memory.c	  removes everything else and maps the program's memory
  * state.c	  signals, limits, descriptors, everything the kernel keeps for a process

@@ -13,19 +13,6 @@ __asm__(".globl _start\n"
 	"	call start\n"
 	"	hlt\n");
 
-void fail(struct report *report, enum step step, i64 result, u64 address, u64 detail)
-{
-	if (report) {
-		report->step = step;
-		report->error = result < 0 ? (i32)-result : 0;
-		report->address = address;
-		report->detail = detail;
-		report->progress = FAILED;
-	}
-	for (;;)
-		CALL1(SYS_exit_group, step);
-}
-
 static u64 number(const char *text)
 {
 	u64 value = 0;
