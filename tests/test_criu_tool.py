@@ -24,6 +24,9 @@ from checkpoint.private_criu import (
     read_sources,
     suites_from,
 )
+from probe import doctor
+from probe.doctor import run_doctor
+from probe.machine import checks
 
 DEADLINE = 60.0
 
@@ -198,16 +201,27 @@ def test_the_private_criu_runs_under_its_own_loader(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fetching_installs_a_working_criu_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
-    criu = fetch_private_criu()
-    criu.check()
-    assert criu.version >= (4, 1)
-    assert criu.command[0].startswith(str(private_criu_dir()))
+def test_the_doctor_fetches_a_working_criu_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "criu").write_text("#!/bin/sh\necho Version: 3.17.1\n")
+    (tmp_path / "criu").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    criu_only = [(name, check) for name, check in checks(tmp_path) if name == "criu"]
+    monkeypatch.setattr(doctor, "checks", lambda folder: criu_only)
+    assert run_doctor(fix=True) == 0
+    printed = capsys.readouterr().out
+    assert "`criu check` is content" in printed
+    assert "mended criu: private CRIU 4." in printed
     assert [p.name for p in private_criu_dir().parent.iterdir()] == ["criu"]
     assert list(private_criu_dir().rglob("copyright"))
     before = private_criu_dir().stat()
-    assert fetch_private_criu() == criu
+    # Nothing is fetched where it is there.
+    monkeypatch.setattr(private_criu, "_SOURCES", tmp_path / "none")
+    criu = fetch_private_criu()
+    criu.check()
+    assert criu.version >= (4, 1) and criu.command[0].startswith(str(private_criu_dir()))
     assert private_criu_dir().stat() == before
 
 

@@ -17,7 +17,7 @@ from checkpoint.errors import CriuError, PrivilegeMissing, StorageError, ToolMis
 from checkpoint.paths import HOME_VARIABLE
 from probe import doctor
 from probe.doctor import Repair, examine, exit_code, fix, report_json, run_doctor
-from probe.machine import Finding, checks
+from probe.machine import Finding
 
 NAMES = [
     "kernel", "privileges", "ptrace", "aslr", "namespaces", "userfaultfd", "criu", "compiler", "native", "restorer",
@@ -112,22 +112,6 @@ def test_an_old_criu_fails_and_can_be_mended(tmp_path: Path, monkeypatch: pytest
     found = _finding("criu")
     assert (found.status, found.fixable, found.exit_code) == ("fail", True, CriuError.exit_code)
     assert "3.17.1" in found.detail
-
-
-@pytest.mark.slow
-def test_fix_installs_the_private_criu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "criu").write_text("#!/bin/sh\necho Version: 3.17.1\n")
-    (tmp_path / "criu").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
-    criu_only = [(name, check) for name, check in checks(tmp_path) if name == "criu"]
-    monkeypatch.setattr(doctor, "checks", lambda folder: criu_only)
-    assert run_doctor(fix=True) == 0
-    printed = capsys.readouterr().out
-    assert "`criu check` is content" in printed
-    assert "mended criu: private CRIU 4." in printed
 
 
 def test_fix_reports_what_it_could_not_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

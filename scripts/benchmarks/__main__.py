@@ -24,6 +24,7 @@ import many_nodes  # noqa: E402
 import report  # noqa: E402
 import scale  # noqa: E402
 import slow_link  # noqa: E402
+from arguments import read_arguments  # noqa: E402
 from inputs import make_inputs  # noqa: E402
 from measure import measure  # noqa: E402
 from programs import (  # noqa: E402
@@ -31,9 +32,7 @@ from programs import (  # noqa: E402
     ACCURACY_ONLY,
     ACCURACY_QUICK,
     EVERYTHING,
-    PACKAGED,
     QUICK,
-    QUICKSTART,
     Benchmark,
 )
 
@@ -44,14 +43,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def chosen(names: str | None, quick: bool) -> list[Benchmark]:
-    return named(names.split(",") if names else QUICK if quick else [b.name for b in EVERYTHING])
+def chosen(names: list[str] | None, quick: bool) -> list[Benchmark]:
+    return named(names if names else QUICK if quick else [b.name for b in EVERYTHING])
 
 
 def named(wanted: Sequence[str]) -> list[Benchmark]:
     known = {b.name: b for b in (*EVERYTHING, *ACCURACY_ONLY)}
-    if unknown := [n for n in wanted if n not in known]:
-        sys.exit(f"bench: no program {unknown}; there are: {', '.join(known)}")
     return [known[n] for n in wanted]
 
 
@@ -73,37 +70,7 @@ def save(record: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument(
-        "what",
-        nargs="?",
-        choices=["accuracy", "scale", "nodes", "many", "link", "decisions", "exact"],
-        help="accuracy: over programs and seeds; scale: very large profiles; nodes: the probes made before, on the "
-        "emulated node; many: eight nodes at once; link: over 1 Mbit/s; decisions: store, model and Slurm's hook; "
-        "exact: the instruction-exact tracers",
-    )
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
-    parser.add_argument(
-        "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
-    )
-    parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy`: its programs are short")
-    parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
-    parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
-    parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
-    parser.add_argument("--programs", help="names, parted by commas (default: all)")
-    parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
-    parser.add_argument("--repeat", type=int, default=5, help="repeats of every phase in `probe run`")
-    parser.add_argument("--full-runs", type=int, default=5, help="full runs to compare with")
-    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine, each time")
-    parser.add_argument("--clock", choices=["", emulated.CLOCK], default="", help="what time the emulated node goes by")
-    parser.add_argument("--keep", action="store_true", help="keep the work folders")
-    parser.add_argument("--packages", action="store_true", help="print the packages the programs come in, and leave")
-    parser.add_argument("--report", action="store_true", help="print the table of the records there are, and leave")
-    arguments = parser.parse_args()
-    if arguments.packages:
-        everything = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if arguments.what == "accuracy" else ()))
-        print("\n".join(sorted({b.package for b in everything})))
-        return
+    arguments = read_arguments()
     if arguments.what == "accuracy":
         measure_accuracy(arguments)
         return
@@ -121,13 +88,13 @@ def main() -> None:
         print(decisions.report(found))
         return
     if arguments.what == "nodes":
-        names = arguments.programs.split(",") if arguments.programs else [b.name for b in EVERYTHING]
+        names = arguments.programs or [b.name for b in EVERYTHING]
         for record in emulated.run(names, HERE, arguments.full_runs, arguments.clock):
             save(record)
             print(report.emulated(record), flush=True)
         return
     if arguments.what == "link":
-        for name in (arguments.programs or "clustalw,nbody").split(","):
+        for name in arguments.programs or ("clustalw", "nbody"):
             save(record := slow_link.run(HERE / f"{name}.probe", arguments.repeat))
             print(report.link(record), flush=True)
         return
@@ -160,7 +127,7 @@ def main() -> None:
 
 def measure_accuracy(arguments: argparse.Namespace) -> None:
     """Measure what has no record yet, then the tables of all records there are."""
-    names = arguments.programs.split(",") if arguments.programs else ACCURACY_QUICK if arguments.quick else ACCURACY
+    names = arguments.programs or (ACCURACY_QUICK if arguments.quick else ACCURACY)
     benchmarks, folder = named(names), HERE / "accuracy"
     seeds = range(1, (min(arguments.seeds, 2) if arguments.quick else arguments.seeds) + 1)
     records = accuracy.load_all(folder, [b.name for b in benchmarks], seeds)

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from arguments import CLOCK
+
 from checkpoint.errors import ProbeError
 from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
@@ -29,8 +31,6 @@ FILES = ROOT / "build" / "testnode"
 ADDRESS = "guest@127.0.0.1:22622"
 REPEATS = 3
 SECONDS = 2400
-CLOCK = "instructions"
-"""Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
 
 
 def on_node(command: str, data: bytes = b"") -> bytes:

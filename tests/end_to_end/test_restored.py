@@ -123,47 +123,63 @@ def records(path: Path, count: int) -> None:
     path.write_text("".join(f"{n:063d}\n" for n in range(count)))
 
 
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> Path:
+    """A probe of a program that reads the file `records` beside it."""
+    folder = tmp_path_factory.mktemp("reader")
+    records(folder / "records", 90_000)
+    (folder / "here").touch()
+    return built(folder, program("records"), stdin=str(folder / "records"))
+
+
 @pytest.mark.slow
-def test_input_is_the_probe_s_own(command: Command, tmp_path: Path, program: MakeProgram, restorer: str) -> None:
+def test_input_is_the_probe_s_own(command: Command, reader: Path, restorer: str) -> None:
     """Standard input at its offset, the working folder, and contents that the node has changed since."""
-    records(tmp_path / "records", 90_000)
-    (tmp_path / "here").touch()
-    path = built(tmp_path, program("records"), stdin=str(tmp_path / "records"))
-    assert command("run", "-q", "--restorer", restorer, "--repeat", "2", path).returncode == 0
-    shown = command.json("show", path)
-    assert (str(tmp_path / "records"), "input") in {(f["path"], f["purpose"]) for f in shown["files"]}
-    (tmp_path / "records").write_text("x" * 64)
-    before = fingerprint(tmp_path / "records")
-    assert command("run", "-q", "--restorer", restorer, "--repeat", "2", path).returncode == 0
-    assert fingerprint(tmp_path / "records") == before
-    (tmp_path / "records").chmod(0o600)
-    assert command("run", "-q", "--restorer", restorer, "--repeat", "1", path).returncode == 0
-    (tmp_path / "records").unlink()
-    done = command("run", "-q", "--restorer", restorer, "--repeat", "1", path)
+    file = reader.with_name("records")
+    records(file, 90_000)
+    assert command("run", "-q", "--restorer", restorer, "--repeat", "2", reader).returncode == 0
+    shown = command.json("show", reader)
+    assert (str(file), "input") in {(f["path"], f["purpose"]) for f in shown["files"]}
+    file.write_text("x" * 64)
+    before = fingerprint(file)
+    assert command("run", "-q", "--restorer", restorer, "--repeat", "2", reader).returncode == 0
+    assert fingerprint(file) == before
+    file.chmod(0o600)
+    assert command("run", "-q", "--restorer", restorer, "--repeat", "1", reader).returncode == 0
+    file.unlink()
+    done = command("run", "-q", "--restorer", restorer, "--repeat", "1", reader)
     assert done.returncode == 0, done.stderr
-    assert not (tmp_path / "records").exists()
+    assert not file.exists()
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> Path:
+    """A probe of a program that writes the file `results` beside it."""
+    folder = tmp_path_factory.mktemp("writer")
+    return built(folder, program("filewrite"), "200", folder / "results")
 
 
 @pytest.mark.slow
-def test_files_the_program_writes_stay_as_they_are(
-    command: Command, tmp_path: Path, program: MakeProgram, restorer: str
-) -> None:
-    target = tmp_path / "results"
-    path = built(tmp_path, program("filewrite"), "200", target)
+def test_files_the_program_writes_stay_as_they_are(command: Command, writer: Path, restorer: str) -> None:
+    target = writer.with_name("results")
     for contents in (b"somebody's results\n", b""):
         target.write_bytes(contents)
         target.chmod(0o640)
         before = fingerprint(target)
-        done = command("run", "-q", "--restorer", restorer, "--repeat", "3", path)
+        done = command("run", "-q", "--restorer", restorer, "--repeat", "3", writer)
         assert done.returncode == 0, done.stderr
         assert fingerprint(target) == before
 
 
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> Path:
+    """A probe of a program that prints as it goes."""
+    return built(tmp_path_factory.mktemp("chatty"), program("fileread"), "60")
+
+
 @pytest.mark.slow
-def test_output_stays_out_of_ours(command: Command, tmp_path: Path, program: MakeProgram, restorer: str) -> None:
-    chatty = program("fileread")
-    path = built(tmp_path, chatty, "60")
-    done = command("run", "--restorer", restorer, "--repeat", "1", path)
+def test_output_stays_out_of_ours(command: Command, chatty: Path, restorer: str) -> None:
+    done = command("run", "--restorer", restorer, "--repeat", "1", chatty)
     assert done.returncode == 0
     for line in (done.stdout + done.stderr).splitlines():
         assert not line.startswith(("fileread", "count")), line
@@ -219,11 +235,18 @@ def test_the_program_is_not_there(sample: Sample, command: Command, tmp_path: Pa
         assert done.returncode == 0, done.stderr
 
 
-def test_the_working_folder_is_not_there(command: Command, tmp_path: Path, program: MakeProgram, restorer: str) -> None:
-    folder = tmp_path / "inner"
+@pytest.fixture(scope="module")
+def homeless(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> tuple[Path, Path]:
+    """A probe, and the folder that its program worked in, which is gone."""
+    folder = tmp_path_factory.mktemp("home") / "inner"
     folder.mkdir()
-    path = built(folder, program("nbody"), "120").rename(tmp_path / "moved.probe")
+    path = built(folder, program("nbody"), "120").rename(folder.with_name("moved.probe"))
     shutil.rmtree(folder)
+    return path, folder
+
+
+def test_the_working_folder_is_not_there(command: Command, homeless: tuple[Path, Path], restorer: str) -> None:
+    path, folder = homeless
     done = command("run", "-q", "--restorer", restorer, "--repeat", "1", path)
     assert done.returncode == 0, done.stderr
     assert not folder.exists()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, small_disk
 from conftest import MakeProgram
 from test_interrupted import interrupt
 
@@ -188,6 +188,16 @@ def test_a_damaged_checkpoint_is_named(finished: Finished) -> None:
     finally:
         pages.write_bytes(whole)
         state.write_text(stages)
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_the_probe(finished: Finished, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    output = finished.arguments.index("-o") + 1
+    arguments = [*finished.arguments[:output], str(small / "out"), *finished.arguments[output + 1 :]]
+    said = finished.command.refused(10, *arguments, prefix=small_disk(small, 100))
+    assert str(small / "out") in said and "No space left" in said
 
 
 def test_other_arguments_are_refused(finished: Finished) -> None:

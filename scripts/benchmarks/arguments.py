@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of scripts/bench.
+
+Run as a program it prints the distribution packages that a command line needs; after a wrong option or --help it says
+what argparse says. It needs nothing that scripts/install brings: nothing is installed for a command line that is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from programs import ACCURACY_ONLY, EVERYTHING, PACKAGED, QUICKSTART
+
+CLOCK = "instructions"
+"""Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
+
+_DESCRIPTION = "Measure how well probes predict, and what they cost, on this machine."
+
+
+def _programs(text: str) -> list[str]:
+    """Names of programs, known ones alone. Raises argparse.ArgumentTypeError."""
+    names, known = text.split(","), [b.name for b in (*EVERYTHING, *ACCURACY_ONLY)]
+    if unknown := [n for n in names if n not in known]:
+        raise argparse.ArgumentTypeError(f"no program {', '.join(map(repr, unknown))}; there are: {', '.join(known)}")
+    return names
+
+
+def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, or `given`. Raises SystemExit: 2 after a wrong option, 0 after --help."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=_DESCRIPTION)
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=["accuracy", "scale", "nodes", "many", "link", "decisions", "exact"],
+        help="accuracy: over programs and seeds; scale: very large profiles; nodes: the probes made before, on the "
+        "emulated node; many: eight nodes at once; link: over 1 Mbit/s; decisions: store, model and Slurm's hook; "
+        "exact: the instruction-exact tracers",
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
+    parser.add_argument(
+        "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
+    )
+    parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy`: its programs are short")
+    parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
+    parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
+    parser.add_argument("--programs", type=_programs, help="names, parted by commas (default: all)")
+    parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
+    parser.add_argument("--repeat", type=int, default=5, help="repeats of every phase in `probe run`")
+    parser.add_argument("--full-runs", type=int, default=5, help="full runs to compare with")
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine, each time")
+    parser.add_argument("--clock", choices=["", CLOCK], default="", help="what time the emulated node goes by")
+    parser.add_argument("--keep", action="store_true", help="keep the work folders")
+    parser.add_argument("--report", action="store_true", help="print the table of the records there are, and leave")
+    return parser.parse_args(given)
+
+
+def packages(what: str | None) -> list[str]:
+    """Distribution packages that measuring `what` needs."""
+    programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what == "accuracy" else ()))
+    needed = {b.package for b in programs} | {"valgrind"}
+    if what == "decisions":
+        needed |= {"slurmctld", "slurmd", "slurm-client", "munge"}
+    return sorted(needed)
+
+
+if __name__ == "__main__":
+    print("\n".join(packages(read_arguments().what)))

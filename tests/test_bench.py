@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/bench reads its command line before it installs anything."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from small_probe import ROOT
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The scripts alone, in a fresh checkout: whatever is installed leaves something there."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    # Installing begins with this folder, and ends here, before it could fetch anything.
+    (tmp_path / "build").write_text("")
+    return tmp_path
+
+
+def bench(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [checkout / "scripts" / "bench", *arguments], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert {entry.name for entry in checkout.iterdir()} == {"scripts", "build"}, "something was installed"
+    return done
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["accuracy", "--help"]])
+def test_help_is_printed_and_nothing_installed(checkout: Path, arguments: list[str]) -> None:
+    done = bench(checkout, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: scripts/bench") and "--programs" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["acuracy"], "acuracy"),
+        (["--quik"], "--quik"),
+        (["accuracy", "--seeds", "many"], "many"),
+        (["--programs", "gzip,gunzip"], "'gunzip'"),
+    ],
+)
+def test_a_wrong_option_ends_before_anything_is_installed(checkout: Path, arguments: list[str], wrong: str) -> None:
+    done = bench(checkout, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: scripts/bench" in done.stderr and wrong in done.stderr.splitlines()[-1]
+
+
+def test_a_right_one_installs(checkout: Path) -> None:
+    done = bench(checkout, "--quick", "--programs", "gzip")
+    assert done.returncode == 1 and "mkdir" in done.stderr
