@@ -121,8 +121,8 @@ def main() -> None:
         print(decisions.report(found))
         return
     if arguments.what == "nodes":
-        names = arguments.programs.split(",") if arguments.programs else [b.name for b in EVERYTHING]
-        for record in emulated.run(names, HERE, arguments.full_runs, arguments.clock):
+        benchmarks = chosen(arguments.programs, arguments.quick)
+        for record in emulated.run(benchmarks, HERE, arguments.full_runs, arguments.clock, say):
             save(record)
             print(report.emulated(record), flush=True)
         return
