@@ -21,6 +21,7 @@ import emulated  # noqa: E402
 import exact  # noqa: E402
 import extras  # noqa: E402
 import many_nodes  # noqa: E402
+import reconstruction  # noqa: E402
 import report  # noqa: E402
 import scale  # noqa: E402
 import slow_link  # noqa: E402
@@ -77,12 +78,12 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["accuracy", "scale", "nodes", "many", "link", "decisions", "exact"],
-        help="accuracy: over programs and seeds; scale: very large profiles; nodes: the probes made before, on the "
-        "emulated node; many: eight nodes at once; link: over 1 Mbit/s; decisions: store, model and Slurm's hook; "
-        "exact: the instruction-exact tracers",
+        choices=["accuracy", "selection", "scale", "nodes", "many", "link", "decisions", "exact"],
+        help="accuracy: over programs and seeds; selection: ways to select, judged on recorded runs; scale: "
+        "very large profiles; nodes: the probes made before, on the emulated node; many: eight nodes at once; "
+        "link: over 1 Mbit/s; decisions: store, model and Slurm's hook; exact: the instruction-exact tracers",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy` and `selection`")
     parser.add_argument(
         "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
     )
@@ -125,6 +126,15 @@ def main() -> None:
         for record in emulated.run(benchmarks, HERE, arguments.full_runs, arguments.clock, say):
             save(record)
             print(report.emulated(record), flush=True)
+        return
+    if arguments.what == "selection":
+        benchmarks = named(arguments.programs.split(",") if arguments.programs else reconstruction.PROGRAMS)
+        if not arguments.report:
+            make_inputs(HERE / "data", media=False, say=say)
+            seeds = range(1, arguments.seeds + 1)
+            save(reconstruction.measure(benchmarks, HERE / "selection", HERE / "data", seeds, say))
+        if record := load("selection"):
+            print(reconstruction.report(record))
         return
     if arguments.what == "link":
         for name in (arguments.programs or "clustalw,nbody").split(","):
