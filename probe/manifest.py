@@ -36,6 +36,7 @@ class PhaseRecord:
     t_ref_direct, cpu_ref_direct   as t_ref and cpu_ref, restored by the direct restorer
     warm_ref_direct             the warm-up then
     only_criu                   why the direct restorer cannot restore it ("" if it can)
+    stratum                     phases with the same number are parts of one stratum; -1 for one that is all of it
     """
 
     id: int
@@ -65,6 +66,7 @@ class PhaseRecord:
     cpu_ref_direct: tuple[float, ...] = ()
     warm_ref_direct: float = 0.0
     only_criu: str = ""
+    stratum: int = -1
 
     @property
     def can_run(self) -> bool:

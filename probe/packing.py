@@ -196,6 +196,7 @@ def _records(found: Findings) -> list[PhaseRecord]:
                 whole=reduced.whole,
                 failure=result.failure,
                 raw_bytes=reduced.raw_bytes,
+                stratum=chosen.stratum,
             )
         )
     return records

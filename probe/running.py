@@ -210,6 +210,7 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
                 cpu_ref=cpu_ref,
                 cpu_cand=tuple(t.cpu for t in times),
                 clock=manifest.reference.clock,
+                stratum=phase.stratum,
             )
         )
     reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)

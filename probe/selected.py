@@ -15,10 +15,14 @@ from probe.strata import SelectionOptions
 
 FORMAT_VERSION = 1
 
+ALONE = -1
+"""In `Phase.stratum`: the phase is a stratum by itself."""
+
 
 @dataclass(frozen=True)
 class Phase:
-    """One stratum. Shares are of the whole run, dropped phases included, so they need not add up to one.
+    """One stratum, or one of several parts of it. Shares are of the whole run, dropped phases included, so they need
+    not add up to one.
 
     id: 0.. in the order of the representatives in the run.
     representative: index of the interval to capture, one of `members`, eligible.
@@ -26,6 +30,7 @@ class Phase:
     weight: share of the counted instructions.
     time_share: share of the interval times.
     seconds_spread: time-weighted standard deviation of log seconds per counted instruction inside it.
+    stratum: phases with the same number are parts of one stratum; ALONE where the phase is all of it.
     """
 
     id: int
@@ -34,6 +39,7 @@ class Phase:
     weight: float
     time_share: float
     seconds_spread: float
+    stratum: int = ALONE
 
 
 @dataclass(frozen=True)
@@ -57,9 +63,10 @@ class Selection:
     selection_error: direct estimate of the run from the representatives' own interval times, relative to the
         sum of all interval times, minus one. No restore enters. It is judged on the times the selection was
         made from, so it flatters: see `held_out_error`.
-    held_out_error: the error of such an estimate on intervals that neither cuts nor representatives were
-        made from: root mean square over the folds of max(|sum of e_c|, sqrt(sum of e_c^2)) / T (errors of
-        strata do not cancel). None if there were too few intervals to hold any out.
+    held_out_error: the error of such an estimate, from one representative of each stratum, on intervals that neither
+        cuts nor representatives were made from: root mean square over the folds of
+        max(|sum of e_c|, sqrt(sum of e_c^2)) / T (errors of strata do not cancel). None if there were too few
+        intervals to hold any out.
     merges: strata without an eligible member and where they went.
     """
 
@@ -109,6 +116,7 @@ class Selection:
                     weight=float(one["weight"]),
                     time_share=float(one["time_share"]),
                     seconds_spread=float(one["seconds_spread"]),
+                    stratum=int(one.get("stratum", ALONE)),
                 )
                 for one in data["phases"]
             )

@@ -3,7 +3,8 @@
 
 SimPoint's selection (see `probe.clustering`) is the base. Where it is good enough by its own rule, the choice
 among k, seeds and cuts by time (see `probe.strata`) is made by how well the representatives rebuild the
-time of intervals that were held out.
+time of intervals that were held out. What `max_phases` leaves goes to strata that carry much time or spread (see
+`probe.allocation`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from checkpoint.errors import ProbeError, ProgramTooShort
+from probe.allocation import parts, representatives
 from probe.clustering import Clustering, FloatArray, IntArray, bic_choice, project, sweep
 from probe.random_choice import random_phases, random_selection
-from probe.selected import Merge, Phase, Selection
+from probe.selected import ALONE, Merge, Phase, Selection
 from probe.strata import (
     RANDOM,
     RECONSTRUCT,
@@ -226,12 +228,10 @@ def _selection(run: Intervals, choice: _Choice, k_bic: int, options: SelectionOp
             lost_weight += weight[c]
             del kept[c]
 
-    chosen = sorted((representative(run, m, options), c) for c, m in kept.items())
+    phases = _phases(run, list(kept.values()), options)
     labels = np.full(len(strata), -1, dtype=np.int64)
-    phases = []
-    for number, (interval, c) in enumerate(chosen):
-        labels[kept[c]] = number
-        phases.append(Phase(number, interval, kept[c], weight[c], share[c], seconds_spread(run, kept[c])))
+    for phase in phases:
+        labels[phase.members] = phase.id
 
     merges = []
     for c in sorted(moved):
@@ -253,6 +253,29 @@ def _selection(run: Intervals, choice: _Choice, k_bic: int, options: SelectionOp
         merges=tuple(merges),
         options=options,
     )
+
+
+def _phases(run: Intervals, strata: list[IntArray], options: SelectionOptions) -> list[Phase]:
+    """A phase for each stratum, or for each of its parts where it gets several representatives."""
+    total_work, total_seconds = float(run.work.sum()), float(run.seconds.sum())
+    counts = representatives(run, strata, options) if options.refine_by_time else [1] * len(strata)
+    chosen = []
+    for stratum, (members, count) in enumerate(zip(strata, counts, strict=True)):
+        divided = parts(run, members, count)
+        number = stratum if len(divided) > 1 else ALONE
+        chosen += [(representative(run, part, options), number, part) for part in divided]
+    return [
+        Phase(
+            id=number,
+            representative=interval,
+            members=members,
+            weight=float(run.work[members].sum()) / (total_work or 1.0),
+            time_share=float(run.seconds[members].sum()) / total_seconds,
+            seconds_spread=seconds_spread(run, members),
+            stratum=stratum,
+        )
+        for number, (interval, stratum, members) in enumerate(sorted(chosen, key=lambda one: one[0]))
+    ]
 
 
 def _direct_estimate(run: Intervals, phases: list[Phase]) -> float:

@@ -61,6 +61,7 @@ class Known:
                     repeats,
                     max(float(run[at]), 1e-9),
                     phase.seconds_spread,
+                    stratum=phase.stratum,
                 )
             )
         return found

@@ -55,6 +55,7 @@ def show(path: Path | str) -> dict[str, Any]:
                 "id": p.id,
                 "representative": p.representative,
                 "intervals": p.intervals,
+                "stratum": p.stratum if p.stratum >= 0 else None,
                 "started_seconds": p.started,
                 "weight": p.weight,
                 "time_share": p.time_share,

@@ -45,10 +45,13 @@ class SelectionOptions:
     length_spread: the same for the log of the interval's seconds, which say less about behaviour.
     rate_floor: differences of log seconds per instruction below this do not decide on a representative.
     split_above: smallest S_c x spread worth a phase of its own.
+    unseen_spread: spread of the log ratio between two nodes that intervals of one stratum may have for reasons that
+        no time on this node shows.
+    part_above: largest S_c x spread, that one included, that one representative should stand for.
+    part_intervals: fewest intervals that one of several representatives of a stratum stands for, on average.
     time_emphasis: weight of the rate against the code when a representative is chosen.
     folds: parts of the intervals held out in turn.
-    tolerance_relative, tolerance_absolute: a selection whose held-out error is no worse than the best one's
-    by
+    tolerance_relative, tolerance_absolute: a selection whose held-out error is no worse than the best one's by
         this share plus this much is as good, and the one with fewest phases is taken.
     """
 
@@ -67,6 +70,9 @@ class SelectionOptions:
     rate_floor: float = 0.01
     length_spread: float = 0.25
     split_above: float = 0.002
+    unseen_spread: float = 0.1
+    part_above: float = 0.02
+    part_intervals: int = 4
     time_emphasis: float = 4.0
     folds: int = 5
     tolerance_relative: float = 0.1

@@ -81,6 +81,7 @@ class PhaseTiming:
     cpu_ref, cpu_cand: CPU seconds of the same repeats, or empty if they were not taken.
     clock: which of the two predicts. A program that never sleeps takes as much wall time as CPU time on an idle
         node, and its CPU time is what other load disturbs least.
+    stratum: phases with the same number are parts of one stratum; below 0, the phase is all of it.
     """
 
     id: int
@@ -95,6 +96,7 @@ class PhaseTiming:
     cpu_ref: Sequence[float] = ()
     cpu_cand: Sequence[float] = ()
     clock: Literal["wall", "cpu"] = "wall"
+    stratum: int = -1
 
 
 @dataclass(frozen=True)

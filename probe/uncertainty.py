@@ -55,45 +55,82 @@ def variance_terms(
     future = run_variance * (1.0 + median_factor(len(runs)) / len(runs))
     terms.append(Term("reference_runs", future, float(len(runs) - 1) if many else math.inf))
 
-    within, uncovered, freedom = _mix_variances(measured, candidate_shares, coverage, options)
-    terms.append(Term("within_strata", within, freedom))
-    terms.append(Term("uncovered", uncovered, freedom))
+    terms += _mix_terms(measured, candidate_shares, coverage, options)
     terms.append(Term("minimum", options.minimum_spread**2, math.inf))
     return terms
 
 
-def _mix_variances(
+def _mix_terms(
     measured: Sequence[Measured], candidate_shares: FloatArray, coverage: float, options: PredictionOptions
-) -> tuple[float, float, float]:
-    """Relative variances from what one representative per stratum cannot show, and their degrees of freedom.
+) -> list[Term]:
+    """What one representative per stratum, or part of one, cannot show; and what was not covered.
 
-    First what differs inside the strata, then what was not covered (docs/estimators.md, "Inside the strata").
+    docs/estimators.md, "Inside the strata".
     """
-    shares = np.array([m.phase.time_share for m in measured]) / coverage
     ratios = np.array([m.ratio for m in measured])
-    spread = np.array([m.phase.spread for m in measured]) ** 2
+    shares = np.array([m.phase.time_share for m in measured]) / coverage
     noise = np.array([m.ref.standard_error_squared + m.cand.standard_error_squared for m in measured])
-    mean = float((shares * ratios).sum())
+    strata = _strata(measured)
+    tau, uncovered, freedom = _between_strata(measured, strata, shares, ratios, noise, options)
+    modelled = candidate_shares**2 * tau
+    terms, inside = [], 0.0
+    for members in strata:
+        seen = between_variance(np.log(ratios[members]), shares[members], noise[members])
+        observed = float((candidate_shares[members] ** 2).sum()) * seen
+        if observed > float(modelled[members].sum()):
+            terms.append(Term("within_strata", observed, max(options.mix_freedom, len(members) - 1.0)))
+        else:
+            inside += float(modelled[members].sum())
     missing = max(0.0, 1.0 - coverage)
-    apart = 1.0 - float((shares**2).sum())
-    if len(measured) < 2 or apart <= 0:
+    return [*terms, Term("within_strata", inside, freedom), Term("uncovered", missing**2 * uncovered, freedom)]
+
+
+def _strata(measured: Sequence[Measured]) -> list[list[int]]:
+    """Positions in `measured` of the phases of each stratum."""
+    found: dict[int, list[int]] = {}
+    for position, m in enumerate(measured):
+        # Any number below zero that is nobody else's: a stratum of its own.
+        found.setdefault(m.phase.stratum if m.phase.stratum >= 0 else -1 - position, []).append(position)
+    return list(found.values())
+
+
+def _between_strata(
+    measured: Sequence[Measured],
+    strata: Sequence[list[int]],
+    shares: FloatArray,
+    ratios: FloatArray,
+    noise: FloatArray,
+    options: PredictionOptions,
+) -> tuple[FloatArray, float, float]:
+    """From how the strata differ: tau_within^2 of each phase, q^2 of what was not covered, degrees of freedom.
+
+    Parts of a stratum count as one here: that they are alike says nothing of how different strata are.
+    """
+    spread = np.array([m.phase.spread for m in measured]) ** 2
+    rates = np.array([math.log(m.phase.t_run / m.phase.work) if m.phase.work > 0 else math.nan for m in measured])
+    mean = float((shares * ratios).sum())
+    of_stratum = np.array([shares[one].sum() for one in strata])
+    ratio = np.array([np.average(ratios[one], weights=shares[one]) for one in strata])
+    moved = [shares[one] * ratios[one] for one in strata]
+    error = np.array([((m / m.sum()) ** 2 * noise[one]).sum() for m, one in zip(moved, strata, strict=True)])
+    apart = 1.0 - float((of_stratum**2).sum())
+    if len(strata) < 2 or apart <= 0:
         # Nothing to compare with: assume that seconds per work moves at most in proportion to itself, and
         # that unmeasured code differs from the measured as much as this differs from the reference node.
         change = math.log(mean) ** 2
-        inside = spread * min(1.0, change)
-        return float((candidate_shares**2 * inside).sum()), missing**2 * change, math.inf
+        return spread * min(1.0, change), change, math.inf
 
-    between = between_variance(np.log(ratios), shares, noise)
-    rates = np.array([math.log(m.phase.t_run / m.phase.work) if m.phase.work > 0 else math.nan for m in measured])
-    known = np.isfinite(rates)
-    rate_between = between_variance(rates[known], shares[known], np.zeros(int(known.sum()))) if known.sum() > 1 else 0.0
+    between = between_variance(np.log(ratio), of_stratum, error)
+    rate = np.array([np.average(rates[one], weights=shares[one]) for one in strata])
+    known = np.isfinite(rate)
+    rate_between = (
+        between_variance(rate[known], of_stratum[known], np.zeros(int(known.sum()))) if known.sum() > 1 else 0.0
+    )
     relative = np.ones_like(spread)
     np.divide(spread, rate_between, out=relative, where=spread < rate_between)
     relative = np.where(spread > 0, relative, 0.0)
-    inside = between * relative
-    linear = between_variance(ratios / mean, shares, noise * (ratios / mean) ** 2)
-    freedom = max(options.mix_freedom, 1.0 / float((shares**2).sum()) - 1.0)
-    return float((candidate_shares**2 * inside).sum()), missing**2 * linear, freedom
+    linear = between_variance(ratio / mean, of_stratum, error * (ratio / mean) ** 2)
+    return between * relative, linear, max(options.mix_freedom, 1.0 / float((of_stratum**2).sum()) - 1.0)
 
 
 def between_variance(values: FloatArray, shares: FloatArray, noise: FloatArray) -> float:

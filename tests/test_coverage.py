@@ -104,7 +104,7 @@ def share_held(ratios: Ratios, run: Run, rng: np.random.Generator) -> tuple[floa
                 id=p.id, weight=p.weight, time_share=p.time_share, work=float(run.work[p.representative]),
                 t_ref=repeated(run.seconds[p.representative], 5, noise),
                 t_cand=repeated(here[p.representative], 5, noise),
-                t_run=float(run.seconds[p.representative]), spread=p.seconds_spread,
+                t_run=float(run.seconds[p.representative]), spread=p.seconds_spread, stratum=p.stratum,
             )
             for p in run.selection.phases
         ]  # fmt: skip
@@ -135,6 +135,8 @@ def test_the_interval_covers_on_candidates_that_differ_by_what_was_seen(ratios: 
 
 
 def test_what_the_interval_does_not_claim() -> None:
-    """docs/estimators.md, "Limits": were it to cover this as well, that page would be wrong."""
+    """docs/estimators.md, "Limits": were it to cover this for every program, that page would be wrong. Several
+    representatives of a stratum, spread over the run, see most of it: with one each, 77 % are held, of perl 22 %."""
     held, _, each = over_all(hidden)
-    assert held < 0.93, each
+    assert min(each.values()) < 0.93, each
+    assert held >= 0.85, each

@@ -392,3 +392,67 @@ def test_more_repeats_do_not_move_an_exact_prediction_and_narrow_a_noisy_one(see
     more = predict(REFERENCE, [replace(SLOW, t_cand=few * 4), FAST])
     assert more.seconds == pytest.approx(once.seconds)
     assert more.high / more.seconds < once.high / once.seconds
+
+
+# ---- several representatives of a stratum
+
+
+def of_two_strata(ratios: list[float], rate: float = 1.0) -> list[PhaseTiming]:
+    """A stratum of half the time, in as many parts as there are ratios, and another of ratio 1."""
+    share = 0.5 / len(ratios)
+    divided = [
+        PhaseTiming(n, share, share, 1.0, [rate] * 3, [rate * ratio] * 3, rate, spread=0.1, stratum=3)
+        for n, ratio in enumerate(ratios)
+    ]
+    return [*divided, PhaseTiming(99, 0.5, 0.5, 1.0, [5.0] * 3, [5.0] * 3, 5.0, spread=0.1)]
+
+
+def test_parts_that_agree_lessen_what_a_stratum_may_hide_and_nothing_else() -> None:
+    reference = ReferenceRun([10.0] * 3, 10.0)
+    one, four = (predict(reference, of_two_strata(ratios)) for ratios in ([2.0], [2.0] * 4))
+    assert four.estimators == pytest.approx(one.estimators)
+    # The stratum is two thirds of the time there, the other one third.
+    left = ((2 / 3) ** 2 / 4 + (1 / 3) ** 2) / ((2 / 3) ** 2 + (1 / 3) ** 2)
+    assert four.variances["within_strata"] == pytest.approx(one.variances["within_strata"] * left)
+    # Parts that are alike are not more code: no more is known of what was not measured, with no more certainty.
+    one, four = (
+        predict(reference, [replace(p, time_share=0.95 * p.time_share) for p in of_two_strata(ratios)])
+        for ratios in ([2.0], [2.0] * 4)
+    )
+    assert one.variances["uncovered"] > 0
+    assert four.variances["uncovered"] == pytest.approx(one.variances["uncovered"])
+    freedom = [next(t.freedom for t in p.terms if t.cause == "uncovered") for p in (one, four)]
+    assert freedom[0] == freedom[1]
+
+
+def test_parts_that_differ_show_what_a_stratum_hides() -> None:
+    reference = ReferenceRun([10.0] * 3, 10.0)
+    ratios = [1.0, 1.0, 2.0, 2.0]
+    said = predict(reference, of_two_strata(ratios))
+    logs = np.log(ratios)
+    shares = np.array([*ratios, 4.0]) / (sum(ratios) + 4.0)
+    expected = (shares[:4] ** 2).sum() * logs.var(ddof=1)
+    observed = max(t.variance for t in said.terms if t.cause == "within_strata")
+    assert observed == pytest.approx(expected)
+    alone = predict(reference, [replace(p, stratum=-1) for p in of_two_strata(ratios)])
+    assert said.estimators == alone.estimators
+
+
+def test_a_single_stratum_in_parts_is_judged_by_them() -> None:
+    """Nothing to compare it with, but its parts with each other: what they differ by is in the interval."""
+    reference = ReferenceRun([10.0] * 3, 10.0)
+    parts = [PhaseTiming(n, 0.25, 0.25, 1.0, [1.0] * 3, [r] * 3, 1.0, stratum=0) for n, r in enumerate([1, 2, 1, 2])]
+    said = predict(reference, parts)
+    assert said.low < 10.0 * 1.3 and said.high > 10.0 * 1.7
+    equal = predict(reference, [replace(p, t_cand=[1.5] * 3) for p in parts])
+    assert equal.half_width < 0.2 * said.half_width
+
+
+def test_failed_parts_are_extrapolated_over() -> None:
+    reference = ReferenceRun([10.0] * 3, 10.0)
+    whole = of_two_strata([2.0] * 20)
+    failed = [replace(p, t_cand=[], status="failed") if p.id == 0 else p for p in whole]
+    said = predict(reference, failed)
+    assert said.coverage == pytest.approx(0.975)
+    assert said.seconds == pytest.approx(10.0 * (0.475 * 2 + 0.5) / 0.975)
+    assert said.low < 15.0 < said.high

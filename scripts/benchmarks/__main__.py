@@ -21,6 +21,7 @@ import emulated  # noqa: E402
 import exact  # noqa: E402
 import extras  # noqa: E402
 import many_nodes  # noqa: E402
+import reconstruction  # noqa: E402
 import report  # noqa: E402
 import scale  # noqa: E402
 import slow_link  # noqa: E402
@@ -88,10 +89,19 @@ def main() -> None:
         print(decisions.report(found))
         return
     if arguments.what == "nodes":
-        names = arguments.programs or [b.name for b in EVERYTHING]
-        for record in emulated.run(names, HERE, arguments.full_runs, arguments.clock):
+        benchmarks = chosen(arguments.programs, arguments.quick)
+        for record in emulated.run(benchmarks, HERE, arguments.full_runs, arguments.clock, say):
             save(record)
             print(report.emulated(record), flush=True)
+        return
+    if arguments.what == "selection":
+        benchmarks = named(arguments.programs or reconstruction.PROGRAMS)
+        if not arguments.report:
+            make_inputs(HERE / "data", media=False, say=say)
+            seeds = range(1, arguments.seeds + 1)
+            save(reconstruction.measure(benchmarks, HERE / "selection", HERE / "data", seeds, say))
+        if record := load("selection"):
+            print(reconstruction.report(record))
         return
     if arguments.what == "link":
         for name in arguments.programs or ("clustalw", "nbody"):

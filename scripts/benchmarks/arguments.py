@@ -32,12 +32,12 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["accuracy", "scale", "nodes", "many", "link", "decisions", "exact"],
-        help="accuracy: over programs and seeds; scale: very large profiles; nodes: the probes made before, on the "
-        "emulated node; many: eight nodes at once; link: over 1 Mbit/s; decisions: store, model and Slurm's hook; "
-        "exact: the instruction-exact tracers",
+        choices=["accuracy", "selection", "scale", "nodes", "many", "link", "decisions", "exact"],
+        help="accuracy: over programs and seeds; selection: ways to select, judged on recorded runs; scale: very "
+        "large profiles; nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over "
+        "1 Mbit/s; decisions: store, model and Slurm's hook; exact: the instruction-exact tracers",
     )
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy` and `selection`")
     parser.add_argument(
         "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
     )

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes on the emulated node (scripts/testnode), sent there and run as any candidate, against full runs there."""
+"""Probes on the emulated node (scripts/testnode), sent there and run as any candidate, against full runs there.
+
+Beside each probe one of as many intervals chosen at random: what any choice of phases has to beat.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ import statistics
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from arguments import CLOCK
+from measure import REFUSED, probe_command
+from programs import Benchmark, resolved
 
 from checkpoint.errors import ProbeError
 from probe.candidates.connection import SshOptions
@@ -23,6 +28,7 @@ from probe.candidates.session import Orders
 from probe.contents import PROGRAM
 from probe.manifest import Manifest
 from probe.node.measuring import MeasuredPhase
+from probe.strata import RANDOM
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[2]
@@ -84,16 +90,37 @@ def _add_files(stream: io.BytesIO, manifest: Manifest, data: Path, program: Path
         tar.add(program, "program")
 
 
-def compare(probe: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
-    """Predicted first, then run in full."""
+def random_probe(benchmark: Benchmark, probe: Path, data: Path, say: Callable[[str], None]) -> Path:
+    """A probe of as many random intervals as `probe` has phases, of the same lengths, beside it; made where there is
+    none that is newer than `probe`. Raises ValueError where it cannot be built."""
+    target = probe.with_name(f"{probe.stem}-random.probe")
+    if target.exists() and target.stat().st_mtime >= probe.stat().st_mtime:
+        return target
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
-    found = measure_there(probe, repeats)
-    assert found.result is not None
-    said = found.result.prediction.to_json()
+    say(f"bench: {benchmark.name}: a probe of {len(manifest.phases)} random intervals")
+    status, _, said = probe_command(
+        benchmark, data, "build", "-q", "-o", str(target), "--selection", RANDOM, "--max-phases",
+        str(len(manifest.phases)), "--interval", f"{manifest.interval}s", "--stdin", benchmark.stdin, "--",
+        *resolved(benchmark),
+    )  # fmt: skip
+    if status:
+        raise ValueError(f"random intervals: exit status {status}: {said[-REFUSED:]}")
+    return target
+
+
+def compare(probe: Path, random: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
+    """Predicted first, by `probe` and by the intervals of `random`, then run in full. `errors` has the estimators of
+    `probe` by their names, and those of `random` as random_calibrated and random_direct."""
+    with open_probe(probe) as archive:
+        manifest = Manifest.from_json(archive.manifest)
+    found, baseline = measure_there(probe, repeats), measure_there(random, repeats)
+    assert found.result is not None and baseline.result is not None
+    said, by_random = found.result.prediction.to_json(), baseline.result.prediction.to_json()
     full = full_runs(probe, runs, data)
     native = statistics.median(full)
     restores = [time.restore for phase in found.result.phases for time in phase.times]
+    estimates = {**said["estimators"], **{f"random_{n}": by_random["estimators"][n] for n in ("calibrated", "direct")}}
     return {
         "argv": list(manifest.argv),
         "phases": len(found.result.phases),
@@ -106,8 +133,13 @@ def compare(probe: Path, data: Path, runs: int, repeats: int) -> dict[str, Any]:
         "quiet": list(found.quiet),
         "ratios": _ratios(manifest, found.result.phases),
         **said,
+        "random": {
+            "phases": len(baseline.result.phases),
+            "restored": sum(1 for phase in baseline.result.phases if phase.times),
+            **by_random,
+        },
         "full": full,
-        "errors": {k: v / native - 1 for k, v in said["estimators"].items() if v is not None},
+        "errors": {k: v / native - 1 for k, v in estimates.items() if v is not None},
         "held": said["prediction"]["low"] <= native <= said["prediction"]["high"],
     }
 
@@ -123,21 +155,31 @@ def _ratios(manifest: Manifest, phases: Sequence[MeasuredPhase]) -> dict[str, fl
     }
 
 
-def run(names: Sequence[str], folder: Path, runs: int, clock: str) -> Iterator[dict[str, Any]]:
-    """Predict and run in full every program of `names` whose probe is in `folder`; a record each.
+def run(
+    benchmarks: Sequence[Benchmark], folder: Path, runs: int, clock: str, say: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """Predict and run in full every program whose probe is in `folder`; a record each.
 
-    `clock`: CLOCK, or "" for a node in real time. Where time goes by instructions nothing needs repeating.
+    `clock`: CLOCK, or "" for a node in real time. Where time goes by instructions nothing needs repeating. The probes
+    of random intervals are made before the node is started: it would take their processor.
     """
     exact = clock == CLOCK
-    subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
     prefix = "instructions" if exact else "emulated"
+    data = folder / "data"
+    probes: dict[str, tuple[Path, Path]] = {}
+    for one in benchmarks:
+        probe = folder / f"{one.name}.probe"
+        if not probe.exists():
+            continue
+        try:
+            probes[one.name] = probe, random_probe(one, probe, data, say)
+        except (ValueError, ProbeError, subprocess.SubprocessError) as error:
+            yield {"failure": f"{type(error).__name__}: {error}", "name": f"{prefix}-{one.name}"}
+    subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
     try:
-        for name in names:
-            probe = folder / f"{name}.probe"
-            if not probe.exists():
-                continue
+        for name, (probe, random) in probes.items():
             try:
-                record = compare(probe, folder / "data", 1 if exact else runs, 1 if exact else REPEATS)
+                record = compare(probe, random, data, 1 if exact else runs, 1 if exact else REPEATS)
             except (ValueError, KeyError, ProbeError, subprocess.SubprocessError) as error:
                 record = {"failure": f"{type(error).__name__}: {error}"}
             yield {**record, "name": f"{prefix}-{name}"}

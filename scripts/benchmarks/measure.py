@@ -150,8 +150,8 @@ def figures(show: dict[str, Any], run: dict[str, Any], plain: Sequence[PlainRun]
     found: dict[str, Any] = {
         "clock": clock,
         "phases": len(show["phases"]),
-        "largest_weight": max((p["weight"] for p in show["phases"]), default=0.0),
-        "largest_time_share": max((p["time_share"] for p in show["phases"]), default=0.0),
+        "largest_weight": largest_stratum(show, "weight"),
+        "largest_time_share": largest_stratum(show, "time_share"),
         "coverage": show["coverage"],
         "selection_error": show["errors"]["selection"],
         "selection_held_out": show["errors"]["selection_held_out"],
@@ -182,6 +182,15 @@ def figures(show: dict[str, Any], run: dict[str, Any], plain: Sequence[PlainRun]
             "reference_drift": show["et_ref_seconds"] / native - 1,
         }
     return found
+
+
+def largest_stratum(show: dict[str, Any], share: str) -> float:
+    """The largest `share` (weight or time_share) of a stratum, all its parts together; 0 without any."""
+    found: dict[tuple[str, int], float] = {}
+    for p in show["phases"]:
+        key = ("phase", p["id"]) if p.get("stratum") is None else ("stratum", p["stratum"])
+        found[key] = found.get(key, 0.0) + p[share]
+    return max(found.values(), default=0.0)
 
 
 def direct_against_criu(show: dict[str, Any], run: dict[str, Any], by_criu: dict[str, Any]) -> dict[str, Any]:

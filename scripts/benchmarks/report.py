@@ -136,7 +136,7 @@ def bars(records: Sequence[Record], install: Record | None, long: Record | None,
             if record["name"] == "matmul":
                 share, weight = (record["figures"][f"largest_{k}"] for k in ("time_share", "weight"))
                 said = f"{share:.1%} of the time, {weight:.1%} of the counted instructions"
-                bar(f"matrix multiplication: one phase above {WEIGHT_BAR:.0%}", said, share > WEIGHT_BAR)
+                bar(f"matrix multiplication: one stratum above {WEIGHT_BAR:.0%}", said, share > WEIGHT_BAR)
         lines += _direct_bars([(r["name"], r["figures"]["direct"]) for r in good if "direct" in r["figures"]])
     if install is not None:
         if "seconds" in install:
