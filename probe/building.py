@@ -379,7 +379,7 @@ class _Build:
             return self.folder.read("flat.json", _each(FlatPhase.from_json))
         jobs = [(self._job(p, r.folder, timed), p.huge) for p, r in zip(captured, reduced, strict=True)]
         with self.display.stage("flatten") as report:
-            flat = flatten_phases(jobs, folder=self.folder.path, progress=report)
+            flat = flatten_phases(jobs, folder=self.folder.path, cpu=self.cpu, progress=report)
         self.folder.write_json("flat.json", [f.to_json() for f in flat])
         self.folder.finish("flatten")
         return flat
