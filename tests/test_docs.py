@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from xml.etree import ElementTree
 import click
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from programs import build
 
 import probe
@@ -32,6 +34,7 @@ from probe.tracers.native import DEFAULT_INTERVAL
 from probe.work_folder import STAGES
 
 ROOT = Path(__file__).parents[1]
+schema_file = runpy.run_path(str(ROOT / "scripts" / "schemas"))["file_name"]
 SECONDS = 120.0
 
 SHELL_CODES = {"0", "2", "129", "130", "143"}
@@ -126,7 +129,12 @@ def keys(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_keys(value: dict[str, Any], heading: str) -> None:
-    """`value` has exactly the keys that the section lists, with their types; what may be empty may lack its items."""
+    """`value` has exactly the keys that the section lists, with their types; what may be empty may lack its items.
+
+    And its published schema says the same.
+    """
+    schema = json.loads((ROOT / "docs" / "schemas" / schema_file(heading)).read_text())
+    assert [f"{e.json_path}: {e.message}" for e in Draft202012Validator(schema).iter_errors(value)] == []
     listed = {code(cells[0])[0]: cells[1] for cells in rows(section("docs/json.md", heading))}
     found = list(keys(value))
     names = {name for name, _ in found}
