@@ -143,12 +143,13 @@ def trace(
     interval: float | None = None,
     isa: str = DEFAULT_ISA,
     stdin: str = "/dev/null",
+    env: Mapping[str, str] | None = None,
     display: Display | None = None,
 ) -> Profile:
     """Stage 1 alone: trace `argv` and write its profile to `output`. Needs no root. Errors as in `build`."""
     target = Path(output).absolute()
     check_target(target)
-    program = resolve_program(argv, isa=isa, stdin=stdin)
+    program = resolve_program(argv, isa=isa, stdin=stdin, env=env)
     with work_folder(None, {}, resume=False) as folder:
         cpu = measuring_cpu()
         streams = output_streams(folder.path, "trace")
