@@ -46,7 +46,7 @@ _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 _OPENS = {2: 0, 85: 0, 257: 1, 437: 1}
 """Calls that open a path: number, and which argument is the path (the one before it is the folder, if it is not 0)."""
 _OPEN_FLAGS = {2: "rsi", 257: "rdx"}
-_CREAT, _OPENAT2 = 85, 437
+_KILL, _CREAT, _OPENAT2 = 62, 85, 437
 _CHANGES = {
     76, 82, 83, 84, 86, 87, 88, 90, 92, 94, 132, 133, 188, 189, 197, 198, 235, 258, 259, 260, 261, 263, 264, 265, 266,
     268, 280, 316, 452,
@@ -193,7 +193,7 @@ class _Watch:
             if stopped == _SYSCALL_STOP:
                 self._at_call()
             elif stopped == signal.SIGSTOP:
-                if self._control.event(self._end)[0]:
+                if self._control.event(self._end)[0] and not self._looking:
                     if not self._restored:
                         raise _Lost("its calls were not seen")
                     if not self._found.complete:
@@ -262,6 +262,9 @@ class _Watch:
             if not self._in_stubs(registers.rip):
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
+            if number == _KILL:
+                # It stops itself: one more stop of ours that is still to come would be the same one.
+                self._looking = False
             found.complete = found.made < MOST_CALLS
             self._path = self._path_of(number, registers)
         elif self._path is not None:

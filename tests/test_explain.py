@@ -18,6 +18,8 @@ from small_probe import SmallProbe, command, small_probe
 
 from checkpoint.call_names import call_name
 from checkpoint.errors import ProbeFileDamaged
+from checkpoint.flat_image import NAME
+from checkpoint.flat_image import decode as decode_image
 from checkpoint.symbols import names_of
 from probe.manifest import Manifest
 from probe.phase_code import NO_FILE, PhaseCode, ProbeCode, decode, encode
@@ -181,6 +183,15 @@ def test_phases_are_in_the_functions_of_the_program(sorter: SmallProbe) -> None:
         assert sum(m["touched"] for m in phase["mappings"]) == phase["pages"]["touched"]
         assert phase["all_calls"] is True and phase["calls"] == []
     assert sum(p["looks"] for p in found["phases"]) > 50
+
+
+@pytest.mark.slow
+def test_looking_at_a_phase_hides_none_of_its_calls(sorter: SmallProbe, tmp_path: Path) -> None:
+    """Those by which the stubs stop it come last, when a look may have stopped it just before."""
+    with open_probe(sorter.path) as archive:
+        for phase in archive.phases:
+            archive.extract_phase(phase.id, tmp_path / str(phase.id))
+            assert {39, 62, 228} <= set(decode_image(tmp_path / str(phase.id) / NAME).calls)
 
 
 @pytest.mark.slow
