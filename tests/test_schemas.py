@@ -49,7 +49,7 @@ def leaves(of: click.Group = cli, name: str = "probe") -> Iterator[tuple[str, cl
             yield f"{name} {word}", inner
 
 
-WITHOUT_JSON = {"probe completion": "prints a script", "probe man": "shows a page"}
+WITHOUT_JSON = {"probe completion": "prints a script"}
 
 
 @pytest.mark.parametrize(("name", "of"), list(leaves()), ids=lambda value: value if isinstance(value, str) else "")
