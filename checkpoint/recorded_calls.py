@@ -3,6 +3,9 @@
 
 A region that opens files by their paths meets the node's files: what it opens must travel, and what it changes must
 be kept from the node. The numbers of the calls also make the filter of `probe run --only-recorded-calls`.
+
+Now and then the phase is stopped to see which code it is in: the tracer does not count the hottest blocks, so nobody
+else knows.
 """
 
 from __future__ import annotations
@@ -34,14 +37,16 @@ _TRACESYSGOOD, _EXITKILL = 1, 0x100000
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _WALL = 0x40000000
 _AT_FDCWD = -100
-_LONGEST_PATH = 4096
+_PAGE = _LONGEST_PATH = 4096
 _POLL_SECONDS = 0.0005
 _LONGEST_ANSWER = 1 << 22
+_SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
+"""Looks at a region, and the least seconds between two of them: a look takes about a tenth of that."""
 
 _OPENS = {2: 0, 85: 0, 257: 1, 437: 1}
 """Calls that open a path: number, and which argument is the path (the one before it is the folder, if it is not 0)."""
 _OPEN_FLAGS = {2: "rsi", 257: "rdx"}
-_CREAT, _OPENAT2 = 85, 437
+_KILL, _CREAT, _OPENAT2 = 62, 85, 437
 _CHANGES = {
     76, 82, 83, 84, 86, 87, 88, 90, 92, 94, 132, 133, 188, 189, 197, 198, 235, 258, 259, 260, 261, 263, 264, 265, 266,
     268, 280, 316, 452,
@@ -50,48 +55,66 @@ _CHANGES = {
 _PATH_ARGUMENTS = ("rdi", "rsi")
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 """Each node's own, and rightly so."""
+_PAIRS = ("counts", "seen")
+"""Fields that travel as lists of pairs: JSON's keys are strings."""
 
 
 @dataclass
 class RecordedCalls:
     """numbers: every system call the region made. made: how many times in all (`complete` False: at least). opened:
     regular files it opened by their paths for reading. changes_paths: whether it creates, changes or removes files
-    by their paths."""
+    by their paths.
+
+    Without what the stubs around it do: counts, how often it made each call, by number; seen, how often it was found
+    at each address, looked at in equal steps of time and never inside a system call."""
 
     numbers: set[int] = field(default_factory=set)
     made: int = 0
     complete: bool = True
     opened: list[str] = field(default_factory=list)
     changes_paths: bool = False
+    counts: dict[int, int] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
 
 
-def record_calls(job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, *, scratch: Path) -> RecordedCalls:
-    """Restore the phase once, watch it to its region's end, and end it.
+def record_calls(
+    job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, *, scratch: Path, cpu: int | None = None
+) -> RecordedCalls:
+    """Restore the phase once, on processor `cpu` or where this process is, watch it to its region's end, and end it.
 
     It sees the node's files through a view of its own, as nobody knows yet what it does to them. Needs root. Raises
     PhaseFailed, NodeUnfit.
     """
     with tempfile.TemporaryDirectory(prefix=f"calls-{job.phase}-", dir=scratch) as name:
-        spec = direct_spec(job, flat, pages, restorer, Path(name), None) | {"option_bits": 0}
+        spec = direct_spec(job, flat, pages, restorer, Path(name), cpu) | {"option_bits": 0}
         reader, writer = os.pipe()
         parent = os.getpid()
         child = os.fork()
         if not child:
-            _report(job, spec, flat.stamps, Path(name), writer, parent)
+            _report(job, spec, flat.stamps, _stub_areas(flat), Path(name), writer, parent)
         os.close(writer)
         with os.fdopen(reader, "rb") as answers:
             text = answers.read(_LONGEST_ANSWER)
         os.waitpid(child, 0)
-    answer = json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
+    answer: dict[str, Any] = (
+        json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
+    )
     if "refused" in answer:
         raise NodeUnfit(f"phase {job.phase}: its calls could not be watched: {answer['refused']}")
     if "failure" in answer:
         raise PhaseFailed(f"phase {job.phase}: {answer['failure']} while its calls were watched")
+    answer |= {name: dict(answer[name]) for name in _PAIRS}
     return RecordedCalls(**{**answer, "numbers": set(answer["numbers"])})
 
 
 def _report(
-    job: RestoreJob, spec: dict[str, Any], stamps: list[int], folder: Path, writer: int, parent: int
+    job: RestoreJob,
+    spec: dict[str, Any],
+    stamps: list[int],
+    stubs: list[tuple[int, int]],
+    folder: Path,
+    writer: int,
+    parent: int,
 ) -> NoReturn:
     """In a child of its own: watch the phase and write what was found to `writer`."""
     answer: dict[str, Any] = {"failure": "it failed"}
@@ -103,13 +126,16 @@ def _report(
         control = Control(stamps, str(folder))
         watch = _Watch(
             launch(spec, str(folder), control.fd, traced=True),
-            spec["end"],
+            (spec["start"], spec["end"]),
             control,
             RESTORE_SECONDS + region_limit(job),
+            max(job.expected_seconds / _SAMPLES, _SHORTEST_PERIOD),
+            stubs,
         )
         try:
             found = watch.run()
-            answer = {**vars(found), "numbers": sorted(found.numbers)}
+            pairs = {name: sorted(getattr(found, name).items()) for name in _PAIRS}
+            answer = {**vars(found), **pairs, "numbers": sorted(found.numbers)}
         finally:
             watch.end()
     except _Lost as error:
@@ -121,13 +147,31 @@ def _report(
         os._exit(0)
 
 
+def _stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
+    """Address ranges of stubs and their records: memory of no file around the pages that hold event records."""
+    pages = [(page, page + _PAGE) for page in flat.stamps]
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*pages, *((int(m.start), int(m.end)) for m in flat.mappings if not m.file)]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return [(start, end) for start, end in joined if any(start <= page < end for page in flat.stamps)]
+
+
 class _Lost(Exception):
     """The phase did not come to its region's end."""
 
 
 class _Watch:
-    def __init__(self, pid: int, end: int, control: Control, seconds: float) -> None:
-        self._pid, self._end, self._control = pid, end, control
+    def __init__(
+        self, pid: int, region: tuple[int, int], control: Control, seconds: float, sampling_period: float,
+        stubs: list[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        self._pid, self._control = pid, control
+        self._start, self._end = region
+        self._period, self._stubs = sampling_period, stubs
+        self._next_look, self._looking = 0.0, False
         self._found = RecordedCalls()
         self._restored = self._inside = self._gone = False
         self._path: str | None = None
@@ -149,12 +193,13 @@ class _Watch:
             if stopped == _SYSCALL_STOP:
                 self._at_call()
             elif stopped == signal.SIGSTOP:
-                if self._control.event(self._end)[0]:
+                if self._control.event(self._end)[0] and not self._looking:
                     if not self._restored:
                         raise _Lost("its calls were not seen")
                     if not self._found.complete:
                         self._found.changes_paths = True
                     return self._found
+                self._look()
             else:
                 deliver = stopped
 
@@ -178,9 +223,27 @@ class _Watch:
             if found:
                 self._note_end(status)
                 return status
-            if time.monotonic() > self._deadline:
+            now = time.monotonic()
+            if now > self._deadline:
                 raise _Lost("its region did not end")
+            # Inside a call the stop might end it early, which the program could see.
+            if now >= self._next_look and self._restored and self._found.complete and not self._inside:
+                os.kill(self._pid, signal.SIGSTOP)
+                self._next_look, self._looking = now + self._period, True
             time.sleep(0 if self._found.complete else _POLL_SECONDS)
+
+    def _look(self) -> None:
+        """Note where the phase is, if it was stopped for that and its region has begun."""
+        if self._looking and self._control.event(self._start)[0]:
+            registers = Registers()
+            ptrace(_GETREGS, self._pid, 0, ctypes.addressof(registers))
+            at = int(registers.rip)
+            if not self._in_stubs(at):
+                self._found.seen[at] = self._found.seen.get(at, 0) + 1
+        self._looking = False
+
+    def _in_stubs(self, address: int) -> bool:
+        return any(start <= address < end for start, end in self._stubs)
 
     def _at_call(self) -> None:
         self._inside = not self._inside
@@ -196,7 +259,12 @@ class _Watch:
         found = self._found
         if self._inside:
             found.numbers.add(number)
+            if not self._in_stubs(registers.rip):
+                found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
+            if number == _KILL:
+                # It stops itself: one more stop of ours that is still to come would be the same one.
+                self._looking = False
             found.complete = found.made < MOST_CALLS
             self._path = self._path_of(number, registers)
         elif self._path is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkpoint.errors import ProbeError
 from probe.building import BuildOptions, BuiltProbe, build, trace
+from probe.explaining import explain
 from probe.prediction import Prediction
 from probe.profile import Profile
 from probe.running import RunResult, run
@@ -50,6 +51,7 @@ __all__ = [
     "SshOptions",
     "TrimmedProbe",
     "build",
+    "explain",
     "run",
     "run_on",
     "show",

@@ -143,12 +143,13 @@ def trace(
     interval: float | None = None,
     isa: str = DEFAULT_ISA,
     stdin: str = "/dev/null",
+    env: Mapping[str, str] | None = None,
     display: Display | None = None,
 ) -> Profile:
     """Stage 1 alone: trace `argv` and write its profile to `output`. Needs no root. Errors as in `build`."""
     target = Path(output).absolute()
     check_target(target)
-    program = resolve_program(argv, isa=isa, stdin=stdin)
+    program = resolve_program(argv, isa=isa, stdin=stdin, env=env)
     with work_folder(None, {}, resume=False) as folder:
         cpu = measuring_cpu()
         streams = output_streams(folder.path, "trace")
@@ -379,7 +380,7 @@ class _Build:
             return self.folder.read("flat.json", _each(FlatPhase.from_json))
         jobs = [(self._job(p, r.folder, timed), p.huge) for p, r in zip(captured, reduced, strict=True)]
         with self.display.stage("flatten") as report:
-            flat = flatten_phases(jobs, folder=self.folder.path, progress=report)
+            flat = flatten_phases(jobs, folder=self.folder.path, cpu=self.cpu, progress=report)
         self.folder.write_json("flat.json", [f.to_json() for f in flat])
         self.folder.finish("flatten")
         return flat

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from probe.node.measuring import DEFAULT_REPEATS
 from probe.parameters import DIMENSIONS, MAX_PHASES, SEED, Interval, Length, Share, Size
 from probe.profile import SECONDS
 from probe.progress import display_for
+from probe.scrubbing import scrubbed
 from probe.selection import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.simpoint import read_points
 from probe.tracers import TRACERS
@@ -50,6 +52,12 @@ _ISA = click.option(
 )
 _STDIN = click.option(
     "--stdin", type=click.Path(exists=True, dir_okay=False), default="/dev/null", help="File for standard input."
+)
+_SCRUB = click.option(
+    "--scrub-env",
+    multiple=True,
+    metavar="PATTERN",
+    help="Run the program without these variables; all: with no others than harmless ones. Repeatable.",
 )
 _COMPRESS = click.option(
     "--compress",
@@ -99,6 +107,7 @@ def doctor(fix: bool, as_json: bool) -> None:
 @_TRACER
 @_ISA
 @_STDIN
+@_SCRUB
 @click.option(
     "--reduce",
     "how",
@@ -140,6 +149,7 @@ def build(
     tracer: str,
     isa: str,
     stdin: str,
+    scrub_env: tuple[str, ...],
     how: Reduction,
     external: tuple[str, ...],
     compress: Compression,
@@ -169,7 +179,16 @@ def build(
         points=read_points(simpoints, weights) if simpoints and weights else (),
         target_error=target_error,
     )
-    building.build(program, output, options=options, stdin=stdin, work=work, resume=resume, display=display_for(quiet))
+    building.build(
+        program,
+        output,
+        options=options,
+        stdin=stdin,
+        env=scrubbed(os.environ, scrub_env),
+        work=work,
+        resume=resume,
+        display=display_for(quiet),
+    )
     _print_description(output, as_json)
 
 
@@ -181,16 +200,36 @@ def build(
 @_TRACER
 @_ISA
 @_STDIN
+@_SCRUB
+@_JSON
 @_QUIET
 @_PROGRAM
 def trace(
-    output: Path, interval: Length | None, tracer: str, isa: str, stdin: str, quiet: bool, program: tuple[str, ...]
+    output: Path,
+    interval: Length | None,
+    tracer: str,
+    isa: str,
+    stdin: str,
+    scrub_env: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    program: tuple[str, ...],
 ) -> None:
     """Trace PROGRAM into a profile (stage 1 alone)."""
     length = interval.for_tracer(tracer) if interval else None
     profile = building.trace(
-        program, output, tracer=tracer, interval=length, isa=isa, stdin=stdin, display=display_for(quiet)
+        program,
+        output,
+        tracer=tracer,
+        interval=length,
+        isa=isa,
+        stdin=stdin,
+        env=scrubbed(os.environ, scrub_env),
+        display=display_for(quiet),
     )
+    if as_json:
+        click.echo(json.dumps(showing.trace_json(profile, output), indent=2))
+        return
     counted = (
         f"{profile.removed_sites} of {profile.installed_sites} sites removed"
         if profile.unit == SECONDS
@@ -211,6 +250,7 @@ def trace(
 @click.option("--coverage", type=click.FloatRange(0, 1), help="Keep phases with this share of the run's time.")
 @click.option("--max-size", type=Size(), help="Keep what fits in this size, such as 20M.")
 @_COMPRESS
+@_JSON
 def trim(
     probe_file: Path,
     output: Path,
@@ -218,6 +258,7 @@ def trim(
     coverage: float | None,
     max_size: int | None,
     compress: Compression,
+    as_json: bool,
 ) -> None:
     """Write a smaller probe with the most important phases of another."""
     if sum(x is not None for x in (phases, coverage, max_size)) != 1:
@@ -225,7 +266,10 @@ def trim(
     trimmed = trimming.trim(
         probe_file, output, phases=phases, coverage=coverage, max_size=max_size, compression=compress
     )
-    showing.print_trimmed(trimmed, Console())
+    if as_json:
+        click.echo(json.dumps(trimmed.to_json(), indent=2))
+    else:
+        showing.print_trimmed(trimmed, Console())
 
 
 @cli.command()
@@ -345,7 +389,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
     try:
-        cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        # By its name also as `python -m probe`: the shell's completion asks by it (probe/commands/completion.py).
+        cli.main(args=list(arguments) if arguments is not None else None, prog_name="probe", standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:

@@ -23,38 +23,51 @@ from probe.reducing import touched_file
 @dataclass(frozen=True)
 class FlatPhase:
     """What the stage found out about a phase. `refused`: why only CRIU can restore it ("" if that is not so);
-    `opened`: files that it opens by their paths while it runs."""
+    `opened`: files that it opens by their paths while it runs; `calls`: (number, times) of its system calls, `seen`:
+    (address, times) of its code (checkpoint.recorded_calls); `all_calls`: whether none is missing in these two."""
 
     phase: int
     refused: str
     opened: tuple[str, ...] = ()
+    calls: tuple[tuple[int, int], ...] = ()
+    seen: tuple[tuple[int, int], ...] = ()
+    all_calls: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> FlatPhase:
-        return FlatPhase(int(value["phase"]), str(value["refused"]), tuple(value["opened"]))
+        pairs = {name: tuple((int(a), int(b)) for a, b in value.get(name, ())) for name in ("calls", "seen")}
+        return FlatPhase(
+            int(value["phase"]),
+            str(value["refused"]),
+            tuple(value["opened"]),
+            all_calls=bool(value.get("all_calls", False)),
+            **pairs,
+        )
 
 
 def flatten_phases(
     jobs: Sequence[tuple[RestoreJob, Sequence[tuple[int, int]]]],
     *,
     folder: Path,
+    cpu: int | None,
     progress: Callable[[float], None],
 ) -> list[FlatPhase]:
-    """Put a flat image beside each job's images; with a job come the address ranges that had huge pages.
+    """Put a flat image beside each job's images; with a job come the address ranges that had huge pages. Phases run on
+    processor `cpu` (None: on any).
 
     A phase that cannot be restored from it says why, and keeps none.
     """
     done = []
     for number, (job, huge) in enumerate(jobs):
-        done.append(_flatten(job, huge, folder))
+        done.append(_flatten(job, huge, folder, cpu))
         progress((number + 1) / len(jobs))
     return done
 
 
-def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path) -> FlatPhase:
+def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu: int | None) -> FlatPhase:
     target = job.images / NAME
     target.unlink(missing_ok=True)
     images = read_checkpoint(job.images)
@@ -68,13 +81,20 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path) -> 
             touched=_touched(folder, job.phase),
         )
         target.write_bytes(encode(flat))
-        calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder)
+        calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
         flat.calls = sorted(calls.numbers) if calls.complete else []
         flat.opened = calls.opened
         flat.header.calls_made = calls.made
         flat.header.changes_paths = calls.changes_paths
         target.write_bytes(encode(flat))
-        return FlatPhase(job.phase, "", tuple(flat.opened))
+        return FlatPhase(
+            job.phase,
+            "",
+            tuple(flat.opened),
+            tuple(sorted(calls.counts.items())),
+            tuple(sorted(calls.seen.items())),
+            calls.complete,
+        )
     except (NotFlat, PhaseFailed, NodeUnfit, ValueError) as error:
         target.unlink(missing_ok=True)
         return FlatPhase(job.phase, str(error))

@@ -26,6 +26,7 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
+from probe.phase_code import CODE_NAME, encode, phase_code
 from probe.profile import Profile
 from probe.reducing import ReducedPhase, touched_file
 from probe.reference import Reference
@@ -140,9 +141,15 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         if touched_file(folder, r.phase).exists()
     }
     data[RESTORER_NAME] = restorer().read_bytes()
+    checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
+    code = phase_code(
+        profile, timed, found.selection, found.flat,
+        {c.id: c.folder for c in checkpoints},
+        {c.id: path for c in checkpoints if (path := touched_file(folder, c.id)).exists()},
+    )  # fmt: skip
+    data[CODE_NAME] = encode(code)
     if found.criu is not None:
         data[CRIU_NAME] = pack_criu(found.criu)
-    checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
     sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), data, found.compression)
     return manifest, sizes
 

@@ -70,12 +70,14 @@ class Bars:
             BarColumn(bar_width=32),
             TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(),
+            TextColumn("left"),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self._console) as progress:
-            task = progress.add_task(name, total=1.0)
-            yield lambda share: progress.update(task, completed=min(share, 0.999))
-            progress.update(task, completed=1.0)
+            # Of a stage that does not say how far it is there is no time left to show.
+            task = progress.add_task(name, total=None)
+            yield lambda share: progress.update(task, total=1.0, completed=min(share, 0.999))
+            progress.update(task, total=1.0, completed=1.0)
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
@@ -86,4 +88,4 @@ def display_for(quiet: bool) -> Display:
     if quiet:
         return Silent()
     console = Console(stderr=True)
-    return Bars(console) if console.is_terminal else Lines()
+    return Bars(console) if console.is_terminal and not console.is_dumb_terminal else Lines()

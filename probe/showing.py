@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from probe.manifest import CRIU, Manifest
-from probe.profile import SECONDS
+from probe.profile import SECONDS, Profile
 from probe.running import RunResult
 from probe.trimming import Tradeoff, TrimmedProbe
 from reducer.member_table import FORMAT_VERSION
 from reducer.unpack import open_probe
+
+TRACE_VERSION = 1
+"""Of the JSON of `probe trace`."""
 
 
 def show(path: Path | str) -> dict[str, Any]:
@@ -80,6 +83,22 @@ def show(path: Path | str) -> dict[str, Any]:
         "files": files,
         "external_files": [vars(file) for file in manifest.external_files],
         "warnings": list(manifest.warnings),
+    }
+
+
+def trace_json(profile: Profile, path: Path) -> dict[str, Any]:
+    """What `probe trace --json` prints of the profile written to `path` (docs/json.md)."""
+    return {
+        "format_version": TRACE_VERSION,
+        "profile": str(path),
+        "tracer": profile.tracer,
+        "unit": profile.unit,
+        "interval": profile.interval,
+        "intervals": profile.intervals,
+        "blocks": len(profile.blocks.site),
+        "seconds": float(profile.seconds.sum()),
+        "instructions": float(profile.instructions().sum()),
+        "sites": {"installed": profile.installed_sites, "removed": profile.removed_sites},
     }
 
 

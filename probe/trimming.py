@@ -57,6 +57,20 @@ class TrimmedProbe:
     expected_error: float
     least_coverage: float | None
 
+    def to_json(self) -> dict[str, Any]:
+        """What `probe trim --json` prints (docs/json.md)."""
+        return {
+            "format_version": TRADEOFF_VERSION,
+            "probe": str(self.path),
+            "phases": [phase.id for phase in self.manifest.phases],
+            "trimmed_from": self.manifest.trimmed_from,
+            "coverage": self.manifest.coverage,
+            "size_bytes": self.size_bytes,
+            "source_bytes": self.source_bytes,
+            "expected_error": self.expected_error,
+            "least_coverage": self.least_coverage,
+        }
+
 
 def by_importance(manifest: Manifest) -> list[PhaseRecord]:
     """The phases that can be run, the one with most of the time first; equal ones in order of their ids."""

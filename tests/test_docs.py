@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from xml.etree import ElementTree
 import click
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from programs import build
 
 import probe
@@ -32,6 +34,7 @@ from probe.tracers.native import DEFAULT_INTERVAL
 from probe.work_folder import STAGES
 
 ROOT = Path(__file__).parents[1]
+schema_file = runpy.run_path(str(ROOT / "scripts" / "schemas"))["file_name"]
 SECONDS = 120.0
 
 SHELL_CODES = {"0", "2", "129", "130", "143"}
@@ -126,7 +129,12 @@ def keys(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_keys(value: dict[str, Any], heading: str) -> None:
-    """`value` has exactly the keys that the section lists, with their types; what may be empty may lack its items."""
+    """`value` has exactly the keys that the section lists, with their types; what may be empty may lack its items.
+
+    And its published schema says the same.
+    """
+    schema = json.loads((ROOT / "docs" / "schemas" / schema_file(heading)).read_text())
+    assert [f"{e.json_path}: {e.message}" for e in Draft202012Validator(schema).iter_errors(value)] == []
     listed = {code(cells[0])[0]: cells[1] for cells in rows(section("docs/json.md", heading))}
     found = list(keys(value))
     names = {name for name, _ in found}
@@ -144,6 +152,11 @@ def check_keys(value: dict[str, Any], heading: str) -> None:
 @pytest.mark.slow
 def test_json_of_show(documented: Path) -> None:
     check_keys(json.loads(command("show", "--json", documented / "hmmsearch.probe")), "probe show --json")
+
+
+@pytest.mark.slow
+def test_json_of_explain(documented: Path) -> None:
+    check_keys(json.loads(command("explain", "--json", documented / "hmmsearch.probe")), "probe explain --json")
 
 
 @pytest.mark.slow
@@ -220,7 +233,7 @@ def test_options(name: str) -> None:
         assert cells[3], f"{names} is not explained"
         if isinstance(option.type, click.Choice):
             assert code(cells[1]) == list(option.type.choices), names
-        if isinstance(option.type, (click.IntRange, click.FloatRange)):
+        if isinstance(option.type, (click.IntRange, click.FloatRange)) and option.type.max is not None:
             assert cells[1] == f"{option.type.min} to {option.type.max}", names
 
 
@@ -268,13 +281,13 @@ def test_command_lines_parse(page: str, words: list[str], tmp_path: Path, monkey
 def harmless(words: list[str]) -> bool:
     """Changes nothing, and needs nothing but this machine."""
     elsewhere = {"--fix", "--on", "--hosts", "--split", "--slurm"}
-    return words[0] in ("doctor", "show", "run", "--version") and not elsewhere & set(words)
+    return words[0] in ("doctor", "show", "explain", "run", "--version") and not elsewhere & set(words)
 
 
 @pytest.mark.slow
 def test_harmless_command_lines_run(documented: Path) -> None:
     ran = {tuple(words) for _, words in command_lines() if harmless(words)}
-    assert {words[0] for words in ran} == {"doctor", "show", "run", "--version"}
+    assert {words[0] for words in ran} == {"doctor", "show", "explain", "run", "--version"}
     for words in sorted(ran):
         named = ["hmmsearch.probe" if word.endswith(".probe") else word for word in words]
         assert command(*named, cwd=documented)
@@ -351,7 +364,7 @@ def test_every_page_can_be_found() -> None:
 def test_files_named_exist(page: Path) -> None:
     known = r"(?:probe|checkpoint|reducer|tests|scripts|data|docs|pintools)/"
     for name in re.findall(rf"`({known}[\w./-]*)`", page.read_text()):
-        assert (ROOT / name).exists() or name == "data/NAME", name
+        assert (ROOT / name).exists() or name in ("data/NAME", "data/code"), name
 
 
 @cache

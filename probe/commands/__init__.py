@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands around predictions: each module holds one topic, and imports what it needs when it is called."""
 
+from probe.commands.completion import completion
+from probe.commands.explain import explain
 from probe.commands.export import export
 from probe.commands.net import net
 from probe.commands.rank import rank
 from probe.commands.slurm import slurm
 from probe.commands.store import compare, history, store
 
-COMMANDS = (store, history, compare, rank, net, export, slurm)
+COMMANDS = (explain, store, history, compare, rank, net, export, slurm, completion)

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.commands.rows import STORE
+from probe.commands.rows import JSON, JSON_FORMAT, STORE, json_asked, json_or, print_outcome
 from probe.parameters import DIMENSIONS, MAX_PHASES, SEED
 
 if TYPE_CHECKING:
     from probe.schedulers.usable import Predicted
 
-JSON, CSV, CONDOR, KUBERNETES = "json", "csv", "condor", "k8s"
+CSV, CONDOR, KUBERNETES = "csv", "condor", "k8s"
 EXPORT_VERSION = 1
 
 
 @click.command()
+@JSON_FORMAT
 @click.argument("names", metavar="[PROBE]...", nargs=-1)
 @click.option(
     "--format",
@@ -32,6 +33,7 @@ EXPORT_VERSION = 1
     type=click.Choice((JSON, CSV, CONDOR, KUBERNETES)),
     default=JSON,
     show_default=True,
+    callback=json_or,
     help="condor: machine attributes; k8s: answer of a scheduler extender.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; condor: a folder.")
@@ -89,7 +91,13 @@ def _write_points(names: Sequence[str], output: Path | None, max_phases: int, di
     options = SelectionOptions(max_phases=max_phases, dimensions=dimensions, seed=seed)
     written = export_points(load_profile(Path(names[0])), output, options)
     files = ", ".join(str(path) for path in written.files)
-    click.echo(f"{files}: {written.intervals} intervals, {written.points} points")
+    print_outcome(
+        json_asked(),
+        f"{files}: {written.intervals} intervals, {written.points} points",
+        files=[str(path) for path in written.files],
+        intervals=written.intervals,
+        points=written.points,
+    )
 
 
 def _rows_text(predicted: Sequence[Predicted], form: str) -> str:

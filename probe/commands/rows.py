@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
@@ -17,16 +17,54 @@ TABLE, JSON, CSV = "table", "json", "csv"
 FORMAT_VERSION: Final = 1
 """Version of the JSON lists; raised when a key changes its meaning or goes away."""
 
-FORMAT = click.option(
-    "--format",
-    "form",
-    type=click.Choice((TABLE, JSON, CSV)),
-    default=TABLE,
-    show_default=True,
-    help="A table for people, JSON (docs/json.md), or CSV with the same keys.",
+Command = TypeVar("Command", bound=Callable[..., Any])
+_JSON_ASKED = f"{__name__}.json"
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+
+
+def _ask_json(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    context.meta[_JSON_ASKED] = asked
+
+
+def json_asked() -> bool:
+    """Whether the command that runs was given `JSON_FORMAT`."""
+    return bool(click.get_current_context().meta[_JSON_ASKED])
+
+
+def json_or(context: click.Context, _parameter: click.Parameter, form: str) -> str:
+    """Callback of a `--format` beside `JSON_FORMAT`: what was asked for by either of them."""
+    return JSON if context.meta[_JSON_ASKED] else form
+
+
+JSON_FORMAT = click.option(
+    "--json", is_flag=True, is_eager=True, expose_value=False, callback=_ask_json, help="The same as --format json."
 )
 
+
+def FORMAT(command: Command) -> Command:
+    """Add `--format` and `--json` to a command that prints a list."""
+    option = click.option(
+        "--format",
+        "form",
+        type=click.Choice((TABLE, JSON, CSV)),
+        default=TABLE,
+        show_default=True,
+        callback=json_or,
+        help="A table for people, JSON (docs/json.md), or CSV with the same keys.",
+    )
+    return option(JSON_FORMAT(command))
+
+
 STORE = click.option("--store", "url", metavar="URL", help="A file or a database URL. [default: PROBE_STORE]")
+
+
+def print_outcome(as_json: bool, text: str, **outcome: Any) -> None:
+    """Print what a command did: `text` for people, or `outcome` as a JSON object. Empty texts are not printed."""
+    if as_json:
+        click.echo(json.dumps({"format_version": FORMAT_VERSION, **outcome}, indent=2))
+    elif text:
+        click.echo(text)
 
 
 def print_rows(

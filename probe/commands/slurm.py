@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from checkpoint.errors import SlurmError
-from probe.commands.rows import STORE, TABLE, print_rows, seconds
+from probe.commands.rows import AS_JSON, JSON, STORE, TABLE, print_outcome, print_rows, seconds
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _MARGIN = click.option(
@@ -37,7 +37,8 @@ def slurm() -> None:
 @click.option(
     "--max-age", type=click.IntRange(1, 3650), default=14, show_default=True, help="Days after which it is ignored."
 )
-def install(client: bool, conf: Path | None, table: Path | None, max_age: int) -> None:
+@AS_JSON
+def install(client: bool, conf: Path | None, table: Path | None, max_age: int, as_json: bool) -> None:
     """Write the hook that gives jobs time limits and preferences, beside slurm.conf."""
     from probe.slurm.facts import conf_folder
     from probe.slurm.installing import install as install_hook
@@ -45,10 +46,13 @@ def install(client: bool, conf: Path | None, table: Path | None, max_age: int) -
 
     folder = (conf or conf_folder()).absolute()
     done = install_hook(folder, (table or folder / TABLE_NAME).absolute(), client=client, max_age_days=max_age)
-    for path in (done.hook, done.script):
-        if path is not None:
-            click.echo(f"written: {path}")
-    click.echo("to do: " + "\n       ".join(done.advice))
+    written = [str(path) for path in (done.hook, done.script) if path is not None]
+    print_outcome(
+        as_json,
+        "\n".join([*(f"written: {path}" for path in written), "to do: " + "\n       ".join(done.advice)]),
+        written=written,
+        advice=list(done.advice),
+    )
 
 
 @slurm.command("export")
@@ -56,8 +60,11 @@ def install(client: bool, conf: Path | None, table: Path | None, max_age: int) -
 @click.option("--table", type=click.Path(path_type=Path), help="Table to write. [default: beside slurm.conf]")
 @click.option("--commands", is_flag=True, help="Also know jobs by their one command.")
 @_MARGIN
+@AS_JSON
 @STORE
-def export_table(names: tuple[str, ...], table: Path | None, commands: bool, margin: float, url: str | None) -> None:
+def export_table(
+    names: tuple[str, ...], table: Path | None, commands: bool, margin: float, as_json: bool, url: str | None
+) -> None:
     """Write the table that the hook reads: of the probes named, or all."""
     from probe.schedulers.usable import usable, write_whole
     from probe.slurm.facts import conf_folder, refresh, slurm_facts
@@ -80,7 +87,7 @@ def export_table(names: tuple[str, ...], table: Path | None, commands: bool, mar
             click.echo(f"probe: {item.keys[0][2:]}: no time limit in {partition}: no prediction for {nodes}", err=True)
     for key in left_out:
         click.echo(f"probe: left out, too long for the table: {key[2:][:60]}...", err=True)
-    click.echo(f"{path}: {len(advice)} probes")
+    print_outcome(as_json, f"{path}: {len(advice)} probes", table=str(path), probes=len(advice))
 
 
 @slurm.command(context_settings={"ignore_unknown_options": True})
@@ -88,10 +95,17 @@ def export_table(names: tuple[str, ...], table: Path | None, commands: bool, mar
 @click.option("--by-node", is_flag=True, help="Choose among nodes, not features.")
 @click.option("--dry-run", is_flag=True, help="Show the choices and submit nothing.")
 @_MARGIN
+@AS_JSON
 @STORE
 @click.argument("arguments", metavar="-- SBATCH-ARGUMENT...", nargs=-1, type=click.UNPROCESSED)
 def submit(
-    probe_name: str, by_node: bool, dry_run: bool, margin: float, url: str | None, arguments: tuple[str, ...]
+    probe_name: str,
+    by_node: bool,
+    dry_run: bool,
+    margin: float,
+    as_json: bool,
+    url: str | None,
+    arguments: tuple[str, ...],
 ) -> None:
     """Submit with sbatch to where the job will end soonest, queue included."""
     from probe.schedulers.usable import usable
@@ -117,7 +131,7 @@ def submit(
         "": lambda c: c["reason"],
     }
     if dry_run:
-        print_rows([vars(choice) for choice in found], TABLE, "choices", columns)
+        print_rows([vars(choice) for choice in found], JSON if as_json else TABLE, "choices", columns, said="")
         return
     best = found[0]
     click.echo(
@@ -125,24 +139,33 @@ def submit(
         f"(prediction {best.prediction}); {len(found) - 1} other choices end later",
         err=True,
     )
-    click.echo(submit_choice(best, predicted.probe.name, wanted), nl=False)
+    said = submit_choice(best, predicted.probe.name, wanted)
+    print_outcome(as_json, said.rstrip("\n"), choices=[vars(choice) for choice in found], said=said)
 
 
 @slurm.command()
 @click.option("--since", metavar="TIME", help="Jobs from then on, as sacct takes it. [default: today]")
 @click.option("--completion-log", is_flag=True, help="Read the job completion log: for sites without accounting.")
 @click.option("--by-name", is_flag=True, help="Jobs called like a probe are runs of its program, too.")
+@AS_JSON
 @STORE
-def observe(since: str | None, completion_log: bool, by_name: bool, url: str | None) -> None:
+def observe(since: str | None, completion_log: bool, by_name: bool, as_json: bool, url: str | None) -> None:
     """Read how long finished jobs took, from sacct into the store."""
     from probe.slurm.accounting import read_jobs
     from probe.store.opening import open_store
 
     with open_store(url, create=False) as opened:
         done = read_jobs(opened, since=since, completion_log=completion_log, by_name=by_name)
-        click.echo(f"{opened.name}: {done.stored} run times stored, {done.known} were there already")
-    for reason, count in sorted(done.skipped.items()):
-        click.echo(f"{count} jobs {reason}")
+    skipped = sorted(done.skipped.items())
+    said = [f"{opened.name}: {done.stored} run times stored, {done.known} were there already"]
+    print_outcome(
+        as_json,
+        "\n".join([*said, *(f"{count} jobs {reason}" for reason, count in skipped)]),
+        store=opened.name,
+        stored=done.stored,
+        known=done.known,
+        skipped=[{"reason": reason, "jobs": count} for reason, count in skipped],
+    )
 
 
 # -- probe run --slurm

@@ -14,7 +14,17 @@ from typing import Any
 import click
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.commands.rows import FORMAT, STORE, TABLE, percent, print_rows, seconds, throughput
+from probe.commands.rows import (
+    AS_JSON,
+    FORMAT,
+    STORE,
+    TABLE,
+    percent,
+    print_outcome,
+    print_rows,
+    seconds,
+    throughput,
+)
 from probe.parameters import Duration, Moment, Size, Throughput
 
 
@@ -31,6 +41,7 @@ def store() -> None:
 @click.option("--cluster", help="Cluster that the node belongs to.")
 @click.option("--tag", "tags", multiple=True, help="Mark the probe with this word. Repeatable.")
 @click.option("--at", "moment", type=Moment(), help="When it was measured. [default: when the file was written]")
+@AS_JSON
 @STORE
 def import_(
     files: tuple[Path, ...],
@@ -40,6 +51,7 @@ def import_(
     cluster: str | None,
     tags: tuple[str, ...],
     moment: float | None,
+    as_json: bool,
     url: str | None,
 ) -> None:
     """Store what `probe run --json` printed; - is standard input."""
@@ -65,7 +77,13 @@ def import_(
             except ProbeError as error:
                 raise type(error)(f"{path}: {error}") from error
             stored, known = stored + len(done.stored), known + done.known
-        click.echo(f"{opened.name}: {stored} predictions stored, {known} were there already")
+        print_outcome(
+            as_json,
+            f"{opened.name}: {stored} predictions stored, {known} were there already",
+            store=opened.name,
+            stored=stored,
+            known=known,
+        )
 
 
 def _results(path: Path) -> tuple[list[Mapping[str, Any]], float]:
@@ -158,6 +176,7 @@ def clusters(form: str, url: str | None) -> None:
 @click.option("--memory", type=Size(), help="Its memory, such as 64G.")
 @click.option("--feature", "features", multiple=True, help="A feature that schedulers know it by. Repeatable.")
 @click.option("--workers", type=click.IntRange(1, 100000), help="Tasks that it runs at once.")
+@AS_JSON
 @STORE
 def node(
     name: str,
@@ -167,6 +186,7 @@ def node(
     memory: int | None,
     features: tuple[str, ...],
     workers: int | None,
+    as_json: bool,
     url: str | None,
 ) -> None:
     """Say what is known of a node; predictions made before a change of processor or kernel are stale."""
@@ -184,8 +204,8 @@ def node(
             features=features or None,
             workers=workers,
         )
-    if stale:
-        click.echo(f"{name}: its predictions are stale now; run the probes there again")
+    said = f"{name}: its predictions are stale now; run the probes there again" if stale else ""
+    print_outcome(as_json, said, node=name, stale=bool(stale))
 
 
 @store.command()
@@ -195,6 +215,7 @@ def node(
 @click.option("--inbound", type=Throughput(), help="Bytes per second from the master's cluster.")
 @click.option("--outbound", type=Throughput(), help="Bytes per second to the master's cluster.")
 @click.option("--latency", type=Duration(), help="One way, such as 20ms.")
+@AS_JSON
 @STORE
 def cluster(
     name: str,
@@ -203,6 +224,7 @@ def cluster(
     inbound: float | None,
     outbound: float | None,
     latency: float | None,
+    as_json: bool,
     url: str | None,
 ) -> None:
     """Enter what was measured of a cluster's network."""
@@ -219,6 +241,7 @@ def cluster(
             outbound=outbound,
             latency=latency,
         )
+    print_outcome(as_json, "", cluster=name)
 
 
 @store.command()
@@ -226,8 +249,9 @@ def cluster(
 @click.argument("node_name", metavar="NODE")
 @click.argument("took", metavar="SECONDS", type=Duration())
 @click.option("--at", "moment", type=Moment(), help="When the run ended. [default: now]")
+@AS_JSON
 @STORE
-def observe(probe_name: str, node_name: str, took: float, moment: float | None, url: str | None) -> None:
+def observe(probe_name: str, node_name: str, took: float, moment: float | None, as_json: bool, url: str | None) -> None:
     """Feed back how long the whole program really took."""
     from probe.store.observing import observe as store_observation
     from probe.store.opening import open_store
@@ -238,13 +262,14 @@ def observe(probe_name: str, node_name: str, took: float, moment: float | None, 
             opened, find_probe(opened, probe_name), find_node(opened, node_name), took, observed_at=moment
         )
     if found.ratio is None:
-        click.echo(f"{probe_name} on {node_name}: {seconds(took)}; nothing had been predicted before")
+        said = f"{probe_name} on {node_name}: {seconds(took)}; nothing had been predicted before"
     else:
         held = "inside" if found.held else "outside"
-        click.echo(
+        said = (
             f"{probe_name} on {node_name}: {seconds(took)}, predicted {seconds(found.predicted)} "
             f"({percent(found.ratio - 1)}), {held} the interval {seconds(found.low)} to {seconds(found.high)}"
         )
+    print_outcome(as_json, said, run=found.to_json())
 
 
 @store.command()

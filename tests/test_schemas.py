@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published JSON Schemas: made from docs/json.md, valid themselves, and true of what the commands print."""
+
+from __future__ import annotations
+
+import copy
+import json
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from jsonschema import Draft202012Validator
+from programs import build
+from results import result as made_result
+from small_probe import SmallProbe, command, small_probe
+
+from probe.cli import cli
+from probe.doctor import Repair, examine, report_json
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "schemas"
+MADE = runpy.run_path(str(ROOT / "scripts" / "schemas"))["schemas"]((ROOT / "docs" / "json.md").read_text())
+
+
+def errors(name: str, value: Any) -> list[str]:
+    validator = Draft202012Validator(json.loads((FOLDER / f"{name}.json").read_text()))
+    return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(value)]
+
+
+def test_schemas_are_those_of_the_page() -> None:
+    assert {p.name for p in FOLDER.iterdir()} == MADE.keys(), "run scripts/schemas"
+    assert {p.name: json.loads(p.read_text()) for p in FOLDER.iterdir()} == MADE, "run scripts/schemas"
+
+
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_schemas_are_schemas(name: str) -> None:
+    Draft202012Validator.check_schema(MADE[name])
+    assert MADE[name]["properties"]["format_version"] and MADE[name]["required"]
+
+
+def leaves(of: click.Group = cli, name: str = "probe") -> Iterator[tuple[str, click.Command]]:
+    for word, inner in of.commands.items():
+        if isinstance(inner, click.Group):
+            yield from leaves(inner, f"{name} {word}")
+        else:
+            yield f"{name} {word}", inner
+
+
+WITHOUT_JSON = {"probe completion": "prints a script"}
+
+
+@pytest.mark.parametrize(("name", "of"), list(leaves()), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_command_prints_json(name: str, of: click.Command) -> None:
+    named = {option for parameter in of.params for option in parameter.opts}
+    assert ("--json" in named) != (name in WITHOUT_JSON)
+    shown_elsewhere = name == "probe build"
+    assert shown_elsewhere or name in WITHOUT_JSON or f"{name.replace(' ', '-')}.json" in MADE
+
+
+# -- real output
+
+
+@pytest.fixture(scope="module")
+def sorter(builds: Path) -> SmallProbe:
+    return small_probe(builds)
+
+
+def printed(*arguments: str | Path) -> Any:
+    return json.loads(command(*arguments).stdout)
+
+
+@pytest.mark.slow
+def test_of_a_probe(sorter: SmallProbe, tmp_path: Path) -> None:
+    shown = printed("show", "--json", sorter.path)
+    assert errors("probe-show", shown) == []
+    assert errors("probe-show-tradeoff", printed("show", "--tradeoff", "--json", sorter.path)) == []
+    assert errors("probe-explain", printed("explain", "--json", sorter.path)) == []
+    trimmed = printed("trim", "--json", "--phases", "1", "-o", tmp_path / "one.probe", sorter.path)
+    assert errors("probe-trim", trimmed) == []
+    assert trimmed["size_bytes"] == (tmp_path / "one.probe").stat().st_size and len(trimmed["phases"]) == 1
+    result = printed("run", "-q", "--repeat", "2", "--json", sorter.path)
+    assert errors("probe-run", result) == []
+    # The schema says no where something is wrong.
+    for path, wrong in ((("clock",), 1), (("phases", 0, "weight"), -1), (("prediction", "low"), None)):
+        changed = copy.deepcopy(result)
+        place = changed
+        for key in path[:-1]:
+            place = place[key]  # type: ignore[index]
+        place[path[-1]] = wrong
+        assert len(errors("probe-run", changed)) == 1
+        del place[path[-1]]
+        assert len(errors("probe-run", changed)) == 1
+
+
+@pytest.mark.slow
+def test_of_a_profile(builds: Path, tmp_path: Path) -> None:
+    profile = tmp_path / "sorter.profile"
+    traced = printed("trace", "-q", "--json", "--interval", "10ms", "-o", profile, "--", build("nbody", builds), "150")
+    assert errors("probe-trace", traced) == []
+    assert traced["profile"] == str(profile) and traced["intervals"] > 3
+    points = printed("export", "--json", "--simpoint", "-o", tmp_path / "points", profile)
+    assert errors("probe-export-simpoint", points) == []
+    assert all(Path(name).exists() for name in points["files"]) and points["intervals"] == traced["intervals"]
+
+
+def test_of_doctor() -> None:
+    assert errors("probe-doctor", report_json(examine(), [Repair("criu", True, "done")])) == []
+
+
+def test_of_the_store(tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path / "store.db"))
+    for node, seconds in (("n1", 10.0), ("n2", 20.0)):
+        (tmp_path / node).write_text(json.dumps(made_result(seconds, node=node)))
+        assert errors("probe-store-import", printed("store", "import", "--json", tmp_path / node, *store)) == []
+    assert errors("probe-store-node", printed("store", "node", "n1", "--workers", "2", "--json", *store)) == []
+    home = printed("store", "cluster", "c1", "--home", "--local-network", "1G", "--json", *store)
+    assert errors("probe-store-cluster", home) == []
+    for node in ("n1", "n2"):
+        command("store", "node", node, "--cluster", "c1", *store)
+    name = printed("store", "probes", "--json", *store)["probes"][0]["name"]
+    observed = printed("store", "observe", name, "n1", "11", "--json", *store)
+    assert errors("probe-store-observe", observed) == [] and observed["run"]["seconds"] == 11
+    for words in ("store probes", "store nodes", "store clusters", "store calibration", "history", "rank", "export"):
+        arguments = [*words.split(), *([name] if words == "rank" else [])]
+        short = printed(*arguments, "--json", *store)
+        assert short == printed(*arguments, "--format", "json", *store)
+        assert errors(f"probe-{words.replace(' ', '-')}", short) == []
+    assert errors("probe-store-calibration-runs", printed("store", "calibration", "--runs", "--json", *store)) == []
+    assert errors("probe-compare", printed("compare", "n1", "n2", "--json", *store)) == []
+    assert errors("probe-rank-tasks", printed("rank", name, "--tasks", "10", "--json", *store)) == []
