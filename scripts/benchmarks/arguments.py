@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from programs import ACCURACY_ONLY, EVERYTHING, PACKAGED, QUICKSTART
+from programs import ACCURACY_ONLY, EVERYTHING, PACKAGED, QUICKSTART, SHORT
 
 CLOCK = "instructions"
 """Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
@@ -20,7 +20,7 @@ _DESCRIPTION = "Measure how well probes predict, and what they cost, on this mac
 
 def _programs(text: str) -> list[str]:
     """Names of programs, known ones alone. Raises argparse.ArgumentTypeError."""
-    names, known = text.split(","), [b.name for b in (*EVERYTHING, *ACCURACY_ONLY)]
+    names, known = text.split(","), [b.name for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT)]
     if unknown := [n for n in names if n not in known]:
         raise argparse.ArgumentTypeError(f"no program {', '.join(map(repr, unknown))}; there are: {', '.join(known)}")
     return names
@@ -46,7 +46,7 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", type=_programs, help="names, parted by commas (default: all)")
-    parser.add_argument("--quick", action="store_true", help="four programs, no program of a minute")
+    parser.add_argument("--quick", action="store_true", help="few programs, no program of a minute")
     parser.add_argument("--repeat", type=int, default=5, help="repeats of every phase in `probe run`")
     parser.add_argument("--full-runs", type=int, default=5, help="full runs to compare with")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine, each time")

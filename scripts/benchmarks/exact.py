@@ -1,94 +1,170 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instruction-exact tracers: their collector, the Valgrind tool's cost, and probes of both kinds of trace compared.
 
-Costs are CPU seconds of one run each, our tool and exp-bbv by turns, with intervals of the same length.
+Costs are CPU seconds, our tool and exp-bbv by turns, with intervals of the same length. Each part leaves a record as
+soon as it is done, and is not measured again.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from disturbance import wait_until_quiet, watched
 from measure import environment, probe_command
 from programs import Benchmark, resolved
+from sklearn.metrics import adjusted_rand_score
 
 from checkpoint.plain import run_plain
 from checkpoint.program import Program, Streams, resolve_program
 from probe.node.measuring import away_from, measuring_cpu
 from probe.tracers import valgrind
+from probe.tracers.stream import Recorded
+from probe.validation import load_timing
 
 ROOT = Path(__file__).parents[2]
 COLLECTOR = ROOT / "pintools" / "collector"
-LONG_INTERVALS, LONG_ENTRIES = 100_000, 2000
-"""A run of 10^13 instructions in intervals of 100 million, each with so many different blocks."""
+COLLECTOR_RECORD = "exact-collector"
 
-TURNS = 3
-INTERVALS = 400
+LONG_RUN = 10**13
+"""Instructions of the run that the collector is given from memory."""
+
+TURNS, TURNS_SECONDS = 3, 45.0
+"""Turns of native run, our tool and exp-bbv; no further one is begun after so many seconds."""
+
+INTERVAL_SECONDS = 0.02
+"""Of the native trace; the exact one's intervals have as many instructions as take this long, in whole millions."""
+
 LONGEST_INTERVAL, SHORTEST_INTERVAL = 100_000_000, 1_000_000
-"""The thesis's length, or a shorter one where the run would have fewer than INTERVALS of it."""
 
-NATIVE_BAR, EXP_BBV_BAR, EVENTS_BAR = 8.0, 1.5, 200e6
-SAME_MEDIAN_BAR, SAME_WORST_BAR = 0.01, 0.03
 _SAID = 400
+_MOMENTS = 2000
+"""Moments of the run at which the phases of both traces are compared."""
+
+_BLOCK = np.dtype([("image", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("instructions", "<u4")])
+_ENTRY = np.dtype([("block", "<u4"), ("executions", "<u8")])
 
 Record = dict[str, Any]
 
 
-def run(benchmarks: Sequence[Benchmark], folder: Path, patience: float, repeats: int) -> Iterator[Record]:
-    """The records, as they are made; `folder` holds the programs' inputs below data/, and takes what is built."""
-    yield collector(folder)
+def name_of(benchmark: Benchmark) -> str:
+    """The name of the program's record."""
+    return f"exact-{benchmark.name}"
+
+
+def run(
+    benchmarks: Sequence[Benchmark], recorded: Benchmark, folder: Path, patience: float, repeats: int,
+    done: Callable[[str], bool], say: Callable[[str], None],
+) -> Iterator[Record]:  # fmt: skip
+    """The records that are not `done` yet, as they are made. `folder` holds the programs' inputs below data/, and takes
+    what is built. The run of `recorded` is what the collector is given."""
+    if not done(COLLECTOR_RECORD):
+        say(f"bench: {COLLECTOR_RECORD}, recorded from {recorded.name}")
+        yield collector(recorded, folder, patience)
     for benchmark in benchmarks:
-        if not benchmark.expected_refusal:
-            yield compared(benchmark, folder, patience, repeats)
+        if not benchmark.expected_refusal and not done(name_of(benchmark)):
+            say(f"bench: {name_of(benchmark)}")
+            begun = time.monotonic()
+            record = compared(benchmark, folder, patience, repeats)
+            yield record | {"bench_seconds": time.monotonic() - begun}
 
 
-def collector(folder: Path) -> Record:
-    """Events per second from memory, and the memory and stream of a run of 10^13 instructions."""
+# -- the collector
+
+
+def collector(benchmark: Benchmark, folder: Path, patience: float) -> Record:
+    """Events per second from memory; memory and stream of a run of LONG_RUN instructions: the intervals that the
+    Valgrind tool recorded of a program, over and over."""
     source = Path(__file__).with_name("feed_collector.c")
+    record: Record = {"name": COLLECTOR_RECORD, "recorded_from": list(resolved(benchmark))}
     with tempfile.TemporaryDirectory(dir=folder) as made:
-        program = Path(made) / "feed_collector"
+        program, recording = Path(made) / "feed_collector", Path(made) / "recording"
         options = ["-O2", f"-I{COLLECTOR}", "-o", str(program), str(source), str(COLLECTOR / "collector.c")]
         subprocess.run(["cc", *options], check=True)
 
         def output(*arguments: str) -> list[str]:
             return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout.split()
 
-        nanoseconds = min(float(output()[0]) for _ in range(5))
-        _, tenth, end, instructions, written = map(int, output(str(LONG_ENTRIES), str(LONG_INTERVALS)))
-    return {
-        "name": "exact-collector",
-        "events_per_second": 1e9 / nanoseconds,
+        streams = Streams(Path(made) / "stdout", Path(made) / "stderr")
+        recorded, _ = valgrind.record(program_of(benchmark, folder), interval=LONGEST_INTERVAL, streams=streams)
+        write_recording(recorded, recording)
+        record["quiet"] = wait_until_quiet(patience)
+        with watched() as load:
+            record["events_per_second"] = 1e9 / min(float(output()[0]) for _ in range(5))
+        record["load"] = load.to_json()
+        begun = time.monotonic()
+        beginning, tenth, end, instructions, written, passes = map(int, output(str(recording), str(LONG_RUN)))
+    return record | {
+        "long_run_seconds": time.monotonic() - begun,
+        "blocks": len(recorded.image),
+        "intervals_recorded": len(recorded.lengths),
+        "passes": passes,
         "instructions": instructions,
+        "kilobytes_at_the_beginning": beginning,
         "kilobytes_after_a_tenth": tenth,
         "kilobytes_at_the_end": end,
         "bytes_written": written,
     }
 
 
+def write_recording(recorded: Recorded, target: Path) -> None:
+    """What feed_collector.c reads: every block, and the executions of each interval."""
+    blocks = np.zeros(len(recorded.image), _BLOCK)
+    blocks["image"] = recorded.image + 1
+    for name in ("offset", "size", "instructions"):
+        blocks[name] = getattr(recorded, name)
+    counts = recorded.counts
+    with target.open("wb") as file:
+        file.write(np.array(counts.shape[::-1], "<u4").tobytes() + blocks.tobytes())
+        for begin, end in zip(counts.indptr, counts.indptr[1:], strict=False):
+            entries = np.zeros(end - begin, _ENTRY)
+            entries["block"], entries["executions"] = counts.indices[begin:end], counts.data[begin:end]
+            file.write(np.uint32(len(entries)).astype("<u4").tobytes() + entries.tobytes())
+
+
+# -- programs
+
+
+def program_of(benchmark: Benchmark, folder: Path) -> Program:
+    """The program in the folder with its inputs."""
+    data = folder / "data"
+    return resolve_program(
+        resolved(benchmark), stdin=str(data / benchmark.stdin), cwd=str(data), env=environment(benchmark)
+    )
+
+
 def compared(benchmark: Benchmark, folder: Path, patience: float, repeats: int) -> Record:
     """What tracing one program costs, and what probes of a native and of an exact trace predict for this machine."""
-    record: Record = {"name": f"exact-{benchmark.name}", "program": list(resolved(benchmark))}
+    record: Record = {"name": name_of(benchmark), "program": list(resolved(benchmark))}
     try:
         record["quiet"] = wait_until_quiet(patience)
         with watched() as load:
             record["cost"] = cost(benchmark, folder)
         record["cost_load"] = load.to_json()
-        length = record["cost"]["instructions"] // INTERVALS
-        record["interval"] = min(LONGEST_INTERVAL, max(SHORTEST_INTERVAL, length // 10**6 * 10**6))
+        rate = record["cost"]["instructions"] / record["cost"]["native"]
+        millions = round(INTERVAL_SECONDS * rate / 1e6)
+        record["interval"] = min(LONGEST_INTERVAL, max(SHORTEST_INTERVAL, millions * 10**6))
         exact = ["--tracer", "valgrind", "--interval", f"{record['interval'] // 10**6}M"]
-        for kind, options in (("native", []), ("exact", exact)):
-            record[f"{kind}_quiet"] = wait_until_quiet(patience)
-            with watched() as load:
-                record[kind] = predicted(benchmark, folder, repeats, options)
-            record[f"{kind}_load"] = load.to_json()
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            for kind, options in (("native", ["--interval", f"{INTERVAL_SECONDS}s"]), ("exact", exact)):
+                record[f"{kind}_quiet"] = wait_until_quiet(patience)
+                with watched() as load:
+                    record[kind] = predicted(benchmark, folder / "data", Path(made) / kind, repeats, options)
+                record[f"{kind}_load"] = load.to_json()
+            record["same_phases"] = float(
+                adjusted_rand_score(*(phases_over_time(Path(made) / kind) for kind in ("native", "exact")))
+            )
     except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
         record["failure"] = f"{type(error).__name__}: {error}"
     return record
@@ -96,14 +172,14 @@ def compared(benchmark: Benchmark, folder: Path, patience: float, repeats: int) 
 
 def cost(benchmark: Benchmark, folder: Path) -> Record:
     """CPU seconds of the program natively, under our tool and under exp-bbv: medians of some turns."""
-    data = folder / "data"
-    program = resolve_program(
-        resolved(benchmark), stdin=str(data / benchmark.stdin), cwd=str(data), env=environment(benchmark)
-    )
+    program = program_of(benchmark, folder)
     cpu = measuring_cpu()
     native, ours, theirs, instructions = [], [], [], 0
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=folder) as made, away_from(cpu):
         for turn in range(TURNS):
+            if turn and time.monotonic() - begun > TURNS_SECONDS:
+                break
             streams = Streams(Path(made) / f"{turn}.stdout", Path(made) / f"{turn}.stderr")
             native.append(_sound(run_plain(program, streams, cpu=cpu)).cpu)
             recorded, traced = valgrind.record(program, interval=LONGEST_INTERVAL, streams=streams, cpu=cpu)
@@ -113,6 +189,7 @@ def cost(benchmark: Benchmark, folder: Path) -> Record:
             for path in Path(made).iterdir():
                 path.unlink()
     return {
+        "turns": len(native),
         "native": statistics.median(native),
         "valgrind": statistics.median(ours),
         "exp_bbv": statistics.median(theirs),
@@ -136,16 +213,22 @@ def _under_exp_bbv(program: Program, folder: Path) -> Program:
     return replace(program, executable=installation.command, argv=argv)
 
 
-def predicted(benchmark: Benchmark, folder: Path, repeats: int, options: list[str]) -> Record:
-    """A probe built with `options`, run here: its prediction, and what it says of its selection and markers."""
-    data = folder / "data"
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        target = os.path.join(made, f"{benchmark.name}.probe")  # noqa: PTH118
-        arguments = ["-q", "-o", target, "--stdin", benchmark.stdin, *options, "--", *resolved(benchmark)]
-        _output(benchmark, data, "build", *arguments)
-        shown = json.loads(_output(benchmark, data, "show", "--json", target))
-        result = json.loads(_output(benchmark, data, "run", "-q", "--json", "--repeat", str(repeats), target))
+def predicted(benchmark: Benchmark, data: Path, work: Path, repeats: int, options: list[str]) -> Record:
+    """A probe built with `options` in the folder `work`, run here: its prediction, and what it says of its selection
+    and markers. Trace, timing run and selection stay in `work`."""
+    target = f"{work}.probe"
+    arguments = ["-q", "-o", target, "--work", str(work), "--stdin", benchmark.stdin, *options]
+    begun = time.monotonic()
+    _output(benchmark, data, "build", *arguments, "--", *resolved(benchmark))
+    built = time.monotonic() - begun
+    shown = json.loads(_output(benchmark, data, "show", "--json", target))
+    result = json.loads(_output(benchmark, data, "run", "-q", "--json", "--repeat", str(repeats), target))
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)  # checkpoints, of a gigabyte or more
+    os.unlink(target)  # noqa: PTH108
     return {
+        "build_seconds": built,
         "seconds": result["prediction"]["seconds"],
         "et_ref": shown["et_ref_seconds"],
         "phases": len(shown["phases"]),
@@ -158,71 +241,17 @@ def predicted(benchmark: Benchmark, folder: Path, repeats: int, options: list[st
     }
 
 
+def phases_over_time(work: Path) -> npt.NDArray[np.int64]:
+    """The phase at each of _MOMENTS moments of the timing run, equally far apart."""
+    seconds = load_timing(work / "timing.npz").seconds
+    labels = np.asarray(json.loads((work / "selection.json").read_text())["labels"])
+    ends = np.cumsum(seconds)
+    moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * ends[-1]
+    return labels[np.minimum(np.searchsorted(ends, moments), len(labels) - 1)]
+
+
 def _output(benchmark: Benchmark, data: Path, *arguments: str) -> str:
     status, out, said = probe_command(benchmark, data, *arguments)
     if status:
         raise ValueError(f"{arguments[0]}: exit status {status}: {said[-_SAID:]}")
     return out
-
-
-# -- report
-
-
-def difference(record: Record) -> float:
-    """How far the two probes' predictions are apart, each against its own ET_ref: the machine may have drifted."""
-    exact, native = (record[kind]["seconds"] / record[kind]["et_ref"] for kind in ("exact", "native"))
-    return float(exact / native - 1)
-
-
-def report(names: Sequence[str], load: Callable[[str], Record | None]) -> str:
-    """What docs/figures.md shows, from the records there are."""
-    lines = []
-    if record := load("exact-collector"):
-        lines += [
-            f"collector: {record['events_per_second'] / 1e6:.0f} million block events per second from memory "
-            f"({_met(record['events_per_second'] >= EVENTS_BAR)})",
-            f"{record['instructions']:.3g} instructions: {record['kilobytes_after_a_tenth']} kB after a tenth, "
-            f"{record['kilobytes_at_the_end']} kB at the end, {record['bytes_written'] / 1e6:.0f} MB written "
-            f"({_met(record['kilobytes_at_the_end'] <= record['kilobytes_after_a_tenth'])})",
-        ]
-    lines += [
-        "",
-        "| program | native s | Valgrind/native | exp-bbv/ours | intervals | selection native, exact | difference |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    whole = [r for name in names if (r := load(f"exact-{name}"))]
-    lines += [_row(record) for record in whole]
-    costs = [r["cost"] for r in whole if "cost" in r]
-    if costs:
-        slower = statistics.median(c["valgrind"] / c["native"] for c in costs)
-        faster = min(c["exp_bbv"] / c["valgrind"] for c in costs)
-        lines += [
-            "",
-            f"Valgrind tool: {slower:.1f}x native in the median ({_met(slower <= NATIVE_BAR)}), at least {faster:.2f}x "
-            f"faster than exp-bbv ({_met(faster >= EXP_BBV_BAR)})",
-        ]
-    apart = [abs(difference(r)) for r in whole if "exact" in r]
-    if apart:
-        median, worst = statistics.median(apart), max(apart)
-        lines.append(
-            f"native against exact: {100 * median:.2f} % in the median ({_met(median <= SAME_MEDIAN_BAR)}), "
-            f"{100 * worst:.2f} % at worst ({_met(worst <= SAME_WORST_BAR)})"
-        )
-    return "\n".join(lines)
-
-
-def _row(record: Record) -> str:
-    name = record["name"].removeprefix("exact-")
-    if "cost" not in record:
-        return f"| {name} | {record['failure'][:100]} | | | | | |"
-    c = record["cost"]
-    cells = [name, f"{c['native']:.2f}", f"{c['valgrind'] / c['native']:.1f}", f"{c['exp_bbv'] / c['valgrind']:.2f}"]
-    if "exact" not in record:
-        return f"| {' | '.join(cells)} | {record['failure'][:100]} | | |"
-    errors = ", ".join(f"{100 * record[kind]['selection_error']:+.2f} %" for kind in ("native", "exact"))
-    cells += [f"{record['native']['intervals']}, {record['exact']['intervals']}", errors]
-    return f"| {' | '.join(cells)} | {100 * difference(record):+.2f} % |"
-
-
-def _met(reached: bool) -> str:
-    return "met" if reached else "MISSED"

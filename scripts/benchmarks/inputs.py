@@ -60,3 +60,20 @@ def make_inputs(data: Path, *, media: bool, say: Callable[[str], None]) -> None:
             subprocess.run(command, cwd=data, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         maker.then(data)
         stamp.touch()
+
+
+_BEGINNINGS = (
+    ("medium.txt", "large.txt", 24_000_000, b"\n"),
+    ("tiny.txt", "small.txt", 6_000_000, b"\n"),
+    ("few-proteins.fa", "proteins.fa", 19_500, b"\n>"),
+    ("small-database.fa", "database.fa", 8_000_000, b"\n>"),
+)
+_FEW_DIGITS = "scale = 1800\n4 * a(1/5) * 4 - 4 * a(1/239)\nscale = 450\nfor (i = 1; i < 24; i++) e(1/i) * l(1 + 1/i)\n"
+
+
+def make_short_inputs(data: Path) -> None:
+    """Beginnings of the inputs in `data`, up to the end of a record, for programs of a second or two."""
+    for name, source, size, end in _BEGINNINGS:
+        whole = (data / source).read_bytes()
+        (data / name).write_bytes(whole[: whole.index(end, size) + 1])
+    (data / "few-digits.bc").write_text(_FEW_DIGITS)

@@ -30,7 +30,7 @@ class Benchmark:
 
 
 def _own(name: str, kind: str, *arguments: str) -> Benchmark:
-    return Benchmark(name, (str(OWN / name), *arguments), kind)
+    return Benchmark(name, (str(OWN / name.partition("-")[0]), *arguments), kind)
 
 
 OWN_PROGRAMS = (
@@ -95,6 +95,23 @@ ACCURACY_ONLY = (
 )  # fmt: skip
 """Kinds that the other programs are not of. Relative file names are those of data/make_media_data.py, too."""
 
+SHORT = (
+    _own("sorter-short", "four ways to sort", "2"),
+    _own("nbody-short", "floating point in the caches", "600"),
+    _own("sweep-short", "wavefront over a grid, floating point", "15"),
+    Benchmark("gzip-short", ("gzip", "-9", "-c", "medium.txt"), "compressor, own code", "gzip"),
+    Benchmark("bzip2-short", ("bzip2", "-9", "-c", "medium.txt"), "compressor, in a shared library", "bzip2"),
+    Benchmark("perl-short", ("/usr/bin/perl", "words.pl", "tiny.txt"), "script interpreter", "perl-base",
+              environment={"PERL_HASH_SEED": "0"}),
+    Benchmark("clustalw-short", ("clustalw", "-INFILE=few-proteins.fa", "-OUTFILE=/dev/null", "-NEWTREE=/dev/null"),
+              "multiple alignment", "clustalw"),
+    Benchmark("bc-short", ("bc", "-l", "few-digits.bc"), "long numbers: one flat loop", "bc"),
+    Benchmark("hmmsearch-short", ("hmmsearch", "--cpu", "0", "-o", "/dev/null", "few.hmm", "small-database.fa"),
+              "profile search, vector instructions", "hmmer"),
+)  # fmt: skip
+"""What `scripts/bench exact` measures: one to two seconds each, since exp-bbv takes many times that. Their inputs are
+the beginnings of the others' (inputs.make_short_inputs)."""
+
 EVERYTHING = (*OWN_PROGRAMS, QUICKSTART, *PACKAGED)
 QUICK = ("matmul", "phases", "perl", "gzip")
 
@@ -104,6 +121,9 @@ ACCURACY = (
 """What `scripts/bench accuracy` measures: a dozen packaged programs, each of another kind."""
 
 ACCURACY_QUICK = ("clustalw", "gzip")
+EXACT_QUICK = ("sorter-short", "gzip-short")
+EXACT_RECORDED = "perl-short"
+"""Whose intervals the collector of `scripts/bench exact` is given from memory: much code, in many mixtures."""
 
 
 def resolved(benchmark: Benchmark) -> tuple[str, ...]:
