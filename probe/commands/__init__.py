@@ -4,7 +4,8 @@
 from probe.commands.export import export
 from probe.commands.net import net
 from probe.commands.rank import rank
+from probe.commands.report import report
 from probe.commands.slurm import slurm
 from probe.commands.store import compare, history, store
 
-COMMANDS = (store, history, compare, rank, net, export, slurm)
+COMMANDS = (store, history, compare, rank, net, export, slurm, report)
