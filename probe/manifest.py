@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -154,6 +156,16 @@ class Manifest:
         """Median over the phases of the absolute restore error."""
         found = [abs(e) for p in self.phases if (e := p.restore_error(self.reference.clock)) is not None]
         return statistics.median(found) if found else None
+
+    @property
+    def id(self) -> str:
+        """32 digits that name the build, the same after `probe trim`.
+
+        A checksum of what two builds never share: the times of their runs, to the last digit.
+        """
+        times = [self.timing_seconds, self.timing_cpu_seconds, self.trace_seconds, self.total_work]
+        said = [self.argv, self.executable, self.reference.to_json(), times]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
     def to_json(self) -> dict[str, Any]:
         return {"manifest_version": MANIFEST_VERSION, **asdict(self)}

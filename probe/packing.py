@@ -20,6 +20,8 @@ from probe.carried_criu import pack_criu
 from probe.contents import external_files, needed_files, private_files, set_apart
 from probe.features import needed_features
 from probe.flattening import FlatPhase
+from probe.interval_table import MEMBER as INTERVALS_NAME
+from probe.interval_table import encode, interval_table
 from probe.manifest import Manifest, PhaseRecord
 from probe.measures import WORK_UNIT, work
 from probe.node.criu_member import CRIU_NAME
@@ -140,6 +142,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         for r in found.reduced
         if touched_file(folder, r.phase).exists()
     }
+    data[INTERVALS_NAME] = encode(interval_table(profile, timed, found.selection))
     data[RESTORER_NAME] = restorer().read_bytes()
     checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
     code = phase_code(

@@ -37,6 +37,20 @@ class Duration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return found[0] * _UNITS[found[1]]
 
 
+class NodeSeconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A run time on a node such as n17=812.5s: (name, seconds)."""
+
+    name = "node=duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        node, sign, time = str(value).rpartition("=")
+        if not node or not sign:
+            self.fail(f"{value!r} is not a node and a time such as n17=812.5s", param, ctx)
+        return node, Duration().convert(time, param, ctx)
+
+
 @dataclass(frozen=True)
 class Length:
     """Of an interval: `value` in `unit`, SECONDS or INSTRUCTIONS; None: that of the tracer."""

@@ -77,6 +77,7 @@ class RunResult:
         return {
             "format_version": RESULT_VERSION,
             "probe": self.probe,
+            "probe_id": self.manifest.id,
             "program": list(self.manifest.argv),
             "node": self.node,
             "clock": clock,

@@ -32,6 +32,7 @@ def show(path: Path | str) -> dict[str, Any]:
     clock = manifest.reference.clock
     return {
         "format_version": FORMAT_VERSION,
+        "id": manifest.id,
         "program": list(manifest.argv),
         "executable": manifest.executable,
         "tracer": manifest.tracer,

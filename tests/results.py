@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ def result(
     return {
         "format_version": 1,
         "probe": f"/data/{probe}.probe",
+        "probe_id": hashlib.sha256(probe.encode()).hexdigest()[:32],
         "program": [f"./{probe}", *arguments],
         "node": {"name": node, "cpu": cpu, "cores": 8, "kernel": kernel, "load": 0.01, **node_more},
         "clock": "cpu",

@@ -6,7 +6,8 @@ from probe.commands.explain import explain
 from probe.commands.export import export
 from probe.commands.net import net
 from probe.commands.rank import rank
+from probe.commands.report import report
 from probe.commands.slurm import slurm
 from probe.commands.store import compare, history, store
 
-COMMANDS = (explain, store, history, compare, rank, net, export, slurm, completion)
+COMMANDS = (explain, report, store, history, compare, rank, net, export, slurm, completion)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe report`: a page to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from probe.parameters import NodeSeconds
+from probe.progress import display_for
+
+
+@click.command()
+@click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path, readable=False))
+@click.argument("results", metavar="[RESULT.json]...", nargs=-1, type=click.Path(path_type=Path, readable=False))
+@click.option("-o", "--output", type=click.Path(path_type=Path, readable=False), help="The page to write.")
+@click.option(
+    "--figures",
+    type=click.Path(path_type=Path, readable=False),
+    help="Folder for PNG and CSV of every figure; with or without a page.",
+)
+@click.option(
+    "--measured",
+    multiple=True,
+    type=NodeSeconds(),
+    help="NODE=DURATION: what a full run took on a node. Repeatable.",
+)
+@click.option("--store", "url", metavar="URL", help="Also take observed run times from this file or database.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+def report(
+    probe_file: Path,
+    results: tuple[Path, ...],
+    output: Path | None,
+    figures: Path | None,
+    measured: tuple[tuple[str, float], ...],
+    url: str | None,
+    quiet: bool,
+) -> None:
+    """Write a page about a probe, and about the results that `probe run --json` printed; - is standard input."""
+    from probe.report.writing import write_report
+
+    if output is None and figures is None:
+        raise click.UsageError("give -o for a page, or --figures for a folder, or both")
+    runs: dict[str, list[float]] = {}
+    for node, seconds in measured:
+        runs.setdefault(node, []).append(seconds)
+    done = write_report(
+        probe_file, results, page=output, figures=figures, measured=runs, store=url, display=display_for(quiet)
+    )
+    without = f", {done.without} without a prediction" if done.without else ""
+    for place in (output, figures):
+        if place is not None:
+            click.echo(f"{place}: {done.nodes} nodes{without}")

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report from beginning to end: read, draw, write."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from checkpoint.paths import cache_dir
+from probe.preconditions import check_target
+from probe.progress import Display, Silent
+from probe.report.gathering import Gathered, gather
+from reducer.member_source import create_file, storage_errors
+
+if TYPE_CHECKING:
+    from probe.report.drawing import Drawing
+
+_FONTS_VARIABLE = "MPLCONFIGDIR"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written: the page (None if none was asked for), and the files of the figures."""
+
+    page: Path | None
+    files: tuple[Path, ...]
+    nodes: int
+    without: int
+
+
+def write_report(
+    probe: Path | str,
+    results: Sequence[Path | str] = (),
+    *,
+    page: Path | str | None = None,
+    figures: Path | str | None = None,
+    measured: Mapping[str, Sequence[float]] | None = None,
+    store: str | None = None,
+    display: Display | None = None,
+) -> Report:
+    """Write the page about the probe at `probe` to `page`, and PNG and CSV of each figure into the folder `figures`.
+
+    `results`: files of `probe run --json`, of this probe. `measured`: seconds of full runs by the node's name.
+    `store`: URL of a store whose observed run times of the program count as measured, too. Files have mode 0600, since
+    arguments may be secret. Raises ProbeError for results of another probe, ProbeFileDamaged, StorageError,
+    StoreUnusable.
+    """
+    target = Path(page).absolute() if page is not None else None
+    if target is not None:
+        check_target(target)
+    shown = display or Silent()
+    with shown.stage("read") as report:
+        found = gather(Path(probe), [Path(one) for one in results], measured=measured, store=store)
+        report(1.0)
+    with shown.stage("draw") as report:
+        written = _draw(found, target, Path(figures).absolute() if figures is not None else None)
+        report(1.0)
+    return Report(target, tuple(written), len(found.nodes), len(found.without))
+
+
+def _draw(found: Gathered, target: Path | None, folder: Path | None) -> list[Path]:
+    # The list of fonts belongs beside our own caches; it is read when the library is imported.
+    os.environ.setdefault(_FONTS_VARIABLE, str(cache_dir() / "matplotlib"))
+    from probe.report.drawing import style
+    from probe.report.node_figures import node_figures
+    from probe.report.page import page
+    from probe.report.run_figures import run_figures
+
+    written = []
+    with style():
+        drawings = [*run_figures(found), *node_figures(found)]
+        if folder is not None:
+            with storage_errors("write", folder):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for drawing in drawings:
+                written.append(_write(folder / f"{drawing.name}.csv", partial(_as_text, drawing)))
+                if drawing.figure is not None:
+                    written.append(_write(folder / f"{drawing.name}.png", partial(_as_png, drawing)))
+        if target is not None:
+            text = page(found, drawings)
+            _write(target, lambda out: out.write(text.encode()))
+    return written
+
+
+def _as_text(drawing: Drawing, out: IO[bytes]) -> None:
+    text = io.TextIOWrapper(out, encoding="utf-8", errors="replace", newline="")
+    drawing.write_csv(text)
+    # The file is closed by whoever opened it.
+    text.detach()
+
+
+def _as_png(drawing: Drawing, out: IO[bytes]) -> None:
+    out.write(drawing.png())
+
+
+def _write(path: Path, fill: Callable[[IO[bytes]], Any]) -> Path:
+    """Replace `path` in one step by a file of mode 0600 that `fill` writes."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    check_target(path)
+    with storage_errors("write", path), ExitStack() as undo:
+        part.unlink(missing_ok=True)
+        with create_file(part, undo) as out:
+            fill(out)
+        part.replace(path)
+        undo.pop_all()
+    return path

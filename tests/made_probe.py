@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes made up through the data classes: as many phases, intervals and results as a test wants, in moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probe.interval_table import MEMBER, IntervalTable, encode
+from probe.manifest import Manifest, PhaseRecord
+from probe.reference import Reference
+from reducer.archive import PhaseCheckpoint, write_probe
+
+PAGE = 4096
+
+
+def made_manifest(
+    phases: int, intervals: int, *, argv: Sequence[str] = ("./solver", "--steps", "200"), **more: Any
+) -> tuple[Manifest, IntervalTable]:
+    """A manifest of a run of `intervals` in so many phases, and its table. Phase k is represented by interval k."""
+    rng = np.random.default_rng(7)
+    labels = np.concatenate([np.arange(phases), np.sort(rng.integers(0, phases, intervals - phases))])
+    seconds = rng.uniform(0.04, 0.06, intervals)
+    work = rng.uniform(1e6, 4e6, intervals)
+    shares = np.bincount(labels, weights=seconds, minlength=phases) / seconds.sum()
+    weights = np.bincount(labels, weights=work, minlength=phases) / work.sum()
+    members = np.bincount(labels, minlength=phases)
+    begins = np.concatenate([[0.0], np.cumsum(seconds)])
+    records = tuple(
+        PhaseRecord(
+            id=k, representative=k, intervals=int(members[k]), weight=float(weights[k]), time_share=float(shares[k]),
+            spread=0.02, work=float(work[k]), started=float(begins[k]), t_run=float(seconds[k]),
+            cpu_run=float(seconds[k]), t_ref=tuple(seconds[k] * np.array([1.01, 1.0, 1.02])),
+            cpu_ref=tuple(seconds[k] * np.array([1.01, 1.0, 1.02])), warm_ref=0.05, warmup=1, warm_event=0,
+            start_event=0, end_event=0, raw_pages=100, kept_pages=40, touched_pages=30,
+        )
+        for k in range(phases)
+    )  # fmt: skip
+    whole = float(seconds.sum())
+    runs = (whole, whole * 1.01, whole * 0.995)
+    values: dict[str, Any] = dict(
+        argv=tuple(argv), executable=argv[0], cwd="/work", stdin="/dev/null", isa="x86-64-v3", tracer="native",
+        unit="seconds", interval=0.05, intervals=intervals,
+        reference_node={"name": "ref", "cpu": "Example CPU 1", "cores": 8, "kernel": "6.1.0", "load": 0.1},
+        reference=Reference(runs, runs, 0.0, (whole, whole), "cpu", runs[:2], runs[:2]),
+        timing_seconds=whole, timing_cpu_seconds=whole, trace_seconds=whole, sites=100, removed_sites=1,
+        install_seconds=0.1, boundaries={"all": intervals - 1}, work_unit="counted instructions",
+        total_work=float(work.sum()), phases=records, dropped_time_share=0.0, selection_error=0.004,
+        held_out_error=0.02, seed=1, cpu_features=("avx2",), outputs=(), private_files=(), raw_bytes=10**6,
+    )  # fmt: skip
+    points = rng.normal(size=(phases, 4))[labels] + 0.05 * rng.normal(size=(intervals, 4))
+    table = IntervalTable(labels, seconds, seconds, work, points, np.array([0.6, 0.2, 0.1, 0.05]))
+    return Manifest(**{**values, **more}), table
+
+
+def made_probe(path: Path, manifest: Manifest, table: IntervalTable | None = None, **data: bytes) -> Path:
+    """A probe file of this manifest; every phase has one page of its own. Its checkpoints cannot be restored."""
+    checkpoints = []
+    for phase in manifest.phases:
+        folder = path.parent / f"{path.stem}-images" / str(phase.id)
+        folder.mkdir(parents=True)
+        (folder / "core-1.img").write_bytes(b"core")
+        (folder / "pages-1.img").write_bytes(np.full(PAGE // 4, phase.id + 1, dtype=np.uint32).tobytes())
+        checkpoints.append(PhaseCheckpoint(phase.id, folder))
+    members = {**data, **({MEMBER: encode(table)} if table is not None else {})}
+    write_probe(path, manifest.to_json(), checkpoints, data=members)
+    return path
+
+
+def made_result(
+    manifest: Manifest, node: str, factor: float = 1.0, *, probe_id: str | None = "", **more: Any
+) -> dict[str, Any]:
+    """What `probe run --json` would print on a node that takes `factor` times as long; `more` replaces keys.
+
+    probe_id: empty for that of the manifest, None for a result from before there were any.
+    """
+    seconds = manifest.reference.seconds * factor
+    result: dict[str, Any] = {
+        "format_version": 1,
+        "probe": "solver.probe",
+        "probe_id": manifest.id if probe_id == "" else probe_id,
+        "program": list(manifest.argv),
+        "node": {"name": node, "cpu": "Example CPU 2", "cores": 16, "kernel": "6.1.0", "load": 0.1},
+        "clock": "cpu",
+        "prediction": {"seconds": seconds, "low": seconds * 0.95, "high": seconds * 1.06, "coverage": 1.0},
+        "estimators": {"calibrated": seconds, "direct": seconds * 1.02, "strube": None},
+        "variances": {
+            "repeats_candidate": 1e-5, "repeats_reference": 1e-5, "reference_runs": 4e-5, "within_strata": 3e-5,
+            "uncovered": 0.0, "minimum": 4e-6,
+        },
+        "degrees_of_freedom": 8.0,
+        "disturbed": {},
+        "target_error": {},
+        "phases": [
+            {
+                "id": p.id, "weight": p.weight, "time_share": p.time_share, "t_ref": p.cpu_run,
+                "t_cand": p.cpu_run * factor * (1 + 0.1 * (p.id % 3 - 1)), "status": "ok", "failure": "",
+                "restorer": "direct", "repeats": [],
+            }
+            for p in manifest.phases
+        ],
+        "warnings": [],
+    }  # fmt: skip
+    if probe_id is None:
+        del result["probe_id"]
+    return {**result, **more}
+
+
+def without_times(result: Mapping[str, Any], phases: Sequence[int], reason: str) -> dict[str, Any]:
+    """The same result with these phases failed."""
+    lost = [
+        {**p, "t_cand": None, "status": "failed", "failure": reason} if p["id"] in phases else p
+        for p in result["phases"]
+    ]
+    return {**result, "phases": lost}
