@@ -21,14 +21,16 @@ from probe.contents import external_files, needed_files, private_files, set_apar
 from probe.features import needed_features
 from probe.flattening import FlatPhase
 from probe.interval_table import MEMBER as INTERVALS_NAME
-from probe.interval_table import encode, interval_table
+from probe.interval_table import encode as encode_intervals
+from probe.interval_table import interval_table
 from probe.manifest import Manifest, PhaseRecord
 from probe.measures import WORK_UNIT, work
 from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.phase_code import CODE_NAME, encode, phase_code
+from probe.phase_code import CODE_NAME, phase_code
+from probe.phase_code import encode as encode_code
 from probe.profile import Profile
 from probe.reducing import ReducedPhase, touched_file
 from probe.reference import Reference
@@ -142,7 +144,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         for r in found.reduced
         if touched_file(folder, r.phase).exists()
     }
-    data[INTERVALS_NAME] = encode(interval_table(profile, timed, found.selection))
+    data[INTERVALS_NAME] = encode_intervals(interval_table(profile, timed, found.selection))
     data[RESTORER_NAME] = restorer().read_bytes()
     checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
     code = phase_code(
@@ -150,7 +152,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         {c.id: c.folder for c in checkpoints},
         {c.id: path for c in checkpoints if (path := touched_file(folder, c.id)).exists()},
     )  # fmt: skip
-    data[CODE_NAME] = encode(code)
+    data[CODE_NAME] = encode_code(code)
     if found.criu is not None:
         data[CRIU_NAME] = pack_criu(found.criu)
     sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), data, found.compression)
