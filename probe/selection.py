@@ -286,6 +286,7 @@ def _direct_estimate(run: Intervals, phases: list[Phase]) -> float:
     worked = [phase for phase in phases if run.work[phase.representative] > 0]
     idle = [phase for phase in phases if run.work[phase.representative] == 0]
     kept = sum(phase.weight for phase in worked)
-    total = sum(estimate(run, phase.representative, phase.members) for phase in worked)
+    rates = [run.seconds[phase.representative] / run.work[phase.representative] for phase in worked]
+    total = float(run.work.sum()) * sum(phase.weight * rate for phase, rate in zip(worked, rates, strict=True))
     rest = sum(estimate(run, phase.representative, phase.members) for phase in idle)
     return (total / kept if kept > 0 else 0.0) + rest

@@ -495,13 +495,17 @@ def test_damaged_json_is_refused(harm: str) -> None:
 
 
 def test_random_selection_is_a_fair_baseline() -> None:
-    """As many intervals as asked for, all of one weight, never one that cannot be captured; another seed, others."""
+    """As many intervals as asked for, each as likely as any other, never one that cannot be captured."""
     vectors, work, seconds, _ = program(np.random.default_rng(1), [20, 30, 10], [1.0, 2.0, 3.0])
     eligible = np.arange(len(work)) % 3 != 0
     options = SelectionOptions(method="random", max_phases=7, seed=4)
     first = select_phases(vectors, work, seconds, eligible, options)
     assert len(first.phases) == 7 and all(eligible[p.representative] for p in first.phases)
-    assert {p.weight for p in first.phases} == {p.time_share for p in first.phases} == {1 / 7}
+    drawn = [p.representative for p in first.phases]
+    assert [p.weight for p in first.phases] == pytest.approx(work[drawn] / work[drawn].sum())
+    assert [p.time_share for p in first.phases] == pytest.approx(seconds[drawn] / seconds[drawn].sum())
+    ratio = seconds[drawn].sum() / work[drawn].sum() * work.sum()
+    assert first.selection_error == pytest.approx(ratio / seconds.sum() - 1)
     assert sorted(np.concatenate([p.members for p in first.phases])) == list(range(len(work)))
     assert Selection.from_json(json.loads(json.dumps(first.to_json()))).to_json() == first.to_json()
     again = select_phases(vectors, work, seconds, eligible, options)

@@ -25,6 +25,7 @@ import many_nodes  # noqa: E402
 import reconstruction  # noqa: E402
 import report  # noqa: E402
 import scale  # noqa: E402
+import selecting  # noqa: E402
 import slow_link  # noqa: E402
 from arguments import read_arguments  # noqa: E402
 from inputs import make_inputs, make_short_inputs  # noqa: E402
@@ -99,11 +100,11 @@ def main() -> None:
             print(report.emulated(record), flush=True)
         return
     if arguments.what == "selection":
-        benchmarks = named(arguments.programs or reconstruction.PROGRAMS)
+        benchmarks = named(arguments.programs or selecting.PROGRAMS)
         if not arguments.report:
             make_inputs(HERE / "data", media=False, say=say)
             seeds = range(1, arguments.seeds + 1)
-            save(reconstruction.measure(benchmarks, HERE / "selection", HERE / "data", seeds, say))
+            save(selecting.measure(benchmarks, HERE / "selection", HERE / "data", seeds, say))
         if record := load("selection"):
             print(reconstruction.report(record))
         return

@@ -175,8 +175,8 @@ def run(
             probes[one.name] = probe, random_probe(one, probe, data, say)
         except (ValueError, ProbeError, subprocess.SubprocessError) as error:
             yield {"failure": f"{type(error).__name__}: {error}", "name": f"{prefix}-{one.name}"}
-    subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
     try:
+        subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
         for name, (probe, random) in probes.items():
             try:
                 record = compare(probe, random, data, 1 if exact else runs, 1 if exact else REPEATS)

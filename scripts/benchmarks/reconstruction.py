@@ -8,21 +8,17 @@ its calibrated estimate with candidates made from them: another run, every inter
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from programs import Benchmark
-from recorded_runs import Floats, RecordedRuns, record
+from recorded_runs import Floats, RecordedRuns
 
-from checkpoint.errors import ProbeError
 from probe.selection import Selection, SelectionOptions, select_phases
 from probe.strata import RANDOM, SIMPOINT
 
-RUNS, TRAINING, INTERVAL = 4, 2, 0.02
-"""Timing runs of each program; how many of them selections are made from, one after the other; seconds."""
+TRAINING = 2
+"""How many of the runs selections are made from, one after the other."""
 
 CANDIDATES = 40
 """Of each kind, for each selection."""
@@ -37,10 +33,6 @@ STARTS = 2
 
 _GROUPS = 48
 """Of blocks, each with a slowdown of its own."""
-
-PROGRAMS = (
-    "sorter", "stencil", "gzip", "bzip2", "python3", "perl", "sqlite3", "clustalw", "bc", "glpsol", "phyml",
-)  # fmt: skip
 
 Ratios = Callable[[np.random.Generator, RecordedRuns], Floats]
 """Time on a candidate over time on the reference node, for every interval (N)."""
@@ -150,26 +142,6 @@ def evaluate(runs: RecordedRuns, seeds: Sequence[int]) -> dict[str, dict[str, fl
         }
         for method, keys in found.items()
     }
-
-
-def measure(
-    benchmarks: Sequence[Benchmark], folder: Path, data: Path, seeds: Sequence[int], say: Callable[[str], None]
-) -> dict[str, Any]:
-    """The record: `programs`, by name and method. Runs are recorded in `folder` once and found there again."""
-    folder.mkdir(parents=True, exist_ok=True)
-    programs: dict[str, Any] = {}
-    failures: dict[str, str] = {}
-    for benchmark in benchmarks:
-        path = folder / f"{benchmark.name}.npz"
-        begun = time.monotonic()
-        try:
-            if not path.exists():
-                record(benchmark, data=data, runs=RUNS, interval=INTERVAL, say=say).save(path)
-            programs[benchmark.name] = evaluate(RecordedRuns.load(path), seeds)
-        except ProbeError as error:
-            failures[benchmark.name] = f"{type(error).__name__}: {error}"
-        say(f"bench: {benchmark.name}: {time.monotonic() - begun:.0f} s")
-    return {"name": "selection", "seeds": len(seeds), "programs": programs, "failures": failures}
 
 
 def report(found: dict[str, Any]) -> str:

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from measure import environment
-from programs import Benchmark, resolved
 
-from checkpoint.program import Streams, resolve_program
+from checkpoint.program import Program, Streams
 from probe.measures import vectors
 from probe.node.measuring import away_from, measuring_cpu
 from probe.tracers import trace_program
@@ -48,18 +45,14 @@ class RecordedRuns:
             return RecordedRuns(rows, z["work"], z["seconds"])
 
 
-def record(benchmark: Benchmark, *, data: Path, runs: int, interval: float, say: Callable[[str], None]) -> RecordedRuns:
-    """Trace the program once and time its intervals in `runs` more runs. Raises ProbeError."""
-    program = resolve_program(
-        resolved(benchmark), stdin=str(data / benchmark.stdin), cwd=str(data), env=environment(benchmark)
-    )
+def record(program: Program, *, runs: int, interval: float) -> RecordedRuns:
+    """Trace the program once, in intervals of so many seconds, and time them in `runs` more runs. Raises ProbeError."""
     cpu = measuring_cpu()
     with tempfile.TemporaryDirectory() as folder, away_from(cpu):
 
         def streams(name: str) -> Streams:
             return Streams(Path(folder) / f"{name}.stdout", Path(folder) / f"{name}.stderr")
 
-        say(f"bench: {benchmark.name}: trace, {runs} timing runs")
         profile = trace_program(program, tracer="native", interval=interval, streams=streams("trace"), cpu=cpu)
         timed = [validate(profile, streams=streams(f"run-{n}"), cpu=cpu) for n in range(runs)]
     whole = vectors(profile, timed[0])
