@@ -24,6 +24,7 @@ from checkpoint.errors import (
     Diverged,
     ProbeError,
     ProgramFailed,
+    ProgramNotRunnable,
     ProgramTooShort,
     ProgramUnsupported,
     StorageError,
@@ -455,6 +456,56 @@ def test_code_made_at_run_time_is_counted_and_never_a_marker(builds: Path) -> No
     assert 500_000 in calls.tolist(), "the generated function, 100 times in each of 5,000 rounds"
     assert (profile.blocks.site[made] == NO_SITE).all()
     assert not made[profile.markers.column].any()
+
+
+PATCHING = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+__attribute__((noipa, aligned(4096))) unsigned patched(void)
+{
+    unsigned value;
+    __asm__ volatile(".globl site_patched\\nsite_patched: movl $0x11111111, %0" : "=r"(value));
+    return value;
+}
+
+int main(int argc, char **argv)
+{
+    long rounds = atol(argv[argc - 1]);
+    unsigned char *code = (unsigned char *)patched;
+    unsigned long sum = 0;
+    int at = 0;
+    if (mprotect(code, 4096, PROT_READ | PROT_WRITE | PROT_EXEC))
+        return 1;
+    while (*(unsigned *)(code + at) != 0x11111111)
+        at++;
+    for (long i = 0; i < rounds; i++) {
+        *(volatile unsigned *)(code + at) = (unsigned)i;
+        sum += patched();
+    }
+    printf("%lu\\n", sum);
+    return 0;
+}
+"""
+
+
+def test_a_program_that_changes_its_own_code_is_followed_and_holds_no_marker_there(tmp_path: Path) -> None:
+    """By itself Valgrind goes on with the code as it was: the sum would be another."""
+    path = compile_small(tmp_path, "patching", PATCHING, "-fno-pie", "-no-pie")
+    run_of = traced(path, "50000")
+    assert run_of.stdout == f"{sum(range(50_000))}\n" == run(path, "50000").stdout
+    site = symbols(path)["site_patched"]
+    assert run_of.executions(path, site) == 50_000
+    mine, start = run_of.link_addresses(path)
+    changed = mine[(start <= site) & (site < start + run_of.recorded.size[mine])]
+    assert not np.isin(run_of.recorded.candidates.block, changed).any()
+    assert len(run_of.recorded.candidates.block) > 0
+
+
+def test_a_32_bit_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProgramNotRunnable, match="32-bit"):
+        traced(bad_file("elf32", tmp_path))
 
 
 def test_valgrind_is_found_or_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

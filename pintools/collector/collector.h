@@ -89,8 +89,8 @@ struct collector {
 
 enum failure { NOT_FAILED, NO_MEMORY, NOT_WRITTEN };
 
-/* Why a stream ends. */
-enum ending { PROGRAM_ENDED, THREAD_STARTED, CHILD_STARTED };
+/* Why a stream ends. CODE_WRITABLE: the tool was not told to look whether a file's code has changed. */
+enum ending { PROGRAM_ENDED, THREAD_STARTED, CHILD_STARTED, CODE_WRITABLE };
 
 /* Which instructions a block's offset counts from. */
 enum origin { FILE_OFFSET, LINK_ADDRESS };

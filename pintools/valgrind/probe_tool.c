@@ -2,7 +2,8 @@
 /*
  * The Valgrind tool: gives every basic block that Valgrind translates to the collector, and counts it in place.
  *
- *	valgrind --tool=probe --stream=FILE [--interval=N] [--slack=N] [--most-intervals=N] [--foreign=PREFIX,...] PROGRAM
+ *	valgrind --tool=probe --stream=FILE [--interval=N] [--slack=N] [--most-intervals=N] [--foreign=PREFIX,...]
+ *		 [--smc-check=all --writable-code=yes] PROGRAM
  *
  * A block is what Valgrind translates at once: straight code up to a transfer of control, or to the number of
  * instructions it stops at. Blocks overlap where code is jumped into. Chasing of jumps and unrolling of loops are off:
@@ -37,6 +38,7 @@ static struct collector collector;
 static const HChar *stream_name = "probe.stream";
 static const HChar *foreign = ""; /* how the names of images begin whose code no marker may lie in */
 static Long interval = 100000000, slack = 1000000, most_intervals = 0;
+static Bool writable_code = False; /* may a program write to code that a file holds */
 static Int stream = -1;
 
 /* Address of the REP instruction that goes back to itself, while it does. */
@@ -105,6 +107,24 @@ static void on_fork(ThreadId thread)
 	(void)thread;
 	finish(CHILD_STARTED);
 	VG_(exit)(FAILED);
+}
+
+/* Valgrind goes on with what it has translated of a file's code unless it looks for changes, which takes its time. */
+static void on_protection(Addr start, SizeT length, Bool readable, Bool writable, Bool executable)
+{
+	const NSegment *segment = VG_(am_find_nsegment)(start);
+
+	(void)length, (void)readable;
+	if (writable_code || !writable || !executable || !segment || segment->kind != SkFileC)
+		return;
+	finish(CODE_WRITABLE);
+	VG_(exit)(FAILED);
+}
+
+static void on_mapping(Addr start, SizeT length, Bool readable, Bool writable, Bool executable, ULong handle)
+{
+	(void)handle;
+	on_protection(start, length, readable, writable, executable);
 }
 
 /* -- blocks */
@@ -284,6 +304,7 @@ static Bool process_option(const HChar *argument)
 	else if VG_BINT_CLO(argument, "--interval", interval, 1000, 1LL << 50) {}
 	else if VG_BINT_CLO(argument, "--slack", slack, 0, 1LL << 50) {}
 	else if VG_BINT_CLO(argument, "--most-intervals", most_intervals, 0, 1LL << 30) {}
+	else if VG_BOOL_CLO(argument, "--writable-code", writable_code) {}
 	else
 		return False;
 	return True;
@@ -295,7 +316,8 @@ static void print_usage(void)
 		    "    --interval=<n>            instructions of an interval [100000000]\n"
 		    "    --slack=<n>               instructions watched behind each boundary [1000000]\n"
 		    "    --most-intervals=<n>      then their length doubles; even [0: never]\n"
-		    "    --foreign=<prefix>,...    names of images without markers []\n");
+		    "    --foreign=<prefix>,...    names of images without markers []\n"
+		    "    --writable-code=no|yes    of files, with --smc-check=all; no: the trace ends there [no]\n");
 }
 
 static void print_debug_usage(void)
@@ -328,6 +350,9 @@ static void describe(void)
 	VG_(basic_tool_funcs)(begin, instrument, on_exit);
 	VG_(needs_command_line_options)(process_option, print_usage, print_debug_usage);
 	VG_(track_pre_thread_ll_create)(on_thread);
+	VG_(track_new_mem_startup)(on_mapping);
+	VG_(track_new_mem_mmap)(on_mapping);
+	VG_(track_change_mem_mprotect)(on_protection);
 	VG_(atfork)(on_fork, NULL, NULL);
 	VG_(clo_vex_control).guest_chase = False;
 	VG_(clo_vex_control).iropt_unroll_thresh = 0;

@@ -43,6 +43,7 @@ class Ending(enum.IntEnum):
     PROGRAM_ENDED = 0
     THREAD_STARTED = 1
     CHILD_STARTED = 2
+    CODE_WRITABLE = 3
 
 
 class Origin(enum.IntEnum):

@@ -33,7 +33,7 @@ from probe.tracers.exact import (
     refuse_unwritten,
     trace_with,
 )
-from probe.tracers.stream import Recorded, read_stream
+from probe.tracers.stream import Ending, Recorded, read_stream
 
 NAME = "valgrind"
 
@@ -49,6 +49,7 @@ _OPTIONS = (
 )  # fmt: skip
 _ARCHIVES = (f"libcoregrind-{_PLATFORM}.a", f"libvex-{_PLATFORM}.a", f"libgcc-sup-{_PLATFORM}.a")
 _PRELOADED = f"vgpreload_core-{_PLATFORM}.so"
+_WRITABLE = ("--smc-check=all", "--writable-code=yes")
 _VERSION_SECONDS = 30
 _INSTRUCTION_BYTES = 15
 
@@ -110,28 +111,41 @@ def record(
     cpu: int | None = None,
     look: Callable[[int], None] | None = None,
 ) -> tuple[Recorded, PlainRun]:
-    """Run `program` once under Valgrind: what the tool recorded, and what the run took. Raises as `trace_with`."""
+    """Run `program` under Valgrind: what the tool recorded, and what the run took. Raises as `trace_with`.
+
+    Once; a program that makes its own code writable is run again, with Valgrind looking for changes at each block.
+    """
     installation = find_valgrind()
-    tool = build_tool(installation)
+    options = [
+        "--command-line-only=yes", "--tool=probe", "--vgdb=no", "--trace-children=yes", f"--interval={interval}",
+        f"--slack={round(interval * SLACK)}", f"--most-intervals={MOST_INTERVALS}",
+        f"--foreign={','.join(FOREIGN_PREFIXES)}",
+    ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=streams.stdout.parent) as made:
         folder = Path(made)
         for path in (installation.support / _PRELOADED, installation.support / "default.supp"):
             (folder / path.name).symlink_to(path)
-        (folder / f"probe-{_PLATFORM}").symlink_to(tool)
-        stream, log = folder / "stream", folder / "log"
-        options = [
-            "--command-line-only=yes", "--tool=probe", f"--log-file={log}", "--vgdb=no", "--trace-children=yes",
-            f"--stream={stream}", f"--interval={interval}", f"--slack={round(interval * SLACK)}",
-            f"--most-intervals={MOST_INTERVALS}", f"--foreign={','.join(FOREIGN_PREFIXES)}", "--",
-        ]  # fmt: skip
-        under = replace(program, executable=installation.command, argv=("valgrind", *options, *client_command(program)))
-        environment = {**program.environment(), "VALGRIND_LIB": str(folder)}
-        run = run_plain(under, streams, environment=environment, cpu=cpu, look=look)
-        said = log.read_text(errors="replace") if log.exists() else ""
-        if run.status:
-            _check_log(program, installation, said, streams)
-        recorded = read_stream(stream) if stream.exists() else None
+        (folder / f"probe-{_PLATFORM}").symlink_to(build_tool(installation))
+        recorded, run, said = _run(program, installation, folder, options, streams, cpu, look)
+        if recorded is not None and recorded.ending is Ending.CODE_WRITABLE:
+            recorded, run, said = _run(program, installation, folder, [*options, *_WRITABLE], streams, cpu, look)
     return _whole(program, installation, recorded, run.status, said, streams), run
+
+
+def _run(
+    program: Program, installation: Installation, folder: Path, options: list[str], streams: Streams, cpu: int | None,
+    look: Callable[[int], None] | None,
+) -> tuple[Recorded | None, PlainRun, str]:  # fmt: skip
+    """One run, with the tool in `folder`: what it recorded, what the run took, and what Valgrind said."""
+    stream, log = folder / "stream", folder / "log"
+    argv = ("valgrind", *options, f"--log-file={log}", f"--stream={stream}", "--", *client_command(program))
+    under = replace(program, executable=installation.command, argv=argv)
+    environment = {**program.environment(), "VALGRIND_LIB": str(folder)}
+    run = run_plain(under, streams, environment=environment, cpu=cpu, look=look)
+    said = log.read_text(errors="replace") if log.exists() else ""
+    if run.status:
+        _check_log(program, installation, said, streams)
+    return read_stream(stream) if stream.exists() else None, run, said
 
 
 trace = partial(trace_with, record, tracer=NAME)
