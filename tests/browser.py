@@ -40,21 +40,13 @@ def render(page: Path, folder: Path, *, size: tuple[int, int] = (1100, 6000)) ->
     address = page.absolute().as_uri()
 
     own = (f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}")
-
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        command = ["unshare", "--net", browser, *_OPTIONS, *own, *more, address]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
-        assert done.returncode == 0, done.stderr
-        return done
-
-    shown = run(f"--screenshot={picture}", f"--log-net-log={log}")
-    dumped = run("--dump-dom")
-    console = [
-        line
-        for line in (shown.stderr + dumped.stderr).splitlines()
-        if "CONSOLE" in line and "source: chrome://" not in line
-    ]
-    return Rendered(dumped.stdout, picture, console, [url for url in _requests(log) if url != address])
+    orders = (f"--screenshot={picture}", f"--log-net-log={log}", "--dump-dom")
+    command = ["unshare", "--net", browser, *_OPTIONS, *own, *orders, address]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    # Pages of the browser itself talk, too.
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "source: chrome://" not in line]
+    return Rendered(done.stdout, picture, said, [url for url in _requests(log) if url != address])
 
 
 def _requests(log: Path) -> list[str]:

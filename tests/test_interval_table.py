@@ -32,7 +32,7 @@ from reducer.unpack import open_probe
 
 def tables() -> st.SearchStrategy[IntervalTable]:
     shapes = st.tuples(st.integers(0, 40), st.integers(0, MOST_COORDINATES))
-    positive = st.floats(0, 1e30, width=32)
+    positive = st.floats(0, 2.0**100, width=32)
 
     def of(shape: tuple[int, int]) -> st.SearchStrategy[IntervalTable]:
         count, width = shape
@@ -43,7 +43,7 @@ def tables() -> st.SearchStrategy[IntervalTable]:
             times,
             times,
             times,
-            arrays.arrays(np.float64, (count, width), elements=st.floats(-1e6, 1e6, width=32)),
+            arrays.arrays(np.float64, (count, width), elements=st.floats(-(2.0**20), 2.0**20, width=32)),
             arrays.arrays(np.float64, width, elements=st.floats(0, 1, width=32)),
         )
 

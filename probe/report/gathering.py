@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoint.errors import NotInStore, ProbeError
+from checkpoint.errors import NotInStore, ProbeError, ProbeFileDamaged
 from probe.interval_table import IntervalTable, read_intervals
 from probe.manifest import Manifest
 from probe.report.results import NodeResult, NodeWithout, read_results
@@ -51,6 +52,7 @@ def gather(
     """
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
+        _check_numbers(manifest, str(probe))
         nodes, without = read_results(results, manifest, str(probe))
         archive.verify()
         intervals = read_intervals(archive, manifest, str(probe))
@@ -72,6 +74,34 @@ def gather(
         tuple(nodes),
         tuple(without),
         {name: tuple(seconds) for name, seconds in runs.items()},
+    )
+
+
+def _check_numbers(manifest: Manifest, name: str) -> None:
+    """Raise ProbeFileDamaged where the manifest says what no build does: other people's probes are read here."""
+    try:
+        sound = _sound(manifest)
+    except TypeError:
+        sound = False
+    if not sound:
+        raise ProbeFileDamaged(f"{name}: times or shares in its manifest are none; copy or build it again")
+
+
+def _sound(m: Manifest) -> bool:
+    reference = m.reference
+    above_zero = [*reference.wall, *reference.cpu, *reference.early_wall, *reference.early_cpu, m.interval]
+    numbers = [*reference.plain_environment, m.timing_seconds, m.timing_cpu_seconds, m.raw_bytes, m.trimmed_from]
+    numbers += [m.dropped_time_share, abs(m.selection_error), m.held_out_error or 0, m.total_work, m.intervals]
+    for p in m.phases:
+        numbers += [p.id, p.representative, p.weight, p.time_share, p.spread, p.work, p.started, p.intervals]
+        numbers += [p.raw_pages, p.kept_pages]
+        above_zero += [p.t_run, p.cpu_run, *p.t_ref, *p.cpu_ref, *p.t_ref_direct, *p.cpu_ref_direct]
+    runs = (reference.wall, reference.cpu, reference.early_wall, reference.early_cpu)
+    return (
+        all(0 <= value < math.inf for value in numbers)
+        and all(0 < value < math.inf for value in above_zero)
+        and all(runs)
+        and len({p.id for p in m.phases}) == len(m.phases)
     )
 
 

@@ -32,6 +32,9 @@ from probe.uncertainty import CAUSES
 MOST_NODE_ROWS = 30
 """Nodes that get a row of their own in a figure."""
 
+_FAR_APART = 5.0
+"""Slowest over fastest from which on times stand on a logarithmic axis."""
+
 _MOST_COLOURED = len(COLOURS)
 _MOST_PHASE_ROWS = 25
 _MOST_DOTS = 20_000
@@ -90,14 +93,25 @@ def predictions(found: Gathered) -> Drawing:
         axes.axhline(reference, color=OTHER, linestyle="--", linewidth=1, label="ET_ref, the reference node")
         if runs:
             axes.plot(
-                [n for n, _ in runs], [r for _, r in runs], "D", color=COLOURS[5], markersize=4,
+                [n for n, _ in runs], [r for _, r in runs], "D", color=COLOURS[5], markersize=2.5,
                 label="measured, full run", rasterized=len(runs) > MOST_VECTOR_MARKS,
             )  # fmt: skip
         axes.set_xlabel(f"{len(nodes):,} nodes, the fastest first")
         axes.set_ylabel("run time of the whole program, seconds")
-        axes.set_ylim(bottom=0)
+        if high.max() > _FAR_APART * low.min():
+            axes.set_yscale("log")
+            _plain_logarithm(axes.yaxis)
+        else:
+            axes.set_ylim(bottom=0)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
     return Drawing("predictions", title, _prediction_caption(found), figure, head, data)
+
+
+def _plain_logarithm(axis: Any) -> None:
+    """Numbers as people write them along a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _prediction_caption(found: Gathered) -> str:
@@ -156,9 +170,7 @@ def phase_times(found: Gathered) -> Drawing:
     left.plot(ends, ends, color=OTHER, linewidth=1, zorder=0)
     left.set(xscale="log", yscale="log", xlabel="T_ref, seconds", ylabel="T_cand, seconds", title="each phase")
     for axis in (left.xaxis, left.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+        _plain_logarithm(axis)
     order = [phases.index(p) for p in by_share(phases)[:_MOST_PHASE_ROWS]]
     ratios = np.divide(cand, ref, out=np.full_like(cand, math.nan), where=both)
     labels = [f"phase {phases[at].id}" for at in order]

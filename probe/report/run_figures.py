@@ -126,12 +126,10 @@ def _marks_alone(found: Gathered, title: str) -> Drawing:
 
 def _groups(table: IntervalTable, own: Sequence[PhaseRecord]) -> npt.NDArray[np.int64]:
     """Position in `own` of each interval's phase, len(own) for all others."""
-    most = int(table.phases.max(initial=0))
-    position = np.full(most + 2, len(own), dtype=np.int64)
+    groups = np.full(len(table), len(own), dtype=np.int64)
     for number, phase in enumerate(own):
-        position[phase.id] = number
-    # Dropped ones, -1, fall on the last.
-    return position[table.phases]
+        groups[table.phases == phase.id] = number
+    return groups
 
 
 def _occupancy(groups: npt.NDArray[np.int64], edges: FloatArray, count: int) -> FloatArray:
