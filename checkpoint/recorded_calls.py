@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 import shutil
 import signal
 import stat
@@ -172,6 +173,7 @@ class _Watch:
         self._start, self._end = region
         self._period, self._stubs = sampling_period, stubs
         self._next_look, self._looking = 0.0, False
+        self._called: float | None = None
         self._found = RecordedCalls()
         self._restored = self._inside = self._gone = False
         self._path: str | None = None
@@ -218,6 +220,14 @@ class _Watch:
         return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"
 
     def _wait(self) -> int:
+        if self._called is not None and not self._inside:
+            # A call waits for its watcher: the clock of the looks stands still meanwhile, and none that is overdue
+            # comes right behind it, or most would find the phase where a call returns.
+            now = time.monotonic()
+            self._next_look += now - self._called
+            if self._next_look <= now:
+                self._next_look = now + random.random() * self._period
+            self._called = None
         while True:
             found, status = os.waitpid(self._pid, os.WNOHANG | _WALL)
             if found:
@@ -247,6 +257,8 @@ class _Watch:
 
     def _at_call(self) -> None:
         self._inside = not self._inside
+        if self._inside:
+            self._called = time.monotonic()
         registers = Registers()
         ptrace(_GETREGS, self._pid, 0, ctypes.addressof(registers))
         number = ctypes.c_long(registers.orig_rax).value

@@ -151,6 +151,7 @@ def _explained(
             {"name": call_name(number), "number": number, "times": times}
             for number, times in sorted(code.calls if code else (), key=lambda call: (-call[1], call[0]))[:top]
         ],
+        "calls_made": sum(times for _, times in code.calls) if code else None,
         "all_calls": code.all_calls if code else None,
     }
 

@@ -197,6 +197,7 @@ def test_looking_at_a_phase_hides_none_of_its_calls(sorter: SmallProbe, tmp_path
 @pytest.mark.slow
 def test_one_phase_for_people(sorter: SmallProbe) -> None:
     number = explained(sorter.path)["phases"][-1]["id"]
+    assert command("explain", "--top", "1", sorter.path).stdout.startswith("phase ")
     said = command("explain", "--phase", str(number), "--top", "1", sorter.path).stdout
     assert said.startswith(f"phase {number}: ") and "quicksort" in said and "system calls: none" in said
     refused = command("explain", "--phase", "77", sorter.path, status=1)

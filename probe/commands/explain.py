@@ -40,11 +40,11 @@ def _print_overview(phases: list[dict[str, Any]]) -> None:
             f"{f['name']} {_percent(f['instructions'] if f['time'] is None else f['time'])}"
             for f in phase["functions"][:3]
         ]
-        calls = sum(c["times"] for c in phase["calls"])
         rows.append(
             [
                 str(phase["id"]), _percent(phase["time_share"]), _percent(phase["weight"]),
-                _size(phase["pages"]["touched"]), "-" if phase["all_calls"] is None else str(calls), ", ".join(shown),
+                _size(phase["pages"]["touched"]), "-" if phase["calls_made"] is None else str(phase["calls_made"]),
+                ", ".join(shown),
             ]
         )  # fmt: skip
     _print_table(["phase", "time", "weight", "touched", "calls", "mostly in"], rows)
