@@ -31,7 +31,6 @@ from probe.tracers.stream import Ending, Origin, Recorded
 
 DEFAULT_INTERVAL = 100_000_000
 SHORTEST_INTERVAL = 100_000
-MOST_INTERVALS = 20_000
 FEWEST_INTERVALS = 5
 SLACK = 0.01
 """Share of an interval behind its beginning in which marker candidates are looked for."""

@@ -8,6 +8,7 @@ the difference of two copies as the interval's vector. Stubs that turn out hot a
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,11 +28,11 @@ from checkpoint.tracee import Occurrence, Tracee, What
 from probe.exit_status import check_exit
 from probe.profile import SECONDS, BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
+from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
 
 NAME = "native"
 DEFAULT_INTERVAL = 0.05
 SHORTEST_INTERVAL = 0.005
-MOST_INTERVALS = 20_000
 FEWEST_INTERVALS = 5
 
 _SHORTEST_LOOK = 1e-4
@@ -52,6 +53,7 @@ class _Recording:
     counters: SiteCounters
     interval: float
     rows: list[Row] = field(default_factory=list)
+    entries: int = 0
     seconds: list[float] = field(default_factory=list)
     before: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     looked: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -105,9 +107,10 @@ class _Recording:
         if ended:
             self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
+            self.entries += len(current.columns)
             self.seconds.append(at - self.row_started)
             self.before, self.row_started, self.waited_by_row = now, at, waited
-            if len(self.rows) > MOST_INTERVALS:
+            while len(self.rows) > MOST_INTERVALS or (self.entries > MOST_ENTRIES and len(self.rows) > 1):
                 self._halve()
         return ended
 
@@ -126,21 +129,9 @@ class _Recording:
 
     def _halve(self) -> None:
         """Merge neighbours: a long run keeps its memory bounded, its intervals grow."""
-        columns = len(self.before)
-        matrix = _matrix(self.rows, columns)
-        pairs = len(self.rows) // 2
-        even = sp.csr_array(matrix[: 2 * pairs : 2] + matrix[1 : 2 * pairs : 2])
-        tail = self.rows[2 * pairs :]
-        self.rows = [
-            Row(
-                even.indices[even.indptr[i] : even.indptr[i + 1]].astype(np.int64),
-                even.data[even.indptr[i] : even.indptr[i + 1]],
-                self.rows[2 * i].seconds + self.rows[2 * i + 1].seconds,
-            )
-            for i in range(pairs)
-        ] + tail
-        joined = np.array(self.seconds[: 2 * pairs]).reshape(-1, 2).sum(1).tolist()
-        self.seconds = joined + self.seconds[2 * pairs :]
+        join_neighbours(self.rows, _joined)
+        join_neighbours(self.seconds, operator.add)
+        self.entries = sum(len(row.columns) for row in self.rows)
         self.interval *= 2
 
     def start_over(self) -> None:
@@ -151,6 +142,7 @@ class _Recording:
         self.watch = LoadWatch(self.tracee)
         self.watch.arm()
         self.rows.clear()
+        self.entries = 0
         self.seconds.clear()
         self.too_hot, self.to_remove = _NONE, None
         self.install_new()
@@ -232,11 +224,8 @@ def _row(difference: npt.NDArray[np.int64], seconds: float) -> Row:
     return Row(columns.astype(np.int64), difference[columns], seconds)
 
 
-def _matrix(rows: list[Row], columns: int) -> sp.csr_array:
-    indptr = np.concatenate([[0], np.cumsum([len(r.columns) for r in rows])]).astype(np.int64)
-    indices = np.concatenate([r.columns for r in rows]) if rows else np.zeros(0, dtype=np.int64)
-    data = np.concatenate([r.executions for r in rows]) if rows else np.zeros(0, dtype=np.int64)
-    return sp.csr_array((data, indices, indptr), shape=(len(rows), columns))
+def _joined(a: Row, b: Row) -> Row:
+    return Row(*sum_of_vectors((a.columns, a.executions), (b.columns, b.executions)), a.seconds + b.seconds)
 
 
 def _profile(program: Program, recording: _Recording, cpu_seconds: float, streams: Streams) -> Profile:
@@ -247,17 +236,18 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
             f"{recording.interval * 1e3:g} ms, "
             f"at least {FEWEST_INTERVALS} are needed. Give it more work, or a shorter --interval."
         )
-    matrix = _matrix(rows, recording.counters.columns)
-    totals = np.asarray(matrix.sum(axis=0)).ravel()
-    counted = np.flatnonzero((totals > 0) & ~recording.counters.removed)
+    totals = np.zeros(recording.counters.columns, dtype=np.int64)
+    for row in rows:
+        totals[row.columns] += row.executions
+    counted = (totals > 0) & ~recording.counters.removed
     return Profile(
         program=program,
         tracer=NAME,
         unit=SECONDS,
         interval=recording.interval,
-        counts=sp.csr_array(matrix[:, counted]),
+        counts=_counts(rows, counted),
         seconds=np.array(seconds),
-        blocks=_blocks(recording.counters, counted),
+        blocks=_blocks(recording.counters, np.flatnonzero(counted)),
         executed=_blocks(recording.counters, np.flatnonzero(totals > 0)),
         images=tuple((i.path, i.sha256) for i in recording.counters.images),
         cpu_seconds=cpu_seconds,
@@ -267,6 +257,15 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         install_seconds=recording.install_seconds,
         written=tuple(sorted(recording.written - {str(streams.stdout), str(streams.stderr)})),
     )
+
+
+def _counts(rows: list[Row], counted: npt.NDArray[np.bool_]) -> sp.csr_array:
+    """Executions in each row, of the columns `counted` alone, which are numbered anew."""
+    number = np.cumsum(counted) - 1
+    lengths = [int(counted[row.columns].sum()) for row in rows]
+    chosen = ((row, counted[row.columns]) for row in rows)
+    vectors = ((number[row.columns[kept]], row.executions[kept]) for row, kept in chosen)
+    return matrix_of(lengths, vectors, int(counted.sum()))
 
 
 def _blocks(counters: SiteCounters, columns: npt.NDArray[np.int64]) -> BlockTable:

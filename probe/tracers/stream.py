@@ -2,7 +2,8 @@
 """What a collector wrote: the stream of `pintools/collector/stream.h`, read without holding more than the result.
 
 An instruction-exact tracer cannot know how long a run will be. Its collector doubles the length of its intervals
-now and then; here the earlier ones are joined to the same length, as they come.
+now and then; here the earlier ones are joined to the same length, as they come. Where there is too much in them they
+are joined earlier (`probe.tracers.joining`), and those that come after to the length of these.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from probe.tracers.joining import MOST_ENTRIES, join_neighbours, matrix_of, sum_of_vectors
 
 VERSION = 1
 NO_IMAGE = 0
@@ -100,9 +102,15 @@ class _Row:
 
 @dataclass
 class _Reading:
+    """`come`: how many intervals of `length` instructions there were. Kept are rows of `interval`, the same or a
+    multiple; the last one may lack some. `entries`: of all rows."""
+
     path: Path
     file: BinaryIO
+    length: int = 0
+    come: int = 0
     interval: int = 0
+    entries: int = 0
     images: list[tuple[str, Origin]] = field(default_factory=list)
     blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
     rows: list[_Row] = field(default_factory=list)
@@ -174,17 +182,27 @@ class _Reading:
         entries = self._entries(count)
         if entries is None:
             return False
-        while length > self.interval:
+        while length > self.length:
+            self._lengthen()
+        if length != self.length:
+            raise self.damaged(f"interval of {length} instructions after some of {self.length}")
+        row = _Row(*entries, instructions, nanoseconds)
+        if self.come % (self.interval // self.length):
+            last = self.rows.pop()
+            self.entries -= len(last.blocks)
+            row = _joined(last, row)
+        self.rows.append(row)
+        self.entries += len(row.blocks)
+        self.come += 1
+        while self.entries > MOST_ENTRIES and len(self.rows) > 1:
             self._double()
-        if length != self.interval:
-            raise self.damaged(f"interval of {length} instructions after some of {self.interval}")
-        self.rows.append(_Row(*entries, instructions, nanoseconds))
         return True
 
     def _candidates(self, count: int) -> bool:
         entries = self._entries(count)
-        if entries is not None:
-            self.candidates[len(self.rows)] = entries
+        boundary, inside = divmod(self.come, self.interval // self.length)
+        if entries is not None and not inside:
+            self.candidates[boundary] = entries
         return entries is not None
 
     def _end(self, ending: int, instructions: int) -> bool:
@@ -193,20 +211,25 @@ class _Reading:
         self.ending = Ending(ending)
         return False
 
+    def _lengthen(self) -> None:
+        """Intervals that come are twice as long from here on."""
+        if self.come % 2:
+            raise self.damaged("an interval has no neighbour to be joined to")
+        self.length, self.come = 2 * self.length, self.come // 2
+        if self.length > self.interval:
+            self._double()
+
     def _double(self) -> None:
         """Join neighbours; boundaries between joined ones are gone."""
-        if len(self.rows) % 2:
-            raise self.damaged("an interval has no neighbour to be joined to")
-        self.rows = [_joined(*self.rows[i : i + 2]) for i in range(0, len(self.rows), 2)]
+        join_neighbours(self.rows, _joined)
+        self.entries = sum(len(row.blocks) for row in self.rows)
         self.candidates = {k // 2: found for k, found in self.candidates.items() if k % 2 == 0}
         self.interval *= 2
 
 
 def _joined(a: _Row, b: _Row) -> _Row:
-    blocks, place = np.unique(np.concatenate([a.blocks, b.blocks]), return_inverse=True)
-    executions = np.zeros(len(blocks), dtype=np.int64)
-    np.add.at(executions, place, np.concatenate([a.executions, b.executions]))
-    return _Row(blocks.astype(np.int64), executions, a.instructions + b.instructions, a.nanoseconds + b.nanoseconds)
+    vector = sum_of_vectors((a.blocks, a.executions), (b.blocks, b.executions))
+    return _Row(*vector, a.instructions + b.instructions, a.nanoseconds + b.nanoseconds)
 
 
 def read_stream(path: Path) -> Recorded:
@@ -216,7 +239,8 @@ def read_stream(path: Path) -> Recorded:
             reading = _Reading(path, file)
             head = reading.take(_HEAD.size)
             if head is not None:
-                magic, version, reading.interval, _ = _HEAD.unpack(head)
+                magic, version, reading.length, _ = _HEAD.unpack(head)
+                reading.interval = reading.length
                 if magic != _MAGIC:
                     raise reading.damaged("it does not begin like one")
                 if version != VERSION:
@@ -234,15 +258,8 @@ def _recorded(reading: _Reading) -> Recorded:
     rows = reading.rows
     columns = list(zip(*reading.blocks, strict=True)) if reading.blocks else [()] * 4
     empty = np.zeros(0, dtype=np.int64)
-    indptr = np.concatenate([[0], np.cumsum([len(r.blocks) for r in rows])]).astype(np.int64)
-    counts = sp.csr_array(
-        (
-            np.concatenate([r.executions for r in rows]) if rows else empty,
-            np.concatenate([r.blocks for r in rows]) if rows else empty,
-            indptr,
-        ),
-        shape=(len(rows), len(reading.blocks)),
-    )
+    vectors = ((r.blocks, r.executions) for r in rows)
+    counts = matrix_of([len(r.blocks) for r in rows], vectors, len(reading.blocks))
     marked = sorted(reading.candidates.items())
     return Recorded(
         interval=reading.interval,

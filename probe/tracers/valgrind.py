@@ -25,7 +25,6 @@ from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Program, Streams
 from probe.exit_status import check_exit
 from probe.tracers.exact import (
-    MOST_INTERVALS,
     SLACK,
     TEMPORARY,
     client_command,
@@ -33,6 +32,7 @@ from probe.tracers.exact import (
     refuse_unwritten,
     trace_with,
 )
+from probe.tracers.joining import MOST_INTERVALS
 from probe.tracers.stream import Ending, Recorded, read_stream
 
 NAME = "valgrind"

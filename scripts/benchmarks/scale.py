@@ -25,7 +25,8 @@ INTERVALS, BLOCKS, ACTIVE = 100_000, 50_000, 200
 """Of the selection; ACTIVE blocks in each interval."""
 
 LONGEST_INTERVALS, LONGEST_ACTIVE = 20_000, 2_000
-"""Of the profile of a run of any length: the native tracer keeps no more intervals, each with all that ran in it."""
+"""Of the largest profile that a run of any length gives: no more intervals, and no more entries, are kept
+(`probe.tracers.joining`)."""
 
 _KINDS = 40
 

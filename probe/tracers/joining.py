@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bounds a trace's memory however long the run: neighbouring intervals are joined when there are too many of them,
+or too much in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+MOST_INTERVALS = 20_000
+"""Intervals that a tracer keeps."""
+
+MOST_ENTRIES = 40_000_000
+"""Entries of all vectors that a tracer keeps, one for each block that ran in each interval, 16 bytes each: 640 MB. As
+many as the most intervals have with 2,000 blocks in each."""
+
+Ints = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+
+def join_neighbours(rows: list[T], join: Callable[[T, T], T]) -> None:
+    """Put `join` of each two neighbours into their place; the last of an odd number stays as it is.
+
+    Each two are let go as soon as they are joined, so that both lists are never held whole.
+    """
+    rows.reverse()
+    joined = []
+    while len(rows) >= 2:
+        first, second = rows.pop(), rows.pop()
+        joined.append(join(first, second))
+    rows[:0] = joined
+
+
+def sum_of_vectors(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """The sum of two sparse vectors: columns, each once and rising, and the executions of each."""
+    columns, place = np.unique(np.concatenate([a[0], b[0]]), return_inverse=True)
+    executions = np.zeros(len(columns), dtype=np.int64)
+    # Either has a column once at most.
+    executions[place[: len(a[0])]] += a[1]
+    executions[place[len(a[0]) :]] += b[1]
+    return columns, executions
+
+
+def matrix_of(lengths: Sequence[int], vectors: Iterable[tuple[Ints, Ints]], columns: int) -> sp.csr_array:
+    """Sparse vectors of so many entries each, columns and executions, as the rows of one array.
+
+    `vectors` are taken one by one: all that is held is the array.
+    """
+    ends = np.cumsum([0, *lengths], dtype=np.int64)
+    indices, data = np.empty(ends[-1], dtype=np.int64), np.empty(ends[-1], dtype=np.int64)
+    for start, end, (found, executions) in zip(ends[:-1], ends[1:], vectors, strict=True):
+        indices[start:end], data[start:end] = found, executions
+    return sp.csr_array((data, indices, ends), shape=(len(lengths), columns))
