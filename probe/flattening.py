@@ -23,18 +23,22 @@ from probe.reducing import touched_file
 @dataclass(frozen=True)
 class FlatPhase:
     """What the stage found out about a phase. `refused`: why only CRIU can restore it ("" if that is not so);
-    `opened`: files that it opens by their paths while it runs."""
+    `opened`: files that it opens by their paths while it runs; `calls`: system calls of warm-up and region, -1 if
+    they could not be watched."""
 
     phase: int
     refused: str
     opened: tuple[str, ...] = ()
+    calls: int = -1
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> FlatPhase:
-        return FlatPhase(int(value["phase"]), str(value["refused"]), tuple(value["opened"]))
+        return FlatPhase(
+            int(value["phase"]), str(value["refused"]), tuple(value["opened"]), int(value.get("calls", -1))
+        )
 
 
 def flatten_phases(
@@ -74,7 +78,7 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path) -> 
         flat.header.calls_made = calls.made
         flat.header.changes_paths = calls.changes_paths
         target.write_bytes(encode(flat))
-        return FlatPhase(job.phase, "", tuple(flat.opened))
+        return FlatPhase(job.phase, "", tuple(flat.opened), calls.made)
     except (NotFlat, PhaseFailed, NodeUnfit, ValueError) as error:
         target.unlink(missing_ok=True)
         return FlatPhase(job.phase, str(error))

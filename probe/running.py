@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NoPrediction, PhaseFailed, ProbeError
-from probe.manifest import CRIU, Manifest
+from probe.kernel_time import kernel_share
+from probe.manifest import CRIU, Manifest, PhaseRecord
 from probe.narrowing import Narrowed, check_target_error, narrow
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
@@ -70,6 +71,7 @@ class RunResult:
                     "status": "ok" if measured.times else "failed",
                     "failure": measured.failure,
                     "restorer": measured.restorer,
+                    "kernel": _in_kernel(record, measured),
                     "repeats": [vars(t) for t in measured.times],
                 }
             )
@@ -85,6 +87,18 @@ class RunResult:
             "phases": phases,
             "warnings": list(self.warnings),
         }
+
+
+def _in_kernel(record: PhaseRecord, measured: MeasuredPhase) -> dict[str, float | None]:
+    """Shares of the region's CPU time in the kernel, on the reference node and here, with their standard errors."""
+    ref = record.kernel(measured.restorer)
+    cand = kernel_share([t.kernel for t in measured.times], [t.cpu for t in measured.times])
+    return {
+        "ref": ref.share if ref else None,
+        "ref_error": ref.error if ref else None,
+        "cand": cand.share if cand else None,
+        "cand_error": cand.error if cand else None,
+    }
 
 
 def _median(values: tuple[float, ...] | list[float]) -> float | None:
