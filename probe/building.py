@@ -19,6 +19,7 @@ from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, plan_regions
 from probe.checkpoints import captured_outputs, restore_job, take_checkpoints
 from probe.contents import set_apart
+from probe.doubts import doubts_of_reference, doubts_of_selection
 from probe.flattening import FlatPhase, flatten_phases
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.measures import interval_times, vectors, work
@@ -113,7 +114,8 @@ def build(
     `work` every stage leaves its result there and `resume` goes on after the last finished one. Needs root.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
-    Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing.
+    Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
+    Unpredictable.
     """
     chosen = options or BuildOptions()
     target = Path(output).absolute()
@@ -175,9 +177,11 @@ class _Build:
     def run(self, target: Path) -> BuiltProbe:
         profile = self._trace()
         reference = self._reference(profile)
+        self.warnings += doubts_of_reference(reference)
         self._compare_trace(profile)
         timed = self._validate(profile, reference)
         selection = self._select(profile, timed, reference)
+        self.warnings += doubts_of_selection(selection, vectors(profile, timed), interval_times(timed, reference))
         warmup = self._warmup(profile, timed, selection, reference)
         captured = self._capture(profile, timed, selection, warmup.chosen)
         if self.options.external:

@@ -19,6 +19,7 @@ from probe.capture import CapturedPhase
 from probe.carried_criu import pack_criu
 from probe.checkpoints import written_copies
 from probe.contents import external_files, needed_files, private_files, set_apart
+from probe.doubts import doubts_of_phases
 from probe.features import needed_features
 from probe.flattening import FlatPhase
 from probe.kernel_time import KernelShare, kernel_share
@@ -83,7 +84,8 @@ def touched_name(phase: int) -> str:
 
 def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
     """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
-    NoPrediction, where too little of the run was restored."""
+    NoPrediction, where too little of the run was restored; Unpredictable, ProgramTooShort where a limit of
+    probe.doubts is exceeded."""
     opened = [path for phase in found.flat for path in phase.opened]
     files, left_out = set_apart(
         checkpoint_files(folder, found.program, found.captured, found.outputs, opened), found.external
@@ -95,6 +97,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         private += listed
     records = _records(found)
     _require_coverage(records, found.measured)
+    doubts = doubts_of_phases(records, found.reference, [*found.measured, *found.direct])
     profile, timed, program = found.profile, found.timed, found.program
     by_cpu = found.reference.clock == "cpu"
     manifest = Manifest(
@@ -134,7 +137,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         outputs=found.outputs,
         private_files=tuple(private),
         raw_bytes=sum(r.raw_bytes for r in found.reduced),
-        warnings=tuple(found.warnings),
+        warnings=(*found.warnings, *doubts),
         external_files=tuple(external_files(left_out)),
         warmup_trials=tuple(found.warmup_trials),
     )

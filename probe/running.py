@@ -8,11 +8,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NoPrediction, PhaseFailed, ProbeError
+from probe.doubts import doubts_of_run
 from probe.kernel_time import kernel_share
 from probe.manifest import CRIU, Manifest, PhaseRecord
 from probe.narrowing import Narrowed, check_target_error, narrow
@@ -128,7 +129,8 @@ def run(
 
     Everything in the file is checked before anything is restored. Raises ProbeFileDamaged, NodeUnfit, NodeBusy,
     PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be predicted,
-    NoPrediction where `min_coverage` is more than the probe has.
+    NoPrediction where `min_coverage` is more than the probe has,
+    Unpredictable where other work had most of the processor.
     """
     probe_path = Path(path)
     if repeats < 1:
@@ -203,7 +205,7 @@ def rounded_down(coverage: float) -> float:
 
 
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:
-    """The prediction from this node's repeats and the reference node's."""
+    """The prediction from this node's repeats and the reference node's. Raises NoPrediction, Unpredictable."""
     by_id = {m.phase: m for m in measured}
     timings = []
     for phase in manifest.phases:
@@ -227,4 +229,6 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
             )
         )
     reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)
-    return predict(reference, timings, min_coverage=min_coverage)
+    prediction = predict(reference, timings, min_coverage=min_coverage)
+    doubts = doubts_of_run(manifest, measured, prediction.seconds)
+    return replace(prediction, warnings=(*prediction.warnings, *doubts))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from conftest import MakeProgram
 @pytest.mark.slow
 def test_phases_in_the_kernel_are_told_apart(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     path = tmp_path / "inkernel.probe"
-    described = command.json(
-        "build", "-o", path, "--json", "--interval", "20ms", "--max-phases", "8", "--", program("inkernel"), "4"
+    built = command(
+        "build", "-q", "-o", path, "--json", "--interval", "20ms", "--max-phases", "8", "--", program("inkernel"), "4"
     )
+    described = json.loads(built.stdout)
     restored = {p["id"]: p for p in command.json("run", path, "--repeat", "5")["phases"]}
     inside, outside = 0.0, 0.0
     for phase in described["phases"]:

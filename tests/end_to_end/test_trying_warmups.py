@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Command
@@ -18,7 +19,11 @@ def test_tried_reported_and_resumed(command: Command, tmp_path: Path, program: M
     work, path = tmp_path / "work", tmp_path / "nbody.probe"
     arguments = ["build", "-o", path, "--json", "--interval", "20ms", "--max-phases", "2", "--work", work, "--resume"]
     program_run = ["--", program("nbody"), "200"]
-    described = command.json(*arguments, "--warmup", "auto", *program_run)
+
+    def built(warmup: str) -> Any:
+        return json.loads(command(*arguments, "--warmup", warmup, *program_run).stdout)
+
+    described = built("auto")
     said = described["warmup"]
     assert [trial["intervals"] for trial in said["trials"]] == list(TRIED)
     assert said["intervals"] in TRIED
@@ -31,8 +36,8 @@ def test_tried_reported_and_resumed(command: Command, tmp_path: Path, program: M
     choice = json.loads((work / "warmup.json").read_text())
     choice["trials"][0]["relative"] = 1.625
     (work / "warmup.json").write_text(json.dumps(choice))
-    again = command.json(*arguments, "--warmup", "auto", *program_run)
+    again = built("auto")
     assert again["warmup"]["trials"][0]["relative"] == 1.625
-    given = command.json(*arguments, "--warmup", "3", *program_run)
+    given = built("3")
     assert given["warmup"]["trials"] == [] and given["warmup"]["intervals"] == 3
     assert not (work / "warmup.json").exists()
