@@ -25,7 +25,10 @@ from typing import Any, Dict
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from checkpoint.restore_agent import (
+    EVENT_BYTES,
+    Event,
     ended,
+    event_of,
     kill,
     pass_orders,
     prepare,
@@ -43,7 +46,6 @@ _FIRST_PASSED = 3
 _CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x20000
 _MS_PRIVATE_ALL = 0x44000
 _PTRACE_TRACEME, _PR_SET_PDEATHSIG = 0, 1
-_EVENT_BYTES = 64
 _ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x40000
 STEP_AGENT = 26
 """What this file reports when the restorer cannot even be started (enum step)."""
@@ -69,12 +71,10 @@ class Control:
         values = _REPORT.unpack(os.pread(self.fd, _REPORT.size, 0))
         return (*values[:6], values[6] + values[7] * 1e-9, values[8])
 
-    def event(self, address: int) -> tuple[bool, float, float]:
-        """(fired, wall seconds, CPU seconds) of the event record at `address` (checkpoint/stubs.S)."""
+    def event(self, address: int) -> Event:
+        """The event record at `address`."""
         number = self._stamps[address // _PAGE * _PAGE]
-        raw = os.pread(self.fd, _EVENT_BYTES, _PAGE * (1 + number) + address % _PAGE)
-        fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", raw, 12)
-        return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9
+        return event_of(os.pread(self.fd, EVENT_BYTES, _PAGE * (1 + number) + address % _PAGE))
 
     def close(self) -> None:
         os.close(self.fd)

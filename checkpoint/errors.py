@@ -26,7 +26,7 @@ class ProgramUnsupported(ProbeError):
 
 
 class ProgramTooShort(ProbeError):
-    """The program ended before enough intervals were seen to choose phases from."""
+    """The program ended before enough intervals were seen to choose phases from, or is over before its probe is."""
 
     exit_code = 5
 
@@ -143,6 +143,12 @@ class SlurmError(ProbeError):
     """Slurm is absent, down, or refused."""
 
     exit_code = 33
+
+
+class Unpredictable(ProbeError):
+    """What was measured says that a prediction would mislead: a limit is exceeded."""
+
+    exit_code = 34
 
 
 INTERRUPTED_EXIT_CODE = 130

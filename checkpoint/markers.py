@@ -8,6 +8,7 @@ events of one region in the process (`only`), so that a restored copy runs with 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from checkpoint.stubs import (
     EVENT_BYTES,
     NEVER,
     RECORD_BYTES,
+    USAGE_KNOWN,
     Event,
     encode_events,
     encode_markers,
@@ -47,10 +49,12 @@ class Marker:
 
 @dataclass(frozen=True)
 class Stamp:
-    """When an event happened: CLOCK_MONOTONIC and the thread's CPU time, seconds."""
+    """When an event happened: CLOCK_MONOTONIC and the thread's CPU time, seconds; of that, what it spent in the kernel
+    (NaN where that was not stamped)."""
 
     wall: float
     cpu: float
+    kernel: float = math.nan
 
 
 @dataclass
@@ -242,5 +246,7 @@ class MarkerSet:
 
 def read_stamp(event: bytes) -> Stamp | None:
     """The stamp in an event record; None where the event was not reached."""
-    fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", event, 12)
-    return Stamp(wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9) if fired else None
+    fired, wall, wall_ns, cpu, cpu_ns, kernel = struct.unpack_from("<I5q", event, 12)
+    if not fired:
+        return None
+    return Stamp(wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9, kernel * 1e-6 if fired & USAGE_KNOWN else math.nan)

@@ -73,12 +73,18 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class RegionTime:
-    """Seconds of one repeat, from the stamps inside the process; restoring it is not part of them."""
+    """Seconds of one repeat, from the stamps inside the process; restoring it is not part of them.
+
+    `kernel` of `cpu` were spent in the kernel, by its own ticks; `faults`: page faults. None where these were not
+    stamped.
+    """
 
     wall: float
     cpu: float
     warm: float
     restore: float
+    kernel: float | None = None
+    faults: int | None = None
 
 
 class PageDropped(PhaseFailed):
@@ -248,7 +254,10 @@ def region_seconds(expected: float) -> float:
 def region_time(job: RestoreJob, line: dict[str, Any], scratch: Path | None = None) -> RegionTime:
     """What an agent's line says: the times, or the error raised. CRIU's log is in `scratch`."""
     if line.get("status") == "ok":
-        return RegionTime(float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"]))
+        return RegionTime(
+            float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"]),
+            line.get("kernel"), line.get("faults"),
+        )  # fmt: skip
     raise _failure(job, line, scratch)
 
 

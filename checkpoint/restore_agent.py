@@ -29,9 +29,11 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 Spec = Dict[str, Any]
-Event = Tuple[bool, float, float]
+Event = Tuple[bool, float, float, Optional[float], int]
+"""(fired, wall seconds, CPU seconds, those in the kernel or None where they were not stamped, page faults)."""
 
-_EVENT_BYTES = 64
+EVENT_BYTES = 64
+_USAGE_KNOWN = 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MNT_DETACH = 1, 0x20, 0x1000, 0x4000, 2
 _LOCKED_FLAGS = 0xE
 """nosuid, nodev, noexec: in a user namespace a mount keeps those it had."""
@@ -48,11 +50,16 @@ _LONGEST_ORDER = 4096
 _CONTINUE_AGAIN_SECONDS = 0.05
 
 
-def read_event(memory: int, address: int) -> Tuple[bool, float, float]:
-    """(fired, wall seconds, CPU seconds) of the event record at `address` (checkpoint/stubs.S)."""
-    raw = os.pread(memory, _EVENT_BYTES, address)
-    fired, wall, wall_ns, cpu, cpu_ns = struct.unpack_from("<I4q", raw, 12)
-    return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9
+def event_of(record: bytes) -> Event:
+    """What an event record says (checkpoint/stubs.S)."""
+    fired, wall, wall_ns, cpu, cpu_ns, kernel, faults = struct.unpack_from("<I6q", record, 12)
+    known = kernel * 1e-6 if fired & _USAGE_KNOWN else None
+    return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9, known, faults
+
+
+def read_event(memory: int, address: int) -> Event:
+    """The event at `address` of the process whose memory is open as `memory`."""
+    return event_of(os.pread(memory, EVENT_BYTES, address))
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
@@ -267,7 +274,12 @@ def region_times(warm: Event, start: Event, end: Event) -> Dict[str, Any]:
     """The answer from the three events of a region that has ended."""
     if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
         return {"status": "order", "detail": "markers fired out of order"}
-    return {"status": "ok", "wall": end[1] - start[1], "cpu": end[2] - start[2], "warm": start[1] - warm[1]}
+    times = {"status": "ok", "wall": end[1] - start[1], "cpu": end[2] - start[2], "warm": start[1] - warm[1]}
+    if start[3] is not None and end[3] is not None:
+        # The kernel scales its ticks to the CPU time anew at each question: it can take some back.
+        times["kernel"] = min(max(0.0, end[3] - start[3]), end[2] - start[2])
+        times["faults"] = max(0, end[4] - start[4])
+    return times
 
 
 def time_region(spec: Spec, pid: int, wait: Callable[[int, float], Optional[int]] = wait_for_stop) -> Dict[str, Any]:

@@ -87,10 +87,11 @@ marker_slow_end:
  * An event is 64 bytes:
  *	 0 int64   executions from this event to the following one
  *	 8 uint32  action: 1 stop before the stamp, 2 stamp, 4 stop after the stamp
- *	12 uint32  1 once fired
+ *	12 uint32  1 once fired, 2 once the last two are known
  *	16 timespec CLOCK_MONOTONIC
  *	32 timespec CLOCK_THREAD_CPUTIME_ID
- *	48 unused
+ *	48 int64   microseconds in the kernel so far, as getrusage(RUSAGE_THREAD) tells them
+ *	56 int64   page faults so far
  * The gap is added, not stored: executions by a signal handler since the counter reached zero still count.
  * Stopping is kill(getpid(), SIGSTOP): getpid by system call, since a restored process may have another number.
  */
@@ -119,7 +120,20 @@ fire:
 	lea	32(%rdx), %rsi
 	mov	$228, %eax
 	syscall
-2:	movl	$1, 12(%rdx)
+	sub	$144, %rsp		/* struct rusage */
+	mov	$1, %edi		/* RUSAGE_THREAD */
+	mov	%rsp, %rsi
+	mov	$98, %eax		/* getrusage */
+	syscall
+	imul	$1000000, 16(%rsp), %rcx
+	add	24(%rsp), %rcx		/* ru_stime */
+	mov	%rcx, 48(%rdx)
+	mov	64(%rsp), %rcx		/* ru_minflt */
+	add	72(%rsp), %rcx		/* ru_majflt */
+	mov	%rcx, 56(%rdx)
+	add	$144, %rsp
+	orl	$2, 12(%rdx)
+2:	orl	$1, 12(%rdx)
 	testl	$4, 8(%rdx)
 	jz	3f
 	call	stop

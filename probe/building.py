@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -17,15 +16,17 @@ from checkpoint.native import restorer
 from checkpoint.plain import run_plain
 from checkpoint.program import DEFAULT_ISA, Program, Streams, resolve_program
 from checkpoint.restore import RestoreJob
-from probe.capture import CapturedPhase, capture, plan_regions
-from probe.contents import copy_written_files, set_apart
+from probe.capture import CapturedPhase, plan_regions
+from probe.checkpoints import captured_outputs, restore_job, take_checkpoints
+from probe.contents import set_apart
+from probe.doubts import doubts_of_reference, doubts_of_selection
 from probe.flattening import FlatPhase, flatten_phases
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.measures import interval_times, vectors, work
 from probe.narrowing import check_target_error
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
-from probe.packing import Findings, checkpoint_files, pack, written_copies
+from probe.packing import Findings, checkpoint_files, pack
 from probe.preconditions import check_machine, check_target, check_unchanged
 from probe.profile import SECONDS, Profile, load_profile, save_profile
 from probe.progress import Display, Silent
@@ -44,21 +45,21 @@ from probe.self_check import Known, self_check
 from probe.simpoint import Point, select_points
 from probe.tracers import trace_program, unit_of
 from probe.validation import MOST_SHIFT, TimedProfile, load_timing, save_timing, validate
-from probe.work_folder import WorkFolder, full_disk_named, work_folder
+from probe.warmup import AUTO, DEFAULT_WARMUP, WarmupChoice, try_warmups
+from probe.work_folder import WARMUP_FILE, WorkFolder, full_disk_named, work_folder
 from reducer.archive import ArchiveSizes
 from reducer.compression import Compression, check_packing
 from reducer.reduction import Reduction
 
 T = TypeVar("T")
 
-DEFAULT_WARMUP = 1
 DEFAULT_REPEATS = 5
-_STREAMS = "capture"
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals.
+    """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals;
+    AUTO: as few as do (probe.warmup).
 
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
@@ -68,7 +69,7 @@ class BuildOptions:
 
     tracer: str = "auto"
     interval: float | None = None
-    warmup: int = DEFAULT_WARMUP
+    warmup: int | Literal["auto"] = DEFAULT_WARMUP
     isa: str = DEFAULT_ISA
     runs: int = DEFAULT_RUNS
     repeats: int = DEFAULT_REPEATS
@@ -113,7 +114,8 @@ def build(
     `work` every stage leaves its result there and `resume` goes on after the last finished one. Needs root.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
-    Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing.
+    Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
+    Unpredictable.
     """
     chosen = options or BuildOptions()
     target = Path(output).absolute()
@@ -176,14 +178,18 @@ class _Build:
     def run(self, target: Path) -> BuiltProbe:
         profile = self._trace()
         reference = self._reference(profile)
+        self.warnings += doubts_of_reference(reference)
         self._compare_trace(profile)
         timed = self._validate(profile, reference)
         selection = self._select(profile, timed, reference)
-        captured = self._capture(profile, timed, selection)
+        self.warnings += doubts_of_selection(selection, vectors(profile, timed), interval_times(timed, reference))
+        warmup = self._warmup(profile, timed, selection, reference)
+        captured = self._capture(profile, timed, selection, warmup.chosen)
         if self.options.external:
             # A wrong name must not end the build at its very end.
             set_apart(
-                checkpoint_files(self.folder.path, self.program, captured, self._outputs()), self.options.external
+                checkpoint_files(self.folder.path, self.program, captured, self._outputs()),
+                self.options.external,
             )
         reduced = self._reduce(captured, timed)
         flat = self._flatten(captured, reduced, timed)
@@ -194,6 +200,7 @@ class _Build:
             self._outputs(),
             self.options.selection.seed, [*self.warnings, *_kept_whole(reduced, self.options.reduce)],
             self.options.external, self.options.compress, self.criu if self.options.with_criu else None,
+            warmup.trials,
         )  # fmt: skip
         with self.display.stage("pack") as report:
             manifest, sizes = pack(target, self.folder.path, found)
@@ -320,48 +327,54 @@ class _Build:
         self.folder.finish("select")
         return selection
 
-    def _capture(self, profile: Profile, timed: TimedProfile, selection: Selection) -> list[CapturedPhase]:
+    def _warmup(
+        self, profile: Profile, timed: TimedProfile, selection: Selection, reference: Reference
+    ) -> WarmupChoice:
+        if self.options.warmup != AUTO:
+            return WarmupChoice(self.options.warmup, ())
+        if self.folder.file(WARMUP_FILE).exists():
+            choice = self.folder.read(WARMUP_FILE, WarmupChoice.from_json)
+        else:
+            with self.display.stage("warm-up") as report:
+                choice = try_warmups(
+                    self.program,
+                    profile,
+                    timed,
+                    selection,
+                    reference.clock,
+                    criu=self.criu,
+                    folder=self.folder.file("warmup"),
+                    repeats=self.options.repeats,
+                    cpu=self.cpu,
+                    progress=report,
+                )
+            self.folder.write_json(WARMUP_FILE, choice.to_json())
+        if choice.doubt:
+            self.warnings.append(f"--warmup auto: {choice.doubt}")
+        return choice
+
+    def _capture(self, profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[CapturedPhase]:
         if self.folder.is_finished("capture"):
             return self.folder.read("captured.json", _each(CapturedPhase.from_json))
-        plans = plan_regions(profile, timed, selection, self.options.warmup)
-        streams = output_streams(self.folder.path, _STREAMS)
-        outputs = self._outputs()
-        begun = time.time()
         with self.display.stage("capture") as report:
-            captured = capture(
+            captured = take_checkpoints(
                 profile,
-                plans,
+                timed,
+                plan_regions(profile, timed, selection, warmup),
                 criu=self.criu,
                 folder=self.folder.path,
-                streams=streams,
-                expected_seconds=timed.wall_seconds,
                 cpu=self.cpu,
-                progress=lambda done: report(done / len(plans)),
-                on_dump=lambda plan, images: copy_written_files(
-                    images, self.folder.file(f"written-{plan.phase}"), outputs, since=begun
-                ),
+                progress=report,
             )
         self.folder.write_json("captured.json", [c.to_json() for c in captured])
         self.folder.finish("capture")
         return captured
 
     def _outputs(self) -> tuple[str, str]:
-        return (str(self.folder.file(f"{_STREAMS}.stdout")), str(self.folder.file(f"{_STREAMS}.stderr")))
+        return captured_outputs(self.folder.path)
 
     def _job(self, phase: CapturedPhase, images: str, timed: TimedProfile) -> RestoreJob:
-        seconds = timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum()
-        return RestoreJob(
-            phase=phase.phase,
-            images=self.folder.file(images),
-            outputs=self._outputs(),
-            folders=(self.program.cwd,),
-            binds=(),
-            written=[(str(copy), path) for path, copy in written_copies(self.folder.path, phase).items()],
-            warm_event=phase.warm_event,
-            start_event=phase.start_event,
-            end_event=phase.end_event,
-            expected_seconds=float(seconds),
-        )
+        return restore_job(self.program, timed, self.folder.path, phase, images)
 
     def _reduce(self, captured: list[CapturedPhase], timed: TimedProfile) -> list[ReducedPhase]:
         if self.folder.is_finished("reduce"):

@@ -85,19 +85,19 @@ class CapturedPhase:
 
 def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
     """The three places of every phase, in the order of the run. `warmup` in intervals, less near the start."""
+    phases = sorted(selection.phases, key=lambda p: p.representative)
+    return [plan_region(profile, timed, phase.id, phase.representative, warmup) for phase in phases]
+
+
+def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int, warmup: int) -> RegionPlan:
+    """The three places of `interval` as the region of a checkpoint with the number `phase`."""
 
     def place(boundary: int) -> Place:
         column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
         return Place(marker_of(profile, column), count)
 
-    plans = []
-    for phase in sorted(selection.phases, key=lambda p: p.representative):
-        interval = phase.representative
-        length = min(warmup, interval - 1)
-        plans.append(
-            RegionPlan(phase.id, interval, length, place(interval - length), place(interval), place(interval + 1))
-        )
-    return plans
+    length = min(warmup, interval - 1)
+    return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))
 
 
 def capture(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 from rich.console import Console
@@ -24,7 +24,7 @@ from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
-from probe.parameters import DIMENSIONS, MAX_PHASES, SEED, Interval, Length, Share, Size
+from probe.parameters import DIMENSIONS, MAX_PHASES, SEED, Interval, Length, Share, Size, Warmup
 from probe.profile import SECONDS
 from probe.progress import display_for
 from probe.scrubbing import scrubbed
@@ -93,7 +93,13 @@ def doctor(fix: bool, as_json: bool) -> None:
     "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The probe to write."
 )
 @_INTERVAL
-@click.option("--warmup", type=click.IntRange(0, 100), default=1, show_default=True, help="Intervals before a region.")
+@click.option(
+    "--warmup",
+    type=Warmup(),
+    default=1,
+    show_default=True,
+    help="Intervals before a region; auto: as few as do, tried on the phases with most time.",
+)
 @click.option(
     "--selection",
     type=click.Choice(SELECTIONS),
@@ -141,7 +147,7 @@ def doctor(fix: bool, as_json: bool) -> None:
 def build(
     output: Path,
     interval: Length | None,
-    warmup: int,
+    warmup: int | Literal["auto"],
     selection: str,
     max_phases: int,
     dimensions: int,

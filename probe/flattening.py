@@ -33,6 +33,11 @@ class FlatPhase:
     seen: tuple[tuple[int, int], ...] = ()
     all_calls: bool = False
 
+    @property
+    def calls_made(self) -> int:
+        """How many system calls it makes, at least; -1 if they could not be watched."""
+        return -1 if self.refused else sum(times for _, times in self.calls)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged
+from probe.kernel_time import KernelShare, kernel_share
 from probe.node.files import ExternalFile, PrivateFile
 from probe.reference import Reference
 
@@ -37,6 +38,11 @@ class PhaseRecord:
     raw_bytes                   size of the checkpoint as CRIU wrote it
     t_ref_direct, cpu_ref_direct   as t_ref and cpu_ref, restored by the direct restorer
     warm_ref_direct             the warm-up then
+    kernel_ref, kernel_ref_direct  CPU seconds in the kernel, of the same repeats (probe/kernel_time.py)
+    faults_ref, faults_ref_direct  page faults in the region, median
+    kernel_run, kernel_run_error   share of the phase's CPU time in the kernel in the timing run, all its intervals
+                                taken together, and its standard error; None if it was not stamped
+    calls                       system calls of warm-up and region; -1 if not watched
     only_criu                   why the direct restorer cannot restore it ("" if it can)
     stratum                     phases with the same number are parts of one stratum; -1 for one that is all of it
     """
@@ -69,6 +75,13 @@ class PhaseRecord:
     warm_ref_direct: float = 0.0
     only_criu: str = ""
     stratum: int = -1
+    kernel_ref: tuple[float, ...] = ()
+    kernel_ref_direct: tuple[float, ...] = ()
+    faults_ref: int | None = None
+    faults_ref_direct: int | None = None
+    kernel_run: float | None = None
+    kernel_run_error: float | None = None
+    calls: int = -1
 
     @property
     def can_run(self) -> bool:
@@ -80,6 +93,11 @@ class PhaseRecord:
         if restorer == DIRECT and self.t_ref_direct:
             return self.t_ref_direct, self.cpu_ref_direct
         return (self.t_ref, self.cpu_ref) if self.t_ref else (self.t_ref_direct, self.cpu_ref_direct)
+
+    def kernel(self, restorer: str) -> KernelShare | None:
+        """Share of the region's CPU time in the kernel on the reference node, restored as by `restored`."""
+        direct = self.restored(restorer)[1] is self.cpu_ref_direct
+        return kernel_share(self.kernel_ref_direct if direct else self.kernel_ref, self.restored(restorer)[1])
 
     @property
     def expected_seconds(self) -> float:
@@ -96,8 +114,22 @@ class PhaseRecord:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> PhaseRecord:
-        times = ("t_ref", "cpu_ref", "t_ref_direct", "cpu_ref_direct")
+        times = ("t_ref", "cpu_ref", "t_ref_direct", "cpu_ref_direct", "kernel_ref", "kernel_ref_direct")
         return PhaseRecord(**{**value, **{name: tuple(value.get(name, ())) for name in times}})
+
+
+@dataclass(frozen=True)
+class WarmupTrial:
+    """What `warmup` intervals before the region do to the regions of the phases tried (probe/warmup.py).
+
+    relative, error   their time over that behind the longest warm-up tried, and its standard error
+    against_run       their time over that in the timing run
+    """
+
+    warmup: int
+    relative: float
+    error: float
+    against_run: float
 
 
 @dataclass(frozen=True)
@@ -105,6 +137,7 @@ class Manifest:
     """Everything about a probe but its memory and files.
 
     trimmed_from: phases it had before `probe trim`, 0 if it was never trimmed.
+    warmup_trials: how the warm-up was chosen, shortest first; empty where it was given.
     """
 
     argv: tuple[str, ...]
@@ -139,6 +172,7 @@ class Manifest:
     warnings: tuple[str, ...] = field(default=())
     external_files: tuple[ExternalFile, ...] = field(default=())
     trimmed_from: int = 0
+    warmup_trials: tuple[WarmupTrial, ...] = field(default=())
 
     @property
     def coverage(self) -> float:
@@ -186,6 +220,7 @@ class Manifest:
             fields["phases"] = tuple(PhaseRecord.from_json(p) for p in fields["phases"])
             fields["private_files"] = tuple(PrivateFile(**p) for p in fields["private_files"])
             fields["external_files"] = tuple(ExternalFile(**p) for p in fields.get("external_files", ()))
+            fields["warmup_trials"] = tuple(WarmupTrial(**t) for t in fields.get("warmup_trials", ()))
             return Manifest(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProbeFileDamaged(f"the probe's manifest is incomplete: {error!r}; build the probe again") from error

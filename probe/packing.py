@@ -17,13 +17,16 @@ from checkpoint.native import restorer
 from checkpoint.program import Program
 from probe.capture import CapturedPhase
 from probe.carried_criu import pack_criu
+from probe.checkpoints import written_copies
 from probe.contents import external_files, needed_files, private_files, set_apart
+from probe.doubts import doubts_of_phases
 from probe.features import needed_features
 from probe.flattening import FlatPhase
 from probe.interval_table import MEMBER as INTERVALS_NAME
 from probe.interval_table import encode as encode_intervals
 from probe.interval_table import interval_table
-from probe.manifest import Manifest, PhaseRecord
+from probe.kernel_time import KernelShare, kernel_share
+from probe.manifest import Manifest, PhaseRecord, WarmupTrial
 from probe.measures import WORK_UNIT, work
 from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
@@ -34,7 +37,7 @@ from probe.phase_code import encode as encode_code
 from probe.profile import Profile
 from probe.reducing import ReducedPhase, touched_file
 from probe.reference import Reference
-from probe.selection import Selection
+from probe.selected import Phase, Selection
 from probe.validation import TimedProfile
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.compression import Compression
@@ -64,6 +67,7 @@ class Findings:
     compression: Compression = "gzip"
     criu: Criu | None = None
     """To be carried along."""
+    warmup_trials: Sequence[WarmupTrial] = ()
 
 
 def checkpoint_files(
@@ -85,7 +89,8 @@ def touched_name(phase: int) -> str:
 
 def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
     """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
-    NoPrediction, where too little of the run was restored."""
+    NoPrediction, where too little of the run was restored; Unpredictable, ProgramTooShort where a limit of
+    probe.doubts is exceeded."""
     opened = [path for phase in found.flat for path in phase.opened]
     files, left_out = set_apart(
         checkpoint_files(folder, found.program, found.captured, found.outputs, opened), found.external
@@ -97,6 +102,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         private += listed
     records = _records(found)
     _require_coverage(records, found.measured)
+    doubts = doubts_of_phases(records, found.reference, [*found.measured, *found.direct])
     profile, timed, program = found.profile, found.timed, found.program
     by_cpu = found.reference.clock == "cpu"
     manifest = Manifest(
@@ -136,8 +142,9 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         outputs=found.outputs,
         private_files=tuple(private),
         raw_bytes=sum(r.raw_bytes for r in found.reduced),
-        warnings=tuple(found.warnings),
+        warnings=(*found.warnings, *doubts),
         external_files=tuple(external_files(left_out)),
+        warmup_trials=tuple(found.warmup_trials),
     )
     data = {
         touched_name(r.phase): touched_file(folder, r.phase).read_bytes()
@@ -159,11 +166,6 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
     return manifest, sizes
 
 
-def written_copies(folder: Path, phase: CapturedPhase) -> dict[str, Path]:
-    """Copies of the files that `phase` had open for writing, by their paths."""
-    return {path: folder / copy for path, copy in phase.written.items()}
-
-
 def _distinct(files: list[ContainedFile]) -> list[ContainedFile]:
     return list({f.original_path: f for f in files}.values())
 
@@ -179,6 +181,7 @@ def _records(found: Findings) -> list[PhaseRecord]:
         direct = directly.get(phase.phase, MeasuredPhase(phase.phase, ()))
         chosen = by_id[phase.phase]
         at = chosen.representative
+        in_run = _kernel_in_run(timed, chosen)
         records.append(
             PhaseRecord(
                 id=chosen.id,
@@ -198,6 +201,13 @@ def _records(found: Findings) -> list[PhaseRecord]:
                 cpu_ref_direct=tuple(t.cpu for t in direct.times),
                 warm_ref_direct=_warm(direct),
                 only_criu=flat.refused or direct.failure,
+                kernel_ref=_kernel(result),
+                kernel_ref_direct=_kernel(direct),
+                faults_ref=_faults(result),
+                faults_ref_direct=_faults(direct),
+                kernel_run=in_run.share if in_run else None,
+                kernel_run_error=in_run.error if in_run else None,
+                calls=flat.calls_made,
                 warmup=phase.warmup,
                 warm_event=phase.warm_event,
                 start_event=phase.start_event,
@@ -212,6 +222,25 @@ def _records(found: Findings) -> list[PhaseRecord]:
             )
         )
     return records
+
+
+def _kernel(measured: MeasuredPhase) -> tuple[float, ...]:
+    found = tuple(t.kernel for t in measured.times if t.kernel is not None)
+    return found if len(found) == len(measured.times) else ()
+
+
+def _faults(measured: MeasuredPhase) -> int | None:
+    found = [t.faults for t in measured.times if t.faults is not None]
+    return int(np.median(found)) if found else None
+
+
+def _kernel_in_run(timed: TimedProfile, phase: Phase) -> KernelShare | None:
+    """Of all the phase's intervals together: one of them has few ticks."""
+    if not len(timed.kernel):
+        return None
+    members = phase.members[np.isfinite(timed.kernel[phase.members])]
+    # What the kernel took back from one interval it had given to another.
+    return kernel_share([max(0.0, float(timed.kernel[members].sum()))], [float(timed.cpu[members].sum())])
 
 
 def _warm(measured: MeasuredPhase) -> float:

@@ -6,14 +6,16 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from probe.profile import INSTRUCTIONS, SECONDS
 from probe.tracers import unit_of
+from probe.warmup import AUTO
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
+_MOST_WARMUP = 100
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -111,6 +113,23 @@ class Share(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         if not 0.0 < share < 1.0:
             self.fail(f"{value!r} is not a share such as 2%", param, ctx)
         return share
+
+
+class Warmup(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Intervals of warm-up, 0 to 100, or auto."""
+
+    name = "warmup"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | Literal["auto"]:
+        if value == AUTO:
+            return AUTO
+        try:
+            intervals = int(value)
+        except ValueError:
+            intervals = -1
+        if not 0 <= intervals <= _MOST_WARMUP:
+            self.fail(f"{value!r} is neither a number of intervals from 0 to {_MOST_WARMUP} nor auto", param, ctx)
+        return intervals
 
 
 class Throughput(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -18,7 +18,8 @@ class Reference:
     `wall`, `cpu`: of each run, under the environment that every other run shares; ET_ref comes from them.
     `early_wall`, `early_cpu`: the same of runs made right before the timing run, whose cost they show.
     `plain_environment`: one run under the caller's own environment, wall and CPU. `clock` says which of the two is
-    the program's time.
+    the program's time. Of the wall time of the early runs the program slept `blocked_share`, and waited for a processor
+    `waited_share`.
     """
 
     wall: tuple[float, ...]
@@ -28,6 +29,7 @@ class Reference:
     clock: Clock
     early_wall: tuple[float, ...]
     early_cpu: tuple[float, ...]
+    waited_share: float = 0.0
 
     @property
     def runs(self) -> tuple[float, ...]:
@@ -62,4 +64,5 @@ class Reference:
             clock=value["clock"],
             early_wall=tuple(value["early_wall"]),
             early_cpu=tuple(value["early_cpu"]),
+            waited_share=float(value.get("waited_share", 0.0)),
         )

@@ -8,12 +8,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NoPrediction, PhaseFailed, ProbeError
-from probe.manifest import CRIU, Manifest
+from probe.doubts import doubts_of_run
+from probe.kernel_time import kernel_share
+from probe.manifest import CRIU, Manifest, PhaseRecord
 from probe.narrowing import Narrowed, check_target_error, narrow
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
@@ -70,6 +72,7 @@ class RunResult:
                     "status": "ok" if measured.times else "failed",
                     "failure": measured.failure,
                     "restorer": measured.restorer,
+                    "kernel": _in_kernel(record, measured),
                     "repeats": [vars(t) for t in measured.times],
                 }
             )
@@ -86,6 +89,18 @@ class RunResult:
             "phases": phases,
             "warnings": list(self.warnings),
         }
+
+
+def _in_kernel(record: PhaseRecord, measured: MeasuredPhase) -> dict[str, float | None]:
+    """Shares of the region's CPU time in the kernel, on the reference node and here, with their standard errors."""
+    ref = record.kernel(measured.restorer)
+    cand = kernel_share([t.kernel for t in measured.times], [t.cpu for t in measured.times])
+    return {
+        "ref": ref.share if ref else None,
+        "ref_error": ref.error if ref else None,
+        "cand": cand.share if cand else None,
+        "cand_error": cand.error if cand else None,
+    }
 
 
 def _median(values: tuple[float, ...] | list[float]) -> float | None:
@@ -115,7 +130,8 @@ def run(
 
     Everything in the file is checked before anything is restored. Raises ProbeFileDamaged, NodeUnfit, NodeBusy,
     PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be predicted,
-    NoPrediction where `min_coverage` is more than the probe has.
+    NoPrediction where `min_coverage` is more than the probe has,
+    Unpredictable where other work had most of the processor.
     """
     probe_path = Path(path)
     if repeats < 1:
@@ -190,7 +206,7 @@ def rounded_down(coverage: float) -> float:
 
 
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:
-    """The prediction from this node's repeats and the reference node's."""
+    """The prediction from this node's repeats and the reference node's. Raises NoPrediction, Unpredictable."""
     by_id = {m.phase: m for m in measured}
     timings = []
     for phase in manifest.phases:
@@ -215,4 +231,6 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
             )
         )
     reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)
-    return predict(reference, timings, min_coverage=min_coverage)
+    prediction = predict(reference, timings, min_coverage=min_coverage)
+    doubts = doubts_of_run(manifest, measured, prediction.seconds)
+    return replace(prediction, warnings=(*prediction.warnings, *doubts))

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from probe.manifest import CRIU, Manifest
+from probe.kernel_time import KernelShare
+from probe.manifest import CRIU, DIRECT, Manifest
 from probe.profile import SECONDS, Profile
 from probe.running import RunResult
 from probe.trimming import Tradeoff, TrimmedProbe
@@ -68,6 +69,15 @@ def show(path: Path | str) -> dict[str, Any]:
                 "t_ref_direct": _median_by(clock, p.t_ref_direct, p.cpu_ref_direct),
                 "only_criu": p.only_criu,
                 "restore_error": p.restore_error(clock),
+                "kernel": {
+                    "run": p.kernel_run,
+                    "run_error": p.kernel_run_error,
+                    **_kernel("ref", p.kernel(CRIU) if p.t_ref else None),
+                    **_kernel("ref_direct", p.kernel(DIRECT) if p.t_ref_direct else None),
+                    "faults": p.faults_ref,
+                    "faults_direct": p.faults_ref_direct,
+                    "calls": p.calls if p.calls >= 0 else None,
+                },
                 "warmup_intervals": p.warmup,
                 "pages": {"raw": p.raw_pages, "kept": p.kept_pages, "touched": p.touched_pages},
                 "status": "ok" if p.can_run else "failed",
@@ -75,6 +85,13 @@ def show(path: Path | str) -> dict[str, Any]:
             }
             for p in manifest.phases
         ],
+        "warmup": {
+            "intervals": max((p.warmup for p in manifest.phases), default=0),
+            "trials": [
+                {"intervals": t.warmup, "relative": t.relative, "error": t.error, "against_run": t.against_run}
+                for t in manifest.warmup_trials
+            ],
+        },
         "errors": {
             "selection": manifest.selection_error,
             "selection_held_out": manifest.held_out_error,
@@ -103,6 +120,10 @@ def trace_json(profile: Profile, path: Path) -> dict[str, Any]:
     }
 
 
+def _kernel(name: str, known: KernelShare | None) -> dict[str, float | None]:
+    return {name: known.share if known else None, f"{name}_error": known.error if known else None}
+
+
 def _median_by(clock: str, wall: Sequence[float], cpu: Sequence[float]) -> float | None:
     return statistics.median(cpu if clock == "cpu" else wall) if wall else None
 
@@ -121,6 +142,31 @@ def _interval(description: dict[str, Any]) -> str:
     if description["unit"] == SECONDS:
         return _seconds(description["interval_seconds"])
     return f"{description['interval'] / 1e6:g} M instructions"
+
+
+_MUCH_KERNEL = 0.05
+"""Share of a phase's CPU time in the kernel from which on the phase is named."""
+
+
+def _in_kernel(phases: list[dict[str, Any]]) -> str:
+    """Share of the CPU time in the kernel, and the phases where it is much."""
+    known = [(p["id"], p["time_share"], p["kernel"]["run"], p["kernel"]["run_error"]) for p in phases]
+    known = [one for one in known if one[2] is not None]
+    covered = sum(share for _, share, _, _ in known)
+    if not covered:
+        return "not known"
+    whole = sum(share * inside for _, share, inside, _ in known) / covered
+    named = ", ".join(f"{phase}: {i:.0%} ± {e:.0%}" for phase, _, i, e in known if i >= _MUCH_KERNEL)
+    return f"{_percent(whole)} of the CPU time{' (phases ' + named + ')' if named else ''}"
+
+
+def _warmup(described: dict[str, Any]) -> str:
+    """The warm-up, and what others would have done to the region times."""
+    tried = ", ".join(
+        f"{t['intervals']}: {t['relative'] - 1:+.1%} ± {t['error']:.1%}" for t in described["trials"][:-1]
+    )
+    compared = f" (regions against {described['trials'][-1]['intervals']}: {tried})" if tried else ""
+    return f"{described['intervals']} intervals{compared}"
 
 
 def _milliseconds(value: float | None) -> str:
@@ -148,6 +194,8 @@ def print_probe(description: dict[str, Any], console: Console) -> None:
         f"errors          selection {_percent(d['errors']['selection'], 2)} "
         f"(held out {_percent(d['errors']['selection_held_out'], 2)}), "
         f"restore {_percent(d['errors']['restore'], 2)} in the median",
+        f"kernel          {_in_kernel(d['phases'])}",
+        f"warm-up         {_warmup(d['warmup'])}",
         f"any user        {sum(1 for p in d['phases'] if not p['only_criu'])} of {len(d['phases'])} phases can be "
         "restored without root and CRIU",
         f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",

@@ -61,6 +61,7 @@ class TimedProfile:
     unmarked       boundaries with no block active on both sides (a starved or blocked process, one flat loop)
     missing, out_of_order  boundaries that failed in the timing run: the program did not repeat itself there
     agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
+    kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
     shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
     """
 
@@ -77,6 +78,7 @@ class TimedProfile:
     agreeing: int
     compared: int
     shifted: int = 0
+    kernel: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @property
     def intervals(self) -> int:
@@ -97,6 +99,7 @@ class StampedRun:
     ended_cpu: float
     totals: dict[int, int]
     started_cpu: float = 0.0
+    kernel: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 def marker_of(profile: Profile, column: int) -> Marker:
@@ -132,6 +135,7 @@ def stamped_run(
     return StampedRun(
         wall=np.array([np.nan if s is None else s.wall for s in found]),
         cpu=np.array([np.nan if s is None else s.cpu for s in found]),
+        kernel=np.array([np.nan if s is None else s.kernel for s in found]),
         started=started,
         ended=ended,
         ended_cpu=cpu_seconds,
@@ -262,6 +266,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     cpu = np.concatenate(
         [[run.started_cpu], run.cpu[keep], [max(run.ended_cpu, run.cpu[keep][-1] if len(keep) else 0.0)]]
     )
+    kernel = np.diff(np.concatenate([[np.nan], run.kernel[keep], [np.nan]])) if len(run.kernel) else np.zeros(0)
     first = np.concatenate([[0], rising + 1, [profile.intervals]]).astype(np.int64)
     shifts = _shifts(profile, run)
     shifted = sum(shift > 0 and profile.unit == INSTRUCTIONS and c not in stray for c, shift in shifts.items())
@@ -287,6 +292,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         agreeing=agreeing,
         compared=len(shifts),
         shifted=shifted,
+        kernel=kernel,
     )
 
 
@@ -343,7 +349,7 @@ def save_timing(timed: TimedProfile, path: Path) -> None:
         counts_indices=timed.counts.indices,
         counts_indptr=timed.counts.indptr,
         counts_shape=np.array(timed.counts.shape),
-        **{n: getattr(timed, n) for n in ("seconds", "cpu", "columns", "executions", "first_row", *scalars)},
+        **{n: getattr(timed, n) for n in ("seconds", "cpu", "kernel", "columns", "executions", "first_row", *scalars)},
     )
 
 
@@ -359,6 +365,7 @@ def load_timing(path: Path) -> TimedProfile:
                 counts=counts,
                 seconds=z["seconds"],
                 cpu=z["cpu"],
+                kernel=z["kernel"],
                 columns=z["columns"],
                 executions=z["executions"],
                 first_row=z["first_row"],

@@ -26,9 +26,12 @@ _FIRST_STAGES = {"selection": "select", "warmup": "capture", "reduce": "reduce"}
 _CONCERN_NO_STAGE = ("runs", "repeats", "target_error")
 """Options of the self-check, which is made anew each time."""
 
+WARMUP_FILE = "warmup.json"
+"""What trying warm-ups left, where that was asked for: the first half of *capture*."""
+
 _LEFT_BY = {
     "select": ("selection.json",),
-    "capture": ("captured.json", "phase-*", "written-*"),
+    "capture": ("captured.json", "phase-*", "written-*", WARMUP_FILE, "warmup"),
     "reduce": ("reduced.json", "phase-*-reduced", "touched-*.bin"),
     "flatten": ("flat.json", "phase-*/direct.img"),
 }

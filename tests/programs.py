@@ -74,6 +74,9 @@ def _phased(purpose: str, quick: str) -> Program:
 PROGRAMS: Mapping[str, Program] = {
     # Known phases.
     "matmul": _phased("one phase carries more than 95 % of the time", "200"),
+    "everchanging": Program("64 functions one after the other, none of them twice", quick=("1",)),
+    "sleeper": Program("computes and sleeps by turns", quick=("3", "1")),
+    "inkernel": Program("turns of computing, of system calls and of page faults", quick=("1",)),
     "nbody": _phased("all-pairs forces, the energy now and then", "10"),
     "sweep": _phased("a wavefront through a grid in eight directions", "2"),
     "chase": _phased("one dependent load after another through 64 MB", "1"),

@@ -16,7 +16,8 @@ from probe.candidates.remote_text import printable
 MOST_TEXT = 600
 _LEAST_SECONDS, _MOST_SECONDS = 1e-9, 1e7
 _MOST_NUMBER = 1e18
-_TIMES = 4
+_TIMES = (4, 6)
+"""How many numbers a time is, without and with what its region did in the kernel."""
 
 
 def text(message: dict[str, Any], key: str) -> str:
@@ -50,14 +51,20 @@ def quiet(message: dict[str, Any]) -> dict[str, Any]:
 
 def region_time(value: Any) -> RegionTime:
     """The seconds of one repeat."""
-    if not isinstance(value, list) or len(value) != _TIMES:
+    if not isinstance(value, list) or len(value) not in _TIMES:
         raise NodeMisbehaved("it reports a time that is none")
     for number in value:
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < _MOST_SECONDS:
             raise NodeMisbehaved(f"it reports a time of {printable(str(number), 40)} s")
     if min(value[:2]) < _LEAST_SECONDS:
         raise NodeMisbehaved("it reports a region that took no time")
-    return RegionTime(*map(float, value))
+    wall, cpu, warm, restore = map(float, value[:4])
+    if len(value) == min(_TIMES):
+        return RegionTime(wall, cpu, warm, restore)
+    kernel, faults = value[4:]
+    if kernel > cpu or not isinstance(faults, int):
+        raise NodeMisbehaved("it reports more time in the kernel than there was, or no number of page faults")
+    return RegionTime(wall, cpu, warm, restore, float(kernel), faults)
 
 
 def failure(message: dict[str, Any]) -> ProbeError:

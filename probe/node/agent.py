@@ -271,7 +271,8 @@ def _phase_members(archive: ProbeArchive, manifest: Manifest, only: frozenset[in
 
 
 def _times(time: RegionTime) -> list[float]:
-    return [time.wall, time.cpu, time.warm, time.restore]
+    known = [] if time.kernel is None or time.faults is None else [time.kernel, time.faults]
+    return [time.wall, time.cpu, time.warm, time.restore, *known]
 
 
 def _result(phase: MeasuredPhase) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from checkpoint.criu import find_criu
 from checkpoint.images import read_checkpoint
 from checkpoint.restore import RestoreJob, time_phase
 from probe.capture import CapturedPhase
+from probe.checkpoints import written_copies
 from probe.node.measuring import away_from, measuring_cpu
-from probe.packing import written_copies
 from probe.reducing import ReducedPhase
 from reducer.archive import PhaseCheckpoint, write_probe
 from reducer.page_store import PageStore

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a probe or a prediction doubtful, and from where on there is none: every limit is in LIMITS.
+
+Runs that differ are judged where they are compared (probe/validation.py, probe/outputs.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from checkpoint.errors import ProbeError, ProgramTooShort, Unpredictable
+from probe.manifest import DIRECT, Manifest, PhaseRecord
+from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
+from probe.node.quietness import DISTURBED
+from probe.reference import Reference
+from probe.selected import Selection
+from probe.strata import RANDOM
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Values above `warn` are worth a warning; above `refuse` there is no prediction."""
+
+    warn: float
+    refuse: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All limits (docs/limits.md, "When there is no prediction"). Shares are of the run's time.
+
+    asleep: the run's wall time in which the program slept: waited for disks, networks, timers.
+    waited: full reference runs' wall time in which something else had the processor.
+    unlike: intervals that have less than half of their counted instructions in common with their representative.
+    single: phases of one interval, which the rest of the run does not repeat.
+    held_out: error of the estimate for intervals that selection did not see: same code, other times.
+    restore: median error of restored regions against the same regions in the timing run.
+    cost: seconds of one `probe run` over those of the program.
+    stretch: wall over CPU time of a phase's repeats, over what is usual for it; judged for half the time.
+    judged: intervals from which on `unlike`, `single` and `held_out` refuse: of fewer they say little.
+    """
+
+    asleep: Limit = Limit(0.05, 0.5)
+    waited: Limit = Limit(0.2, 0.95)
+    unlike: Limit = Limit(0.1, 0.5)
+    single: Limit = Limit(0.3, 0.9)
+    held_out: Limit = Limit(0.1, 0.5)
+    restore: Limit = Limit(0.1, 0.5)
+    cost: Limit = Limit(1.0, 50.0)
+    stretch: Limit = Limit(1.0 + DISTURBED, 20.0)
+    judged: int = 30
+
+
+LIMITS = Limits()
+
+HALF = 0.5
+"""Share of its instructions that an interval has in common with another, of which it is then not a repetition."""
+
+
+def doubts_of_reference(reference: Reference) -> list[str]:
+    """Warnings from the full runs. Raises Unpredictable."""
+    return [
+        *_judged(
+            reference.blocked_share, LIMITS.asleep,
+            f"the program sleeps for {reference.blocked_share:.0%} of its run: it waits for disks, networks or timers, "
+            "and how long that takes elsewhere its phases do not tell",
+        ),
+        *_judged(
+            reference.waited_share, LIMITS.waited,
+            f"something else had the processor for {reference.waited_share:.0%} of the reference runs: build on an "
+            "idle node",
+        ),
+    ]  # fmt: skip
+
+
+def doubts_of_selection(selection: Selection, vectors: sp.csr_array, times: FloatArray) -> list[str]:
+    """Warnings from phases that stand for what is not like them. Raises Unpredictable.
+
+    vectors: of the intervals, M x B; times: their seconds, (M,).
+    """
+    many = len(times) >= LIMITS.judged
+    found = []
+    if selection.options.method != RANDOM:
+        apart = unlike_share(selection, vectors, times)
+        found += _judged(
+            apart, LIMITS.unlike,
+            f"intervals with {apart:.0%} of the time execute mostly other code than those that stand for them: the run "
+            "repeats itself too little; allow more --max-phases",
+            refuse=many,
+        )  # fmt: skip
+    alone = sum(phase.time_share for phase in selection.phases if len(phase.members) == 1)
+    found += _judged(
+        alone, LIMITS.single,
+        f"phases with {alone:.0%} of the time occur once: a shorter --interval or a longer run shows whether they "
+        "repeat",
+        refuse=many,
+    )  # fmt: skip
+    if selection.held_out_error is not None:
+        found += _judged(
+            selection.held_out_error, LIMITS.held_out,
+            f"the phases miss the time of intervals held out by {selection.held_out_error:.0%}: equal code takes "
+            "different times, by its data; allow more --max-phases, or a shorter --interval",
+            refuse=many,
+        )  # fmt: skip
+    return found
+
+
+def unlike_share(selection: Selection, vectors: sp.csr_array, times: FloatArray) -> float:
+    """Share of the time in intervals less than half of whose instructions are their representative's.
+
+    Intervals in which nothing was counted cannot be told, and are not among them.
+    """
+    totals = np.asarray(vectors.sum(axis=1), dtype=np.float64).ravel()
+    unlike = 0.0
+    for phase in selection.phases:
+        own = vectors[[phase.representative]].toarray().ravel() / max(totals[phase.representative], 1.0)
+        if not own.any():
+            continue
+        members = phase.members[totals[phase.members] > 0]
+        rows = vectors[members]
+        row = np.repeat(np.arange(len(members)), np.diff(rows.indptr))
+        common = np.minimum(rows.data / totals[members][row], own[rows.indices])
+        shared = np.bincount(row, weights=common, minlength=len(members))
+        unlike += float(times[members[shared < HALF]].sum())
+    return unlike / float(times.sum())
+
+
+def doubts_of_phases(
+    phases: Sequence[PhaseRecord], reference: Reference, measured: Sequence[MeasuredPhase]
+) -> list[str]:
+    """Warnings from restored phases: their times, and what one `probe run` of them costs. Raises Unpredictable,
+    ProgramTooShort."""
+    found = []
+    asleep = [p.id for p in phases if p.t_run > 0 and 1.0 - p.cpu_run / p.t_run > LIMITS.asleep.refuse]
+    # By the CPU clock the program never sleeps: then something else had the processor, as it may have had here.
+    if asleep and reference.clock == "wall" and reference.waited_share <= LIMITS.waited.warn:
+        found.append(
+            f"the regions of phases {asleep} mostly wait for disks, networks or timers: their times are those of this "
+            "node's, and elsewhere of what is there"
+        )
+    errors = [abs(e) for p in phases if (e := p.restore_error(reference.clock)) is not None]
+    if errors:
+        error = statistics.median(errors)
+        found += _judged(
+            error, LIMITS.restore,
+            f"restored regions take {error:.0%} more or less than in the run, in the median: try --warmup auto, or a "
+            "longer --interval",
+        )  # fmt: skip
+    cost = probing_seconds(measured)
+    return found + _judged(
+        cost / statistics.median(reference.wall), LIMITS.cost,
+        f"running the probe takes {cost:.2g} s, the program itself {statistics.median(reference.wall):.2g} s: run the "
+        "program, or give it more work",
+        error=ProgramTooShort,
+    )  # fmt: skip
+
+
+def probing_seconds(measured: Sequence[MeasuredPhase]) -> float:
+    """What DEFAULT_REPEATS of each phase take, restored directly where that was measured."""
+    seconds: dict[int, float] = {}
+    for one in sorted(measured, key=lambda m: m.restorer == DIRECT):
+        if one.times:
+            seconds[one.phase] = statistics.median(t.restore + t.warm + t.wall for t in one.times)
+    return DEFAULT_REPEATS * sum(seconds.values())
+
+
+def doubts_of_run(manifest: Manifest, measured: Sequence[MeasuredPhase], seconds: float) -> list[str]:
+    """Warnings from the repeats of one `probe run` that predicted `seconds`. Raises Unpredictable where other work had
+    most of the processor."""
+    found = []
+    by_id = {phase.id: phase for phase in manifest.phases}
+    known = [(by_id[m.phase], m) for m in measured if m.times]
+    took = sum(t.restore + t.warm + t.wall for _, m in known for t in m.times)
+    if took > LIMITS.cost.warn * seconds:
+        found.append(
+            f"timing the phases took {took:.2g} s, the program itself would take {seconds:.2g} s: run the program"
+        )
+    whole = sum(phase.time_share for phase, _ in known)
+    starved = sum(p.time_share for p, m in known if _stretch(p, m, manifest.reference) > LIMITS.stretch.refuse)
+    if whole and starved > whole / 2:
+        raise Unpredictable(
+            f"other work had the processor: phases with {starved:.0%} of the time took over {LIMITS.stretch.refuse:g} "
+            "times as long as their CPU time; run the probe when this node is idle"
+        )
+    return found
+
+
+def _stretch(phase: PhaseRecord, measured: MeasuredPhase, reference: Reference) -> float:
+    """Wall over CPU time of the median repeat, over what that was on the reference node where programs may sleep."""
+    here = statistics.median(t.wall / max(t.cpu, 1e-9) for t in measured.times)
+    if reference.clock == "cpu":
+        return here
+    wall, cpu = phase.restored(measured.restorer)
+    return here / max(1.0, statistics.median(w / max(c, 1e-9) for w, c in zip(wall, cpu, strict=True)))
+
+
+def _judged(
+    value: float, limit: Limit, sentence: str, *, refuse: bool = True, error: type[ProbeError] = Unpredictable
+) -> list[str]:
+    if refuse and value > limit.refuse:
+        raise error(sentence)
+    return [sentence] if value > limit.warn else []

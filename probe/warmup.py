@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long phases have to run before their regions: tried on the phases with most time (`--warmup auto`).
+
+A checkpoint fixes where its phase's warm-up starts, so a phase is captured once for each length that is tried.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from checkpoint.criu import Criu
+from checkpoint.native import restorer
+from checkpoint.program import Program
+from probe.capture import CapturedPhase, RegionPlan, plan_region
+from probe.checkpoints import restore_job, take_checkpoints
+from probe.flattening import flatten_phases
+from probe.manifest import CRIU, DIRECT, WarmupTrial
+from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
+from probe.profile import Profile
+from probe.reference import Clock
+from probe.selected import Phase, Selection
+from probe.timings import median_factor, relative_variance
+from probe.validation import TimedProfile
+
+AUTO: Literal["auto"] = "auto"
+
+DEFAULT_WARMUP = 1
+"""Intervals, where no other number is asked for, and where none can be tried."""
+
+TRIED = (0, 1, 2, 4)
+"""Intervals of warm-up that are tried; the last is what the others are compared with."""
+
+SAMPLED = 3
+"""Phases that are tried: each costs as many checkpoints on disk as there are lengths."""
+
+TOLERANCE = 0.01
+"""A region time that is nearer than this to the longest warm-up's has stopped moving, and so has one whose distance
+cannot be told from noise. Where the noise (one standard error) is larger than this nothing can be told."""
+
+
+@dataclass(frozen=True)
+class WarmupChoice:
+    """The warm-up taken, in intervals; what each length gave, shortest first; which phases were tried; and why the
+    choice is doubtful ("" if it is not)."""
+
+    chosen: int
+    trials: tuple[WarmupTrial, ...]
+    phases: tuple[int, ...] = ()
+    doubt: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> WarmupChoice:
+        return WarmupChoice(
+            int(value["chosen"]),
+            tuple(WarmupTrial(**trial) for trial in value["trials"]),
+            tuple(value["phases"]),
+            str(value["doubt"]),
+        )
+
+
+@dataclass(frozen=True)
+class TriedPhase:
+    """One phase's region, restored behind every length of warm-up.
+
+    share: of the run's time. t_run: seconds of the region in the timing run. times: seconds of the repeats by intervals
+    of warm-up.
+    """
+
+    share: float
+    t_run: float
+    times: Mapping[int, Sequence[float]]
+
+
+def try_warmups(
+    program: Program,
+    profile: Profile,
+    timed: TimedProfile,
+    selection: Selection,
+    clock: Clock,
+    *,
+    criu: Criu,
+    folder: Path,
+    repeats: int,
+    cpu: int | None,
+    progress: Callable[[float], None],
+) -> WarmupChoice:
+    """Capture the SAMPLED phases with most time once per length in TRIED, time them, and choose.
+
+    Runs the program once more. All repeats are made in rounds, so that every length meets the same node. `folder` is
+    made, and removed. Raises what capturing raises.
+    """
+    sampled = sampled_phases(selection)
+    if not sampled:
+        return WarmupChoice(
+            DEFAULT_WARMUP,
+            (),
+            doubt=f"no phase begins {TRIED[-1]} intervals after the start: {DEFAULT_WARMUP} is taken",
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        plans, of = _plans(profile, timed, sampled)
+        captured = take_checkpoints(
+            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, progress=lambda share: progress(share / 4)
+        )
+        jobs = _to_measure(program, timed, folder, captured, cpu, lambda share: progress((1 + share) / 4))
+        measured = measure_phases(
+            jobs, Restorers(restorer(), criu), repeats=repeats, scratch=folder, cpu=cpu,
+            progress=lambda share: progress((1 + share) / 2),
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    times = {of[m.phase]: tuple(t.cpu if clock == "cpu" else t.wall for t in m.times) for m in measured}
+    run = timed.cpu if clock == "cpu" else timed.seconds
+    tried = {
+        p.id: TriedPhase(p.time_share, float(run[p.representative]), {w: times[p.id, w] for w in TRIED})
+        for p in sampled
+        if all(times[p.id, w] for w in TRIED)
+    }
+    return choose_warmup(tried)
+
+
+def sampled_phases(selection: Selection) -> list[Phase]:
+    """The phases with most time of those that begin late enough for the longest warm-up."""
+    late = [p for p in selection.phases if p.representative > TRIED[-1]]
+    return sorted(late, key=lambda p: (-p.time_share, p.id))[:SAMPLED]
+
+
+def _plans(
+    profile: Profile, timed: TimedProfile, sampled: Sequence[Phase]
+) -> tuple[list[RegionPlan], dict[int, tuple[int, int]]]:
+    """A plan for every phase and length under a number of its own, and which (phase, length) each number is."""
+    of = dict(enumerate((p.id, w) for p in sampled for w in TRIED))
+    at = {p.id: p.representative for p in sampled}
+    return [plan_region(profile, timed, number, at[phase], warmup) for number, (phase, warmup) in of.items()], of
+
+
+def _to_measure(
+    program: Program,
+    timed: TimedProfile,
+    folder: Path,
+    captured: Sequence[CapturedPhase],
+    cpu: int | None,
+    progress: Callable[[float], None],
+) -> list[PhaseToMeasure]:
+    """As `probe run` would restore them: directly where that works."""
+    jobs = [restore_job(program, timed, folder, phase, phase.folder) for phase in captured]
+    huge = [phase.huge for phase in captured]
+    flat = flatten_phases(list(zip(jobs, huge, strict=True)), folder=folder, cpu=cpu, progress=progress)
+    return [PhaseToMeasure(job, CRIU if f.refused else DIRECT) for job, f in zip(jobs, flat, strict=True)]
+
+
+def choose_warmup(tried: Mapping[int, TriedPhase]) -> WarmupChoice:
+    """The shortest warm-up from which on the region times no longer move, by phase id.
+
+    Judged by the mean of the phases' ratios, weighted by their shares: caches that are too cold only ever add time, so
+    that phases do not cancel.
+    """
+    if not tried:
+        doubt = f"no phase could be restored behind every warm-up: {DEFAULT_WARMUP} is taken"
+        return WarmupChoice(DEFAULT_WARMUP, (), doubt=doubt)
+    trials = tuple(_trial(warmup, tuple(tried.values())) for warmup in TRIED)
+    phases = tuple(sorted(tried))
+    noise = max(trial.error for trial in trials)
+    if noise > TOLERANCE:
+        doubt = (
+            f"repeats differ too much to tell how long it has to be (standard error {noise:.1%}): "
+            f"the longest tried, {TRIED[-1]}, is taken"
+        )
+        return WarmupChoice(TRIED[-1], trials, phases, doubt)
+    chosen = TRIED[-1]
+    for trial in reversed(trials):
+        if abs(trial.relative - 1.0) > max(TOLERANCE, 2.0 * trial.error):
+            break
+        chosen = trial.warmup
+    return WarmupChoice(chosen, trials, phases)
+
+
+def _trial(warmup: int, tried: Sequence[TriedPhase]) -> WarmupTrial:
+    shares = np.array([phase.share for phase in tried])
+    shares /= shares.sum()
+    here = np.array([np.median(phase.times[warmup]) for phase in tried])
+    longest = np.array([np.median(phase.times[TRIED[-1]]) for phase in tried])
+    ratios = here / longest
+    noise = np.array([_error_squared(p.times[warmup]) + _error_squared(p.times[TRIED[-1]]) for p in tried])
+    return WarmupTrial(
+        warmup=warmup,
+        relative=float((shares * ratios).sum()),
+        error=0.0 if warmup == TRIED[-1] else math.sqrt(float((shares**2 * ratios**2 * noise).sum())),
+        against_run=float((shares * here / np.array([phase.t_run for phase in tried])).sum()),
+    )
+
+
+def _error_squared(times: Sequence[float]) -> float:
+    """Squared relative standard error of the median; without repeats nothing is known of it."""
+    if len(times) < 2:
+        return math.inf
+    return relative_variance(np.asarray(times, dtype=np.float64)) * median_factor(len(times)) / len(times)
