@@ -86,9 +86,11 @@ def _mix_terms(
 
 
 def _strata(measured: Sequence[Measured]) -> list[list[int]]:
-    """Positions in `measured` of the phases of each stratum."""
+    """Positions in `measured` of the phases of each stratum; those that hold no time say nothing of its variance."""
     found: dict[int, list[int]] = {}
     for position, m in enumerate(measured):
+        if m.phase.time_share <= 0:
+            continue
         # Any number below zero that is nobody else's: a stratum of its own.
         found.setdefault(m.phase.stratum if m.phase.stratum >= 0 else -1 - position, []).append(position)
     return list(found.values())

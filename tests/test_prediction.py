@@ -456,3 +456,11 @@ def test_failed_parts_are_extrapolated_over() -> None:
     assert said.coverage == pytest.approx(0.975)
     assert said.seconds == pytest.approx(10.0 * (0.475 * 2 + 0.5) / 0.975)
     assert said.low < 15.0 < said.high
+
+
+def test_a_phase_that_holds_no_time_changes_nothing() -> None:
+    reference = ReferenceRun([10.0] * 3, 10.0)
+    phases = of_two_strata([1.0, 2.0])
+    nothing = replace(phases[0], id=50, time_share=0.0, weight=0.0)
+    for stratum in (-1, 3, 4):
+        assert predict(reference, [*phases, replace(nothing, stratum=stratum)]).high == predict(reference, phases).high
