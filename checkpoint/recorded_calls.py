@@ -160,6 +160,16 @@ def _stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
     return [(start, end) for start, end in joined if any(start <= page < end for page in flat.stamps)]
 
 
+def plain_path(path: str) -> str:
+    """The absolute `path` without `.`, `..` and repeated slashes. As in the kernel `..` leads out of the folder that a
+    symbolic link names; links behind the last one stay, so the file keeps the name it was opened by."""
+    parts = path.split("/")
+    if ".." in parts:
+        last = len(parts) - parts[::-1].index("..")
+        path = "/".join([os.path.realpath("/".join(parts[:last])), *parts[last:]])
+    return f"/{os.path.normpath(path).lstrip('/')}"
+
+
 class _Lost(Exception):
     """The phase did not come to its region's end."""
 
@@ -317,7 +327,7 @@ class _Watch:
         text = self._read(getattr(registers, _PATH_ARGUMENTS[at]), _LONGEST_PATH).split(b"\0")[0]
         folder = ctypes.c_int(registers.rdi & 0xFFFFFFFF).value if at else _AT_FDCWD
         base = f"/proc/{self._pid}/cwd" if folder == _AT_FDCWD else f"/proc/{self._pid}/fd/{folder}"
-        return os.path.join(os.path.realpath(base), os.fsdecode(text))  # noqa: PTH118
+        return plain_path(os.path.join(os.path.realpath(base), os.fsdecode(text)))  # noqa: PTH118
 
     def _read(self, address: int, size: int) -> bytes:
         memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY)

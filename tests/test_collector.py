@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -264,6 +265,33 @@ def test_memory_does_not_grow_with_the_run(feed: Path, tmp_path: Path) -> None:
     assert often.allocated == once.allocated
     assert int(often.recorded.lengths.sum()) > 1.9e12 and len(often.recorded.lengths) <= 1000
     assert (tmp_path / "stream").stat().st_size < 6000 * (28 + 50 * 12 + 32 * 12)
+
+
+def test_what_is_fed_from_a_recording_is_what_single_executions_write(feed: Path, tmp_path: Path) -> None:
+    """scripts/benchmarks/feed_collector.c, which executes a block many times at once where no boundary is near."""
+    sizes = [40_000, 1, 2_999_999, 123_457]
+    intervals = [[(0, 700), (1, 5), (3, 300)], [(2, 11), (1, 7), (0, 1700)], [(3, 150), (2, 30)]]
+    recording = struct.pack("<II", len(sizes), len(intervals))
+    recording += b"".join(struct.pack("<IQII", 1, 64 * i, 40, size) for i, size in enumerate(sizes))
+    for entries in intervals:
+        recording += struct.pack("<I", len(entries)) + b"".join(struct.pack("<IQ", *entry) for entry in entries)
+    (tmp_path / "recording").write_bytes(recording)
+    source = ROOT / "scripts" / "benchmarks" / "feed_collector.c"
+    command = ["cc", *SANITIZED[1:], "-std=gnu11", f"-I{COLLECTOR}", "-o", str(tmp_path / "feeder"), str(source)]
+    subprocess.run([*command, str(COLLECTOR / "collector.c")], check=True)
+    wanted = 20 * sum(sizes[block] * times for entries in intervals for block, times in entries) - 10**8
+    done = subprocess.run(
+        [tmp_path / "feeder", tmp_path / "recording", str(wanted)], check=True, capture_output=True, text=True,
+        env={"ASAN_OPTIONS": "detect_leaks=0"},
+    )  # fmt: skip
+    *_, instructions, written, passes = map(int, done.stdout.split())
+    singly = "start 100000000 1000000 20000\nimage 0 /image-1\n"
+    singly += "".join(f"block 1 {64 * i} 40 {size} 1\n" for i, size in enumerate(sizes))
+    turn = "".join(f"run {block} {times}\n" for entries in intervals for block, times in entries)
+    single = fed(feed, tmp_path, singly + turn * passes + "finish 0\n")
+    assert passes == 20 and int(single.recorded.lengths.sum()) == instructions
+    assert (tmp_path / "stream").stat().st_size == written
+    assert len(single.recorded.candidates.block) > 20
 
 
 @pytest.mark.parametrize("room", [0, 100, 70_000, 140_000])

@@ -38,9 +38,11 @@ from checkpoint.flat_image import NAME, Header, Kind, Mapping, OpenDescriptor, R
 from checkpoint.flatten import NotFlat, flatten
 from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.native import restorer
+from checkpoint.recorded_calls import plain_path
 from checkpoint.restore import RegionTime, RestoreJob, time_phase
 from probe.capture import RegionPlan
 from probe.contents import copy_written_files
+from reducer.member_table import is_plain_absolute
 
 FAILED, RESTORED = 1, 2
 FORMAT, CHECKSUM, TABLE, PARK, PAGES = 4, 5, 6, 7, 8
@@ -451,7 +453,9 @@ def test_nothing_is_written_outside_its_folder(builds: Path, tmp_path: Path) -> 
     folder = tmp_path / "paths"
     folder.mkdir()
     (folder / "input").write_text("hello")
-    (job,) = captured_regions(build("paths", builds), str(folder / "input"), str(folder / "made"), folder=folder)
+    (job,) = captured_regions(
+        build("paths", builds), f"{folder}/../paths//input", str(folder / "made"), folder=folder
+    )  # fmt: skip
     (folder / "made.moved").unlink(missing_ok=True)
     flat_job(job, tmp_path, watched=False)
     with pytest.raises(PhaseFailed, match="exited with status 4"):
@@ -523,9 +527,22 @@ def by_path(builds: Path, tmp_path: Path) -> RestoreJob:
     folder = tmp_path / "paths"
     folder.mkdir()
     (folder / "input").write_text("hello")
-    (job,) = captured_regions(build("paths", builds), str(folder / "input"), str(folder / "made"), folder=folder)
+    (job,) = captured_regions(
+        build("paths", builds), f"{folder}/../paths//input", str(folder / "made"), folder=folder
+    )  # fmt: skip
     (folder / "made.moved").unlink(missing_ok=True)
     return job
+
+
+def test_paths_are_recorded_as_the_kernel_takes_them(tmp_path: Path) -> None:
+    """Probes hold files by plain paths; interpreters and compilers open many with `..` in them."""
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "inner")
+    (tmp_path / "real" / "name").symlink_to("inner")
+    found = [plain_path(f"{tmp_path}/{path}") for path in ("./a//b", "link/../name/c", "link/./c", "x/", "real/..")]
+    assert found == [f"{tmp_path}/{path}" for path in ("a/b", "real/name/c", "link/c", "x")] + [str(tmp_path)]
+    assert plain_path("//etc/../etc/hosts") == "/etc/hosts" and plain_path("/..") == "/"
+    assert all(is_plain_absolute(path) for path in found)
 
 
 def test_files_opened_and_changed_in_a_region_are_recorded(by_path: RestoreJob, tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ from checkpoint.errors import (
 )
 from checkpoint.program import Program
 from probe.boundaries import Candidate, candidates, site_counts
+from probe.measures import vectors, work
 from probe.profile import INSTRUCTIONS, NO_FILE, NO_SITE, Profile, load_profile, save_profile
+from probe.selection import select_phases
 from probe.tracers import trace_program
 from probe.tracers.stream import Recorded, read_stream
 from probe.tracers.valgrind import build_tool, find_valgrind, record, trace
@@ -309,6 +311,7 @@ def sorter(builds: Path) -> Profile:
 
 def test_a_profile_of_all_code(sorter: Profile) -> None:
     profile = sorter
+    assert profile.written == (), "files of the program alone"
     assert profile.unit == INSTRUCTIONS and profile.tracer == "valgrind" and profile.interval == 50_000_000
     lengths = profile.instructions()
     assert (np.abs(lengths[:-1] - 50_000_000) < 200).all() and 0 < lengths[-1] < 50_000_200
@@ -384,6 +387,35 @@ def test_other_candidates_take_the_place_of_those_that_drift(sorter: Profile, mo
         assert streams.stdout.read_text().count("sorter") == 1, "the output is that of the last run alone"
     assert len(runs) == 2 and not runs[0] & runs[1]
     assert timed.missing == 0 and timed.intervals > profile.intervals // 2
+
+
+def phases_over_time(profile: Profile) -> np.ndarray:
+    """The phase at each of a thousand moments of the timing run. Every instruction is taken to last equally long: the
+    vectors alone decide."""
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    eligible = np.ones(timed.intervals, dtype=bool)
+    eligible[[0, -1]] = False
+    instructions = work(profile, timed)
+    found = select_phases(vectors(profile, timed), instructions, np.maximum(instructions, 1.0), eligible)
+    ends = np.cumsum(timed.cpu)
+    return found.labels[np.searchsorted(ends, (np.arange(1000) + 0.5) / 1000 * ends[-1])]
+
+
+def share_told(told: np.ndarray, telling: np.ndarray) -> float:
+    """The share of the moments at which the phase in `telling` tells that in `told`: the one it mostly comes with."""
+    return sum(np.bincount(told[telling == phase] + 1).max() for phase in np.unique(telling)) / len(told)
+
+
+def test_native_and_exact_vectors_give_the_same_phases(sorter: Profile, builds: Path) -> None:
+    """But for their number: exact vectors hold libraries too, and are divided more finely. Boundaries lie elsewhere."""
+    with streams_of() as streams:
+        program = program_of(build("sorter", builds), "1")
+        native = trace_program(program, tracer="native", interval=0.02, streams=streams)
+    ours, theirs = phases_over_time(native), phases_over_time(sorter)
+    assert len(np.unique(ours)) > 2
+    by_chance = share_told(ours, np.random.default_rng(1).permutation(theirs))
+    assert share_told(ours, theirs) > max(0.65, by_chance + 0.2)
 
 
 # -- what cannot be traced

@@ -41,6 +41,9 @@ TOOL_FAILED = 125
 TEMPORARY = "probe-trace-"
 """How the names of the folders begin that tools write to while they trace."""
 
+_OF_TOOLS = (f"/{TEMPORARY}", "/valgrind_proc_")
+"""Parts of the paths that tools write to; Valgrind keeps what the program is to find in /proc in files of its own."""
+
 Ints = npt.NDArray[np.int64]
 Ints32 = npt.NDArray[np.int32]
 
@@ -102,7 +105,7 @@ def trace_with(
 
     recorded, run = record(program, interval=interval, streams=streams, cpu=cpu, look=look)
     ours = {str(streams.stdout), str(streams.stderr)}
-    files = tuple(sorted(p for p in written - ours if TEMPORARY not in p))
+    files = tuple(sorted(p for p in written - ours if not any(part in p for part in _OF_TOOLS)))
     return profile_of(program, recorded, tracer=tracer, cpu_seconds=run.cpu, written=files)
 
 

@@ -24,7 +24,6 @@ import numpy.typing as npt
 from disturbance import wait_until_quiet, watched
 from measure import environment, probe_command
 from programs import Benchmark, resolved
-from sklearn.metrics import adjusted_rand_score
 
 from checkpoint.plain import run_plain
 from checkpoint.program import Program, Streams, resolve_program
@@ -56,6 +55,7 @@ _BLOCK = np.dtype([("image", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("instr
 _ENTRY = np.dtype([("block", "<u4"), ("executions", "<u8")])
 
 Record = dict[str, Any]
+Phases = npt.NDArray[np.int64]
 
 
 def name_of(benchmark: Benchmark) -> str:
@@ -162,9 +162,7 @@ def compared(benchmark: Benchmark, folder: Path, patience: float, repeats: int) 
                 with watched() as load:
                     record[kind] = predicted(benchmark, folder / "data", Path(made) / kind, repeats, options)
                 record[f"{kind}_load"] = load.to_json()
-            record["same_phases"] = float(
-                adjusted_rand_score(*(phases_over_time(Path(made) / kind) for kind in ("native", "exact")))
-            )
+            record["same_phases"] = same_phases(*(phases_over_time(Path(made) / kind) for kind in ("native", "exact")))
     except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
         record["failure"] = f"{type(error).__name__}: {error}"
     return record
@@ -241,13 +239,20 @@ def predicted(benchmark: Benchmark, data: Path, work: Path, repeats: int, option
     }
 
 
-def phases_over_time(work: Path) -> npt.NDArray[np.int64]:
+def phases_over_time(work: Path) -> Phases:
     """The phase at each of _MOMENTS moments of the timing run, equally far apart."""
     seconds = load_timing(work / "timing.npz").seconds
     labels = np.asarray(json.loads((work / "selection.json").read_text())["labels"])
     ends = np.cumsum(seconds)
     moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * ends[-1]
     return labels[np.minimum(np.searchsorted(ends, moments), len(labels) - 1)]
+
+
+def same_phases(one: Phases, other: Phases) -> float:
+    """The share of the moments at which the finer division's phase tells the other's: the one it mostly comes with."""
+    told, telling = sorted((one, other), key=lambda phases: len(np.unique(phases)))
+    agreeing = sum(int(np.bincount(told[telling == phase] + 1).max()) for phase in np.unique(telling))
+    return agreeing / len(told)
 
 
 def _output(benchmark: Benchmark, data: Path, *arguments: str) -> str:

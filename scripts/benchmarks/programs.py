@@ -98,7 +98,6 @@ ACCURACY_ONLY = (
 SHORT = (
     _own("sorter-short", "four ways to sort", "2"),
     _own("nbody-short", "floating point in the caches", "600"),
-    _own("sweep-short", "wavefront over a grid, floating point", "15"),
     Benchmark("gzip-short", ("gzip", "-9", "-c", "medium.txt"), "compressor, own code", "gzip"),
     Benchmark("bzip2-short", ("bzip2", "-9", "-c", "medium.txt"), "compressor, in a shared library", "bzip2"),
     Benchmark("perl-short", ("/usr/bin/perl", "words.pl", "tiny.txt"), "script interpreter", "perl-base",
