@@ -23,7 +23,8 @@ from browser import render
 from made_probe import made_manifest, made_probe, made_result, without_times
 from small_probe import ROOT, command, small_probe
 
-from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, StoreUnusable
+from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, StorageError, StoreUnusable
+from probe.candidates.probing import CandidateResult
 from probe.manifest import Manifest
 from probe.parameters import NodeSeconds
 from probe.report.drawing import COLOURS, style
@@ -35,6 +36,7 @@ from probe.report.results import NodeResult, NodeWithout, read_results
 from probe.report.run_figures import run_figures
 from probe.report.trust import checks, headline
 from probe.report.writing import write_report
+from probe.slurm.engine import SlurmRun
 from probe.store import find_node, find_probe, import_results, observe, open_store
 from probe.store.importing import input_checksum
 from probe.trimming import Tradeoff
@@ -409,8 +411,9 @@ def test_missing_phases_and_nodes_are_named(made: tuple[Path, Manifest], tmp_pat
     more = made_result(manifest, "n3", 3.0)
     more["phases"] = [*more["phases"], {**more["phases"][0], "id": 99}]
     candidates = [{"name": "root@n1:22", "result": lost}, {"name": "n2", "result": fewer}]
-    failed = [{"name": f"dead{n}", "result": None, "reason": f"dead{n}: no route to host"} for n in range(7)]
-    jobs = {"results": [more], "failures": [{"node": "n9", "reason": "job 7 was cancelled"}]}
+    errors = [NodeUnreachable(f"dead{n}: no route to host") for n in range(7)]
+    failed = [CandidateResult(f"dead{n}", None, error).to_json() for n, error in enumerate(errors)]
+    jobs = SlurmRun({"n3": more}, {"n9": "job 7 was cancelled"}).to_json()
     files = [
         written(tmp_path, {"candidates": [*candidates, *failed]}, "on.json"),
         written(tmp_path, jobs, "slurm.json"),
@@ -491,6 +494,9 @@ def test_a_real_probe_and_its_result(builds: Path, tmp_path: Path) -> None:
     probe = small_probe(builds).path
     result = tmp_path / "here.json"
     result.write_text(command("run", "-q", "--repeat", "3", "--json", probe).stdout)
+    said, made = json.loads(result.read_text()), made_result(made_manifest(2, 9)[0], "n1")
+    for real, up in ((said, made), (said["phases"][0], made["phases"][0]), (said["variances"], made["variances"])):
+        assert real.keys() == up.keys()
     command("report", "-q", probe, result, "-o", tmp_path / "report.html", "--figures", tmp_path / "figures")
     assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == FIGURES
     seen = render(tmp_path / "report.html", tmp_path)
