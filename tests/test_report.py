@@ -23,7 +23,8 @@ from browser import render
 from made_probe import made_manifest, made_probe, made_result, without_times
 from small_probe import ROOT, command, small_probe
 
-from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, StoreUnusable
+from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, StorageError, StoreUnusable
+from probe.candidates.probing import CandidateResult
 from probe.manifest import Manifest
 from probe.parameters import NodeSeconds
 from probe.report.drawing import COLOURS, style
@@ -35,6 +36,7 @@ from probe.report.results import NodeResult, NodeWithout, read_results
 from probe.report.run_figures import run_figures
 from probe.report.trust import checks, headline
 from probe.report.writing import write_report
+from probe.slurm.engine import SlurmRun
 from probe.store import find_node, find_probe, import_results, observe, open_store
 from probe.store.importing import input_checksum
 from probe.trimming import Tradeoff
@@ -139,6 +141,16 @@ def test_the_browser_notices_what_a_page_does(tmp_path: Path) -> None:
     seen = render(bad, tmp_path, size=(400, 400))
     assert any("said" in line for line in seen.console) and seen.requests == ["http://127.0.0.1:9/x.png"]
     assert pixels(seen.picture, COLOURS[0]) == 0
+
+
+def test_the_page_keeps_browsers_from_what_got_into_it(made: tuple[Path, Manifest], tmp_path: Path) -> None:
+    write_report(made[0], page=tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    planted = "<script>document.title = 'owned'</script><img src='http://127.0.0.1:9/x.png'><h1>"
+    (tmp_path / "planted.html").write_text(text.replace("<h1>", planted))
+    seen = render(tmp_path / "planted.html", tmp_path, size=(1100, 400))
+    assert planted.split("<img")[0] in seen.dom and "<title>owned" not in seen.dom
+    assert seen.requests == [] and len([line for line in seen.console if "Content Security Policy" in line]) == 2
 
 
 def test_foreign_text_stays_text(tmp_path: Path) -> None:
@@ -361,16 +373,23 @@ def test_files_that_are_not_there(made: tuple[Path, Manifest], tmp_path: Path) -
     assert "nothing.json" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"timing_seconds": math.nan}, {"interval": 0}, {"intervals": -1}, {"timing_cpu_seconds": "x"},
-        {"raw_bytes": None}, {"reference": {"wall": ()}}, {"reference": {"cpu": (0.0, 1.0)}},
-        {"phase": {"time_share": math.inf}}, {"phase": {"id": 1}}, {"phase": {"cpu_run": 0.0}}, {"phase": {"cpu_ref": (1.0, -1.0)}},
-        {"phase": {"weight": []}},
-    ],
-    ids=str,
-)  # fmt: skip
+NONSENSE: list[dict[str, Any]] = [
+    {"timing_seconds": math.nan},
+    {"interval": 0},
+    {"intervals": -1},
+    {"timing_cpu_seconds": "x"},
+    {"raw_bytes": None},
+    {"reference": {"cpu": ()}},
+    {"reference": {"cpu": (0.0, 1.0)}},
+    {"phase": {"time_share": math.inf}},
+    {"phase": {"id": 1}},
+    {"phase": {"cpu_run": -1.0}},
+    {"phase": {"cpu_ref": (1.0, -1.0)}},
+    {"phase": {"weight": []}},
+]
+
+
+@pytest.mark.parametrize("change", NONSENSE, ids=str)
 def test_a_manifest_of_nonsense_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     manifest, _ = made_manifest(3, 12)
     for name, value in change.items():
@@ -392,8 +411,9 @@ def test_missing_phases_and_nodes_are_named(made: tuple[Path, Manifest], tmp_pat
     more = made_result(manifest, "n3", 3.0)
     more["phases"] = [*more["phases"], {**more["phases"][0], "id": 99}]
     candidates = [{"name": "root@n1:22", "result": lost}, {"name": "n2", "result": fewer}]
-    failed = [{"name": f"dead{n}", "result": None, "reason": f"dead{n}: no route to host"} for n in range(7)]
-    jobs = {"results": [more], "failures": [{"node": "n9", "reason": "job 7 was cancelled"}]}
+    errors = [NodeUnreachable(f"dead{n}: no route to host") for n in range(7)]
+    failed = [CandidateResult(f"dead{n}", None, error).to_json() for n, error in enumerate(errors)]
+    jobs = SlurmRun({"n3": more}, {"n9": "job 7 was cancelled"}).to_json()
     files = [
         written(tmp_path, {"candidates": [*candidates, *failed]}, "on.json"),
         written(tmp_path, jobs, "slurm.json"),
@@ -474,6 +494,9 @@ def test_a_real_probe_and_its_result(builds: Path, tmp_path: Path) -> None:
     probe = small_probe(builds).path
     result = tmp_path / "here.json"
     result.write_text(command("run", "-q", "--repeat", "3", "--json", probe).stdout)
+    said, made = json.loads(result.read_text()), made_result(made_manifest(2, 9)[0], "n1")
+    for real, up in ((said, made), (said["phases"][0], made["phases"][0]), (said["variances"], made["variances"])):
+        assert real.keys() == up.keys()
     command("report", "-q", probe, result, "-o", tmp_path / "report.html", "--figures", tmp_path / "figures")
     assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == FIGURES
     seen = render(tmp_path / "report.html", tmp_path)

@@ -38,6 +38,7 @@ def report(
     quiet: bool,
 ) -> None:
     """Write a page about a probe, and about the results that `probe run --json` printed; - is standard input."""
+    from probe.report.wording import several
     from probe.report.writing import write_report
 
     if output is None and figures is None:
@@ -51,4 +52,4 @@ def report(
     without = f", {done.without} without a prediction" if done.without else ""
     for place in (output, figures):
         if place is not None:
-            click.echo(f"{place}: {done.nodes} nodes{without}")
+            click.echo(f"{place}: {several(done.nodes, 'node')}{without}")

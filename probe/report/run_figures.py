@@ -36,6 +36,9 @@ from probe.timings import FloatArray
 
 _MOST_ROWS = 20
 _BINS = 1200
+_FLAT = 0.01
+"""Share of the variance below which the second coordinate gets little room."""
+
 _STRIP_PIXELS = 24
 _NO_INTERVALS = (
     "This probe does not hold the intervals of the run (it was built by an earlier version, or its table is of a later "
@@ -170,7 +173,9 @@ def vectors(found: Gathered) -> Drawing:
     if table is None or table.coordinates.shape[1] < 2 or not len(table):
         reason = _NO_INTERVALS.format("their vectors cannot be drawn", "them")
         return Drawing("vectors", title, reason, None)
-    figure, axes = blank(5.2)
+    first, second = (float(v) for v in table.explained[:2])
+    flat = second < _FLAT
+    figure, axes = blank(2.6 if flat else 5.2)
     colours = phase_colours(m.phases)
     shades = np.array([colours.get(phase, DROPPED) for phase in table.phases.tolist()])
     # The pale majority below, the phases with colours of their own on top.
@@ -187,10 +192,9 @@ def vectors(found: Gathered) -> Drawing:
     for phase in named[:_MOST_ROWS]:
         at = (float(x[phase.representative]), float(y[phase.representative]))
         axes.annotate(str(phase.id), at, xytext=(6, 5), textcoords="offset points", fontsize=8, fontweight="bold")
-    first, second = (float(v) for v in table.explained[:2])
     # Where one direction holds nearly everything, noise in the other must not look like structure.
     low, high = axes.get_ylim()
-    room = max(0.0, 0.3 * float(np.ptp(axes.get_xlim())) - (high - low)) / 2
+    room = max(0.0, 0.25 * float(np.ptp(axes.get_xlim())) - (high - low)) / 2
     axes.set_ylim(low - room, high + room)
     axes.set_xlabel(f"first principal coordinate ({percent(first)} of the variance)")
     axes.set_ylabel(f"second ({percent(second)})")
@@ -200,6 +204,8 @@ def vectors(found: Gathered) -> Drawing:
         f"picture keeps {percent(first + second)} of the variance that the selection saw, so phases that overlap here "
         "may be apart in the dimensions left out, or differ in speed alone."
     )
+    if flat:
+        caption += " Nearly all of it lies along one line: the program mixes two kinds of code in changing parts."
     rows = [
         (n, phase, *point)
         for n, (phase, point) in enumerate(zip(table.phases.tolist(), table.coordinates.tolist(), strict=True))
