@@ -182,7 +182,7 @@ class _Watch:
         self._pid, self._control = pid, control
         self._start, self._end = region
         self._period, self._stubs = sampling_period, stubs
-        self._next_look, self._looking = 0.0, False
+        self._next_look, self._looking, self._late = 0.0, False, False
         self._called: float | None = None
         self._found = RecordedCalls()
         self._restored = self._inside = self._gone = False
@@ -249,12 +249,12 @@ class _Watch:
             # Inside a call the stop might end it early, which the program could see.
             if now >= self._next_look and self._restored and self._found.complete and not self._inside:
                 os.kill(self._pid, signal.SIGSTOP)
-                self._next_look, self._looking = now + self._period, True
+                self._next_look, self._looking, self._late = now + self._period, True, False
             time.sleep(0 if self._found.complete else _POLL_SECONDS)
 
     def _look(self) -> None:
         """Note where the phase is, if it was stopped for that and its region has begun."""
-        if self._looking and self._control.event(self._start)[0]:
+        if self._looking and not self._late and self._control.event(self._start)[0]:
             registers = Registers()
             ptrace(_GETREGS, self._pid, 0, ctypes.addressof(registers))
             at = int(registers.rip)
@@ -267,6 +267,8 @@ class _Watch:
 
     def _at_call(self) -> None:
         self._inside = not self._inside
+        # It may have come here just before it was to be stopped: that look would find it behind the call.
+        self._late = True
         if self._inside:
             self._called = time.monotonic()
         registers = Registers()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Protocol, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Report = Callable[[float], None]
 """Called with the share of the stage that is done, 0 to 1."""
@@ -68,7 +68,7 @@ class Bars:
         columns = (
             TextColumn("{task.description:<12}"),
             BarColumn(bar_width=32),
-            TextColumn("{task.percentage:>3.0f} %"),
+            TaskProgressColumn("{task.percentage:>3.0f} %", text_format_no_percentage=""),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),

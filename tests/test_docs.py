@@ -257,7 +257,8 @@ def command_lines() -> list[tuple[str, list[str]]]:
             for line in block.splitlines():
                 words = shlex.split(line, comments=True)
                 if "probe" in words[:4]:
-                    found.append((page.name, words[words.index("probe") + 1 :]))
+                    words = words[words.index("probe") + 1 :]
+                    found.append((page.name, words[: words.index(">")] if ">" in words else words))
     assert len(found) > 10
     return found
 
@@ -362,7 +363,7 @@ def test_every_page_can_be_found() -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_named_exist(page: Path) -> None:
-    known = r"(?:probe|checkpoint|reducer|tests|scripts|data|docs|pintools)/"
+    known = r"(?:probe|checkpoint|reducer|tests|scripts|data|docs|pintools|examples)/"
     for name in re.findall(rf"`({known}[\w./-]*)`", page.read_text()):
         assert (ROOT / name).exists() or name in ("data/NAME", "data/code"), name
 
