@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import click
 import numpy as np
 import pytest
 from programs import build
+from small_probe import small_probe
 
 import probe
 from checkpoint import errors
@@ -104,8 +106,8 @@ def command(*arguments: str | Path, cwd: Path | None = None, status: int = 0) ->
 def documented(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small probe and a profile, by the names that the pages use."""
     folder = tmp_path_factory.mktemp("documented")
+    shutil.copy(small_probe(builds).path, folder / "hmmsearch.probe")
     program = [str(build("nbody", builds)), "250"]
-    command("build", "-q", "-o", folder / "hmmsearch.probe", "--interval", "20ms", "--max-phases", "3", "--", *program)
     command("trace", "-q", "-o", folder / "sorter.profile", "--interval", "20ms", "--", *program)
     (folder / "input.dat").touch()
     return folder
