@@ -128,7 +128,7 @@ class StoreUnusable(ProbeError):
 
 
 class StoreBusy(ProbeError):
-    """Another process has been writing to the store for too long."""
+    """Other processes have been writing to the store for too long."""
 
     exit_code = 31
 

@@ -11,6 +11,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from programs import build
+from small_probe import small_probe
 
 import probe
 from checkpoint import errors
@@ -107,8 +109,8 @@ def command(*arguments: str | Path, cwd: Path | None = None, status: int = 0) ->
 def documented(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small probe and a profile, by the names that the pages use."""
     folder = tmp_path_factory.mktemp("documented")
+    shutil.copy(small_probe(builds).path, folder / "hmmsearch.probe")
     program = [str(build("nbody", builds)), "250"]
-    command("build", "-q", "-o", folder / "hmmsearch.probe", "--interval", "20ms", "--max-phases", "3", "--", *program)
     command("trace", "-q", "-o", folder / "sorter.profile", "--interval", "20ms", "--", *program)
     (folder / "input.dat").touch()
     return folder

@@ -90,12 +90,13 @@ def test_a_phase_that_fails_lowers_coverage_and_is_told(nodes: Nodes, small: Sma
     (found,) = probed(nodes.machine, path, guest(nodes.servers[0]), min_coverage=0.5)
     assert found.result is not None, found.error
     share = next(p.time_share for p in found.result.manifest.phases if p.id == lost)
-    assert found.result.prediction.coverage == pytest.approx(1 - share)
+    kept = found.result.manifest.coverage - share
+    assert found.result.prediction.coverage == pytest.approx(kept)
     assert [p.phase for p in found.result.phases if not p.times] == [lost]
     assert any(f"phases [{lost}] were not measured" in warning for warning in found.result.warnings)
     node = f"guest@127.0.0.1:{nodes.servers[0].port}"
     shown = command(nodes.machine, path, "--on", node, "--repeat", "1", "-q", "--min-coverage", "0.5").stdout
-    assert f"{node}: failed: phase {lost}: markers fired out of order" in shown and f"{1 - share:.1%}" in shown
+    assert f"{node}: failed: phase {lost}: markers fired out of order" in shown and f"{kept:.1%}" in shown
     assert_nothing_left(nodes.machine)
 
 
@@ -139,8 +140,9 @@ def test_identical_nodes_share_the_phases(nodes: Nodes, small: SmallProbe) -> No
     assert found.result is not None, found.error
     first, second = nodes.pair()
     assert found.name == f"{first.text}, {second.text}" and set(said) == {first.text, second.text}
-    phases = [p.id for p in manifest_of(small.path).phases]
-    assert [p.phase for p in found.result.phases] == phases and found.result.prediction.coverage == pytest.approx(1)
+    manifest = manifest_of(small.path)
+    assert [p.phase for p in found.result.phases] == [p.id for p in manifest.phases]
+    assert found.result.prediction.coverage == pytest.approx(manifest.coverage)
     # Each did a part, and none did what the other one did: a repeat for each phase, but for those disturbed.
     assert len(found.quiet) == 2 and all(quiet["repeats"] > 0 for quiet in found.quiet)
     counted = sum(len(p.times) for p in found.result.phases)
@@ -162,7 +164,7 @@ def test_one_of_two_does_what_a_dead_one_cannot(nodes: Nodes, small: SmallProbe)
     dead = parse_address("guest@127.0.0.1:9")
     (found,) = probed(nodes.machine, small.path, [dead, nodes.servers[1].address(GUEST)])
     assert found.result is not None, found.error
-    assert found.result.prediction.coverage == pytest.approx(1) and len(found.quiet) == 1
+    assert found.result.prediction.coverage == pytest.approx(found.result.manifest.coverage) and len(found.quiet) == 1
     # Nobody is to think that both were measured.
     assert any(note.startswith("guest@127.0.0.1:9: ") for note in found.notes), found.notes
     (none,) = probed(nodes.machine, small.path, [dead, parse_address("root@127.0.0.1:9")])
@@ -192,7 +194,8 @@ def test_one_of_two_does_what_another_did_not_finish(nodes: Nodes, small: SmallP
     for thread in killing:
         thread.join()
     assert found.result is not None, found.error
-    assert found.result.prediction.coverage == pytest.approx(1) and all(p.times for p in found.result.phases)
+    assert found.result.prediction.coverage == pytest.approx(found.result.manifest.coverage)
+    assert all(phase.times for phase in found.result.phases)
     assert any(note.startswith(first.text) for note in found.notes), found.notes
     # The next one takes away what the killed one left.
     (again,) = probed(made, small.path, guest(nodes.servers[0]))
@@ -228,5 +231,5 @@ def test_eight_nodes_side_by_side(nodes: Nodes, small: SmallProbe) -> None:
     assert [result.name for result in found] == [server.address(GUEST).text for server in nodes.servers]
     for result in found:
         assert result.result is not None, result.error
-        assert result.result.prediction.coverage == pytest.approx(1)
+        assert result.result.prediction.coverage == pytest.approx(result.result.manifest.coverage)
     assert_nothing_left(nodes.machine)

@@ -35,6 +35,9 @@ DEFAULT_PATIENCE = 60.0
 
 _LOCAL_FILE_SYSTEMS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 _POLL = 0.01
+_WRITER, _NEXT = 0, 1
+"""Bytes of the lock file: of who writes, and of who will be the next to."""
+
 _CACHE_KIB = 64 << 10
 _WRITES = "probe_writes"
 
@@ -103,7 +106,11 @@ class Store:
                 f"{lock}: {error.strerror}; writing to the store needs write permission in its folder"
             ) from error
         try:
-            _wait_for_lock(file, lock, self.patience)
+            deadline = time.monotonic() + self.patience
+            # Whoever holds this is next: without it, one who writes again and again would overtake all who wait.
+            _wait_for_lock(file, lock, self.patience, deadline, _NEXT)
+            _wait_for_lock(file, lock, self.patience, deadline, _WRITER)
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, _NEXT)
             yield
         finally:
             os.close(file)
@@ -116,11 +123,10 @@ class Store:
             raise _named(error, self.name, self.patience) from error
 
 
-def _wait_for_lock(file: int, lock: Path, patience: float) -> None:
-    deadline = time.monotonic() + patience
+def _wait_for_lock(file: int, lock: Path, patience: float, deadline: float, byte: int) -> None:
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             return
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
@@ -130,7 +136,7 @@ def _wait_for_lock(file: int, lock: Path, patience: float) -> None:
                 ) from error
         if time.monotonic() > deadline:
             raise StoreBusy(
-                f"{lock}: another process has been writing for {patience:g} s; try again, or see with lslocks which"
+                f"{lock}: other processes have been writing for {patience:g} s; try again, or see with lslocks which"
             )
         time.sleep(_POLL)
 
