@@ -109,7 +109,7 @@ def test_intervals_unlike_their_representative() -> None:
 def test_runs_that_repeat_themselves_too_little() -> None:
     def judged(count: int, **more: Any) -> list[str]:
         mixed = vectors((N - count, [1.0, 0.0, 0.0]), (count, [0.0, 1.0, 0.0]))
-        return doubts_of_selection(selection([0] * N, **more), mixed, TIMES)
+        return doubts_of_selection(selection([0] * N, **more), mixed, TIMES, REFERENCE)
 
     assert judged(5) == []
     (said,) = judged(20)
@@ -121,18 +121,32 @@ def test_runs_that_repeat_themselves_too_little() -> None:
 
 
 def test_phases_that_occur_once() -> None:
-    (said,) = doubts_of_selection(selection([0] * 40 + list(range(1, 21))), ALIKE, TIMES)
+    (said,) = doubts_of_selection(selection([0] * 40 + list(range(1, 21))), ALIKE, TIMES, REFERENCE)
     assert "33% of the time occur once" in said
     with pytest.raises(Unpredictable, match="97% of the time occur once"):
-        doubts_of_selection(selection([*range(58), 58, 58]), ALIKE, TIMES)
+        doubts_of_selection(selection([*range(58), 58, 58]), ALIKE, TIMES, REFERENCE)
 
 
 def test_equal_code_that_takes_different_times() -> None:
-    assert doubts_of_selection(selection([0] * N, held_out_error=0.09), ALIKE, TIMES) == []
-    (said,) = doubts_of_selection(selection([0] * N, held_out_error=0.25), ALIKE, TIMES)
+    assert doubts_of_selection(selection([0] * N, held_out_error=0.09), ALIKE, TIMES, REFERENCE) == []
+    (said,) = doubts_of_selection(selection([0] * N, held_out_error=0.25), ALIKE, TIMES, REFERENCE)
     assert "by 25%: equal code takes different times" in said
     with pytest.raises(Unpredictable, match="by 60%"):
-        doubts_of_selection(selection([0] * N, held_out_error=0.6), ALIKE, TIMES)
+        doubts_of_selection(selection([0] * N, held_out_error=0.6), ALIKE, TIMES, REFERENCE)
+
+
+def test_times_with_other_load_in_them_refuse_nothing() -> None:
+    by_wall = replace(REFERENCE, clock="wall")
+    blurred = replace(by_wall, waited_share=0.3)
+    uneven = selection([0] * N, held_out_error=0.6)
+    slow = [phase(restore_error=lambda _: 0.6)], [measured(0.01)]
+    with pytest.raises(Unpredictable):
+        doubts_of_selection(uneven, ALIKE, TIMES, by_wall)
+    with pytest.raises(Unpredictable):
+        doubts_of_phases(slow[0], by_wall, slow[1])
+    assert len(doubts_of_selection(uneven, ALIKE, TIMES, blurred)) == 1
+    assert len(doubts_of_phases(slow[0], blurred, slow[1])) == 1
+    assert len(doubts_of_selection(selection([*range(58), 58, 58]), ALIKE, TIMES, blurred)) == 1
 
 
 def test_times_that_depend_on_data_are_found_by_the_selection() -> None:
@@ -146,7 +160,7 @@ def test_times_that_depend_on_data_are_found_by_the_selection() -> None:
 
 def _said(found: Any, times: Any) -> list[str]:
     try:
-        return doubts_of_selection(found, ALIKE, times)
+        return doubts_of_selection(found, ALIKE, times, REFERENCE)
     except Unpredictable as error:
         return [str(error)]
 
@@ -154,9 +168,9 @@ def _said(found: Any, times: Any) -> list[str]:
 def test_of_few_intervals_nothing_is_refused() -> None:
     few = LIMITS.judged - 1
     mixed = vectors((1, [1.0, 0.0, 0.0]), (few - 1, [0.0, 1.0, 0.0]))
-    said = doubts_of_selection(selection([0] * few, held_out_error=0.9), mixed, np.ones(few))
+    said = doubts_of_selection(selection([0] * few, held_out_error=0.9), mixed, np.ones(few), REFERENCE)
     assert len(said) == 2
-    alone = doubts_of_selection(selection(list(range(few))), vectors((few, [1.0, 0.0, 0.0])), np.ones(few))
+    alone = doubts_of_selection(selection(list(range(few))), vectors((few, [1.0, 0.0, 0.0])), np.ones(few), REFERENCE)
     assert len(alone) == 1
 
 
