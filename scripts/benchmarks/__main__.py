@@ -24,6 +24,7 @@ import many_nodes  # noqa: E402
 import report  # noqa: E402
 import scale  # noqa: E402
 import slow_link  # noqa: E402
+import warm_ups  # noqa: E402
 from inputs import make_inputs  # noqa: E402
 from measure import measure  # noqa: E402
 from programs import (  # noqa: E402
@@ -77,16 +78,16 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["accuracy", "scale", "nodes", "many", "link", "decisions", "exact"],
+        choices=["accuracy", "scale", "nodes", "many", "link", "decisions", "exact", "warmup"],
         help="accuracy: over programs and seeds; scale: very large profiles; nodes: the probes made before, on the "
         "emulated node; many: eight nodes at once; link: over 1 Mbit/s; decisions: store, model and Slurm's hook; "
-        "exact: the instruction-exact tracers",
+        "exact: the instruction-exact tracers; warmup: what each length of warm-up does to region times",
     )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`")
     parser.add_argument(
         "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
     )
-    parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy`: its programs are short")
+    parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
     parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
@@ -149,6 +150,14 @@ def main() -> None:
                 say(f"bench: {record['name']}")
                 save(record)
         print(exact.report([b.name for b in benchmarks], load))
+        return
+    if arguments.what == "warmup":
+        make_inputs(HERE / "data", media=False, say=say)
+        for record in warm_ups.run(
+            chosen(arguments.programs, arguments.quick), HERE, arguments.interval, arguments.patience
+        ):
+            save(record)
+            print(warm_ups.report([record]), flush=True)
         return
     if not arguments.report:
         run(arguments)
