@@ -182,7 +182,9 @@ class _Build:
         self._compare_trace(profile)
         timed = self._validate(profile, reference)
         selection = self._select(profile, timed, reference)
-        self.warnings += doubts_of_selection(selection, vectors(profile, timed), interval_times(timed, reference))
+        self.warnings += doubts_of_selection(
+            selection, vectors(profile, timed), interval_times(timed, reference), reference
+        )
         warmup = self._warmup(profile, timed, selection, reference)
         captured = self._capture(profile, timed, selection, warmup.chosen)
         if self.options.external:

@@ -81,7 +81,14 @@ def doubts_of_reference(reference: Reference) -> list[str]:
     ]  # fmt: skip
 
 
-def doubts_of_selection(selection: Selection, vectors: sp.csr_array, times: FloatArray) -> list[str]:
+def _blurred(reference: Reference) -> bool:
+    """Whether what other load did is in the times, and cannot be told from what the program did."""
+    return reference.clock == "wall" and reference.waited_share > LIMITS.waited.warn
+
+
+def doubts_of_selection(
+    selection: Selection, vectors: sp.csr_array, times: FloatArray, reference: Reference
+) -> list[str]:
     """Warnings from phases that stand for what is not like them. Raises Unpredictable.
 
     vectors: of the intervals, M x B; times: their seconds, (M,).
@@ -101,14 +108,14 @@ def doubts_of_selection(selection: Selection, vectors: sp.csr_array, times: Floa
         alone, LIMITS.single,
         f"phases with {alone:.0%} of the time occur once: a shorter --interval or a longer run shows whether they "
         "repeat",
-        refuse=many,
+        refuse=many and not _blurred(reference),
     )  # fmt: skip
     if selection.held_out_error is not None:
         found += _judged(
             selection.held_out_error, LIMITS.held_out,
             f"the phases miss the time of intervals held out by {selection.held_out_error:.0%}: equal code takes "
             "different times, by its data; allow more --max-phases, or a shorter --interval",
-            refuse=many,
+            refuse=many and not _blurred(reference),
         )  # fmt: skip
     return found
 
@@ -141,7 +148,7 @@ def doubts_of_phases(
     found = []
     asleep = [p.id for p in phases if p.t_run > 0 and 1.0 - p.cpu_run / p.t_run > LIMITS.asleep.refuse]
     # By the CPU clock the program never sleeps: then something else had the processor, as it may have had here.
-    if asleep and reference.clock == "wall" and reference.waited_share <= LIMITS.waited.warn:
+    if asleep and reference.clock == "wall" and not _blurred(reference):
         found.append(
             f"the regions of phases {asleep} mostly wait for disks, networks or timers: their times are those of this "
             "node's, and elsewhere of what is there"
@@ -153,6 +160,7 @@ def doubts_of_phases(
             error, LIMITS.restore,
             f"restored regions take {error:.0%} more or less than in the run, in the median: try --warmup auto, or a "
             "longer --interval",
+            refuse=not _blurred(reference),
         )  # fmt: skip
     cost = probing_seconds(measured)
     return found + _judged(

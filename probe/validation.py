@@ -365,7 +365,7 @@ def load_timing(path: Path) -> TimedProfile:
                 counts=counts,
                 seconds=z["seconds"],
                 cpu=z["cpu"],
-                kernel=z["kernel"],
+                kernel=z["kernel"] if "kernel" in z.files else np.zeros(0),
                 columns=z["columns"],
                 executions=z["executions"],
                 first_row=z["first_row"],

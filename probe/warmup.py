@@ -26,7 +26,7 @@ from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
 from probe.profile import Profile
 from probe.reference import Clock
 from probe.selected import Phase, Selection
-from probe.timings import median_factor, relative_variance
+from probe.timings import PredictionOptions, median_factor, relative_variance
 from probe.validation import TimedProfile
 
 AUTO: Literal["auto"] = "auto"
@@ -202,7 +202,7 @@ def _trial(warmup: int, tried: Sequence[TriedPhase]) -> WarmupTrial:
 
 
 def _error_squared(times: Sequence[float]) -> float:
-    """Squared relative standard error of the median; without repeats nothing is known of it."""
+    """Squared relative standard error of the median; without repeats as much as a prediction assumes then."""
     if len(times) < 2:
-        return math.inf
+        return PredictionOptions().unrepeated_spread ** 2
     return relative_variance(np.asarray(times, dtype=np.float64)) * median_factor(len(times)) / len(times)

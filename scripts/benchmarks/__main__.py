@@ -27,6 +27,7 @@ import report  # noqa: E402
 import scale  # noqa: E402
 import selecting  # noqa: E402
 import slow_link  # noqa: E402
+import warm_ups  # noqa: E402
 from arguments import read_arguments  # noqa: E402
 from inputs import make_inputs, make_short_inputs  # noqa: E402
 from measure import measure  # noqa: E402
@@ -125,6 +126,14 @@ def main() -> None:
         return
     if arguments.what == "exact":
         measure_exact(arguments)
+        return
+    if arguments.what == "warmup":
+        make_inputs(HERE / "data", media=False, say=say)
+        for record in warm_ups.run(
+            chosen(arguments.programs, arguments.quick), HERE, arguments.interval, arguments.patience
+        ):
+            save(record)
+            print(warm_ups.report([record]), flush=True)
         return
     if not arguments.report:
         run(arguments)

@@ -32,16 +32,17 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["accuracy", "selection", "scale", "nodes", "many", "link", "decisions", "exact"],
+        choices=["accuracy", "selection", "scale", "nodes", "many", "link", "decisions", "exact", "warmup"],
         help="accuracy: over programs and seeds; selection: ways to select, judged on recorded runs; scale: very "
         "large profiles; nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over "
-        "1 Mbit/s; decisions: store, model and Slurm's hook; exact: the instruction-exact tracers",
+        "1 Mbit/s; decisions: store, model and Slurm's hook; exact: the instruction-exact tracers; warmup: what each "
+        "length of warm-up does to region times",
     )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy` and `selection`")
     parser.add_argument(
         "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
     )
-    parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy`: its programs are short")
+    parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
     parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
