@@ -7,7 +7,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged
@@ -115,7 +115,7 @@ class PhaseRecord:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> PhaseRecord:
         times = ("t_ref", "cpu_ref", "t_ref_direct", "cpu_ref_direct", "kernel_ref", "kernel_ref_direct")
-        return PhaseRecord(**{**value, **{name: tuple(value.get(name, ())) for name in times}})
+        return PhaseRecord(**{**_known(PhaseRecord, value), **{name: tuple(value.get(name, ())) for name in times}})
 
 
 @dataclass(frozen=True)
@@ -207,20 +207,29 @@ class Manifest:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Manifest:
         """Raises ProbeFileDamaged for another version or missing entries."""
-        fields = dict(value)
-        version = fields.pop("manifest_version", None)
+        entries = dict(value)
+        version = entries.pop("manifest_version", None)
         if version != MANIFEST_VERSION:
             raise ProbeFileDamaged(
                 f"the probe's manifest has version {version!r}; this program reads {MANIFEST_VERSION}"
             )
         try:
             for name in ("argv", "cpu_features", "outputs", "warnings"):
-                fields[name] = tuple(str(v) for v in fields[name])
-            fields["reference"] = Reference.from_json(fields["reference"])
-            fields["phases"] = tuple(PhaseRecord.from_json(p) for p in fields["phases"])
-            fields["private_files"] = tuple(PrivateFile(**p) for p in fields["private_files"])
-            fields["external_files"] = tuple(ExternalFile(**p) for p in fields.get("external_files", ()))
-            fields["warmup_trials"] = tuple(WarmupTrial(**t) for t in fields.get("warmup_trials", ()))
-            return Manifest(**fields)
+                entries[name] = tuple(str(v) for v in entries[name])
+            entries["reference"] = Reference.from_json(entries["reference"])
+            entries["phases"] = tuple(PhaseRecord.from_json(p) for p in entries["phases"])
+            entries["private_files"] = tuple(PrivateFile(**_known(PrivateFile, p)) for p in entries["private_files"])
+            entries["external_files"] = tuple(
+                ExternalFile(**_known(ExternalFile, p)) for p in entries.get("external_files", ())
+            )
+            entries["warmup_trials"] = tuple(
+                WarmupTrial(**_known(WarmupTrial, t)) for t in entries.get("warmup_trials", ())
+            )
+            return Manifest(**_known(Manifest, entries))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProbeFileDamaged(f"the probe's manifest is incomplete: {error!r}; build the probe again") from error
+
+
+def _known(kind: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `value` this program knows: probes of later versions say more."""
+    return {field.name: value[field.name] for field in fields(kind) if field.name in value}
