@@ -83,6 +83,12 @@ def test_of_a_probe(sorter: SmallProbe, tmp_path: Path) -> None:
     assert trimmed["size_bytes"] == (tmp_path / "one.probe").stat().st_size and len(trimmed["phases"]) == 1
     result = printed("run", "-q", "--repeat", "2", "--json", sorter.path)
     assert errors("probe-run", result) == []
+    (tmp_path / "here.json").write_text(json.dumps(result))
+    page, figures = tmp_path / "page.html", tmp_path / "figures"
+    reported = printed("report", "-q", "--json", sorter.path, tmp_path / "here.json", "-o", page, "--figures", figures)
+    assert errors("probe-report", reported) == []
+    assert reported["page"] == str(page) and {Path(name) for name in reported["files"]} == set(figures.iterdir())
+    assert reported["nodes"] == 1 and reported["without_prediction"] == 0
     # The schema says no where something is wrong.
     for path, wrong in ((("clock",), 1), (("phases", 0, "weight"), -1), (("prediction", "low"), None)):
         changed = copy.deepcopy(result)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ from probe.progress import display_for
     help="NODE=DURATION: what a full run took on a node. Repeatable.",
 )
 @click.option("--store", "url", metavar="URL", help="Also take observed run times from this file or database.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 def report(
     probe_file: Path,
@@ -35,6 +37,7 @@ def report(
     figures: Path | None,
     measured: tuple[tuple[str, float], ...],
     url: str | None,
+    as_json: bool,
     quiet: bool,
 ) -> None:
     """Write a page about a probe, and about the results that `probe run --json` printed; - is standard input."""
@@ -49,6 +52,9 @@ def report(
     done = write_report(
         probe_file, results, page=output, figures=figures, measured=runs, store=url, display=display_for(quiet)
     )
+    if as_json:
+        click.echo(json.dumps(done.to_json(), indent=2))
+        return
     without = f", {done.without} without a prediction" if done.without else ""
     for place in (output, figures):
         if place is not None:

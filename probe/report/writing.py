@@ -21,17 +21,29 @@ from reducer.member_source import create_file, storage_errors
 if TYPE_CHECKING:
     from probe.report.drawing import Drawing
 
+FORMAT_VERSION = 1
 _FONTS_VARIABLE = "MPLCONFIGDIR"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the page (None if none was asked for), and the files of the figures."""
+    """What was written: the page (None if none was asked for), and the files of the figures. `nodes` are in it,
+    `without` of them without a prediction."""
 
     page: Path | None
     files: tuple[Path, ...]
     nodes: int
     without: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As docs/json.md says of `probe report --json`."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "page": str(self.page) if self.page is not None else None,
+            "files": [str(path) for path in self.files],
+            "nodes": self.nodes,
+            "without_prediction": self.without,
+        }
 
 
 def write_report(
