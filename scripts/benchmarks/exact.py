@@ -39,7 +39,7 @@ COLLECTOR_RECORD = "exact-collector"
 LONG_RUN = 10**13
 """Instructions of the run that the collector is given from memory."""
 
-TURNS, TURNS_SECONDS = 3, 45.0
+TURNS, TURNS_SECONDS = 3, 20.0
 """Turns of native run, our tool and exp-bbv; no further one is begun after so many seconds."""
 
 INTERVAL_SECONDS = 0.02
