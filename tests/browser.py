@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -42,7 +43,11 @@ def render(page: Path, folder: Path, *, size: tuple[int, int] = (1100, 6000)) ->
     own = (f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}")
     orders = (f"--screenshot={picture}", f"--log-net-log={log}", "--dump-dom")
     command = ["unshare", "--net", browser, *_OPTIONS, *own, *orders, address]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+    # Some of what it keeps goes to the home folder, whatever its profile is.
+    places = dict.fromkeys(("HOME", "XDG_CONFIG_HOME"), str(folder))
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, **places}
+    )
     assert done.returncode == 0, done.stderr
     # Pages of the browser itself talk, too.
     said = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "source: chrome://" not in line]

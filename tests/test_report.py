@@ -11,6 +11,7 @@ import re
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,13 +28,9 @@ from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, Sto
 from probe.candidates.probing import CandidateResult
 from probe.manifest import Manifest
 from probe.parameters import NodeSeconds
-from probe.report.drawing import COLOURS, style
 from probe.report.gathering import Gathered, _check_numbers, gather
-from probe.report.node_figures import node_figures
-from probe.report.page import page
 from probe.report.refusals import nodes_without, phases_left_out, warnings
 from probe.report.results import NodeResult, NodeWithout, read_results
-from probe.report.run_figures import run_figures
 from probe.report.trust import checks, headline
 from probe.report.writing import write_report
 from probe.slurm.engine import SlurmRun
@@ -56,6 +53,17 @@ HOSTILE = (
     "-- --> ]]> &amp; {{ 7*7 }} {% raw %}",
     "名前",
 )
+
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_fonts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where matplotlib keeps its list of fonts, which it asks for when it is imported: so not above."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("fonts")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +132,7 @@ def test_in_a_browser(made: tuple[Path, Manifest], tmp_path: Path) -> None:
     assert (seen.console, seen.requests) == ([], [])
     assert {a.get("id") for tag, a in Tags(seen.dom).tags if tag == "figure"} == FIGURES
     # Pictures that a browser cannot read leave their places empty.
-    for colour in COLOURS[:6]:
+    for colour in COLOURS:
         assert pixels(seen.picture, colour) > 200, colour
 
 
@@ -174,7 +182,7 @@ def test_foreign_text_stays_text(tmp_path: Path) -> None:
     assert (seen.console, seen.requests) == ([], [])
     assert "<script>document.title='owned'</script>" in tags.text and "<title>&lt;b&gt;x.probe" in seen.dom
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", source)
-    for colour in COLOURS[:6]:
+    for colour in COLOURS:
         assert pixels(seen.picture, colour) > 200, "a picture was spoilt"
     cells = [cell for file in (tmp_path / "figures").glob("*.csv") for row in rows(file) for cell in row]
     assert "'=cmd()" in cells and not [cell for cell in cells if cell.startswith("=")]
@@ -221,9 +229,19 @@ def thousands() -> Gathered:
     return Gathered("large.probe", 10**9, manifest, table, curve, tuple(nodes), without, measured)
 
 
+def drawings(found: Gathered) -> list[Any]:
+    from probe.report.node_figures import node_figures
+    from probe.report.run_figures import run_figures
+
+    return [*run_figures(found), *node_figures(found)]
+
+
 def test_thousands_of_phases_and_nodes(thousands: Gathered, tmp_path: Path) -> None:
+    from probe.report.drawing import style
+    from probe.report.page import page
+
     with style():
-        text = page(thousands, [*run_figures(thousands), *node_figures(thousands)])
+        text = page(thousands, drawings(thousands))
     assert len(text.encode()) < 5_000_000
     (tmp_path / "large.html").write_text(text)
     seen = render(tmp_path / "large.html", tmp_path, size=(1100, 7000))
@@ -238,7 +256,7 @@ def test_thousands_of_phases_and_nodes(thousands: Gathered, tmp_path: Path) -> N
 
 
 def test_rows_of_everything_are_in_the_data(thousands: Gathered) -> None:
-    by_name = {drawing.name: drawing for drawing in [*run_figures(thousands), *node_figures(thousands)]}
+    by_name = {drawing.name: drawing for drawing in drawings(thousands)}
     assert len(by_name["timeline"].rows) == len(by_name["vectors"].rows) == 20_000
     assert len(by_name["shares"].rows) == len(by_name["tradeoff"].rows) == 2000
     assert len(by_name["predictions"].rows) == 3000 and len(by_name["phase-times"].rows) == 6_000_000

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
 
+from checkpoint.paths import cache_dir
 from probe.parameters import NodeSeconds
 from probe.progress import display_for
 
@@ -41,6 +43,8 @@ def report(
     quiet: bool,
 ) -> None:
     """Write a page about a probe, and about the results that `probe run --json` printed; - is standard input."""
+    # Matplotlib's list of fonts belongs beside our own caches; where it is, is read when the library is imported.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir() / "matplotlib"))
     from probe.report.wording import several
     from probe.report.writing import write_report
 

@@ -84,7 +84,9 @@ def predictions(found: Gathered) -> Drawing:
         label_rows(axes, [_node(n) for n in nodes])
         axes.axvline(reference, color=OTHER, linestyle="--", linewidth=1, label="ET_ref, the reference node")
         if runs:
-            axes.plot([r for _, r in runs], [n for n, _ in runs], "D", color=COLOURS[5], label="measured, full run")
+            # Below the interval, which they would hide.
+            below = [rank + 0.24 for rank, _ in runs]
+            axes.plot([run for _, run in runs], below, "D", color=COLOURS[5], markersize=5, label="measured, full run")
         axes.set_xlabel("run time of the whole program, seconds")
     else:
         figure, axes = blank(4.0)

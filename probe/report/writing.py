@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from checkpoint.paths import cache_dir
 from probe.preconditions import check_target
 from probe.progress import Display, Silent
 from probe.report.gathering import Gathered, gather
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from probe.report.drawing import Drawing
 
 FORMAT_VERSION = 1
-_FONTS_VARIABLE = "MPLCONFIGDIR"
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,6 @@ def write_report(
 
 
 def _draw(found: Gathered, target: Path | None, folder: Path | None) -> list[Path]:
-    # The list of fonts belongs beside our own caches; it is read when the library is imported.
-    os.environ.setdefault(_FONTS_VARIABLE, str(cache_dir() / "matplotlib"))
     from probe.report.drawing import style
     from probe.report.node_figures import node_figures
     from probe.report.page import page
