@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster, cluster
-from test_slurm import run, store_times
+from slurm_submissions import run, store_times
 
 from probe.slurm.installing import install
 from probe.store.observing import observed
