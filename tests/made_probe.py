@@ -98,7 +98,8 @@ def made_result(
             {
                 "id": p.id, "weight": p.weight, "time_share": p.time_share, "t_ref": p.cpu_run,
                 "t_cand": p.cpu_run * factor * (1 + 0.1 * (p.id % 3 - 1)), "status": "ok", "failure": "",
-                "restorer": "direct", "repeats": [],
+                "restorer": "direct", "kernel": {"ref": 0.01, "ref_error": 0.002, "cand": 0.012, "cand_error": 0.003},
+                "repeats": [],
             }
             for p in manifest.phases
         ],

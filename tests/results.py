@@ -49,7 +49,8 @@ def result(
                 "status": "ok",
                 "failure": "",
                 "restorer": "direct",
-                "repeats": [{"wall": time, "cpu": time, "warm": 0.05, "restore": 0.01}],
+                "kernel": {"ref": 0.01, "ref_error": 0.002, "cand": 0.012, "cand_error": 0.003},
+                "repeats": [{"wall": time, "cpu": time, "warm": 0.05, "restore": 0.01, "kernel": 0.0, "faults": 3}],
             }
             for number, time in enumerate(phases)
         ],
