@@ -19,7 +19,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_archive import contents, make_checkpoint, page, replace_member, rewrite
+from small_archive import contents, make_checkpoint, page, replace_member, rewrite
 
 from checkpoint.errors import ProbeFileDamaged, ToolMissing
 from reducer import compression

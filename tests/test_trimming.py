@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_archive import contents, file_size_limit, make_checkpoint
 from small_probe import SmallProbe, command, small_probe
-from test_archive import contents, file_size_limit, make_checkpoint
 from test_docs import check_keys
 
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
