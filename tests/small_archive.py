@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
-from reducer.member_table import FORMAT_VERSION, HEADER, HEADER_SIZE, MAGIC, PAGE_SIZE
+from reducer.member_table import FORMAT_VERSION, HEADER, HEADER_SIZE, MAGIC, PAGE_SIZE, read_table
 
 
 def page(content: int) -> bytes:
@@ -92,3 +94,28 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def seal(path: Path, text: bytes, members: bytes, version: int = FORMAT_VERSION) -> None:
     head = HEADER.pack(MAGIC, version, len(text), HEADER_SIZE + len(text) + len(members))
     path.write_bytes(head + hashlib.sha256(head + text).digest() + text + members)
+
+
+def replace_member(path: Path, name: str, stored: bytes, raw_size: int) -> None:
+    """Put other stored bytes in a member, with a right checksum."""
+    with path.open("rb") as file:
+        member = read_table(file.read, "x").members[name]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: member.offset] + stored + whole[member.offset + member.stored_size :])
+    values = {"raw_size": raw_size, "stored_size": len(stored), "sha256": hashlib.sha256(stored).hexdigest()}
+
+    def change(document: dict[str, Any]) -> None:
+        next(item for item in document["members"] if item["name"] == name).update(values)
+
+    rewrite(path, change)
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: writes end like those on a full disk."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)

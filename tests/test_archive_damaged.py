@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import random
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_archive import page, rewrite, seal, small, unpack_each, use_everything
+from small_archive import page, replace_member, rewrite, seal, small, unpack_each, use_everything
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from reducer.archive import open_probe
@@ -169,20 +168,6 @@ def test_a_manifest_too_large_to_read_is_refused_unread(small: Path) -> None:
     small.write_bytes(whole)
     with pytest.raises(ProbeFileDamaged, match="manifest claims 4294967295 bytes"):
         open_probe(small)
-
-
-def replace_member(path: Path, name: str, stored: bytes, raw_size: int) -> None:
-    """Put other stored bytes in a member, with a right checksum."""
-    with path.open("rb") as file:
-        member = read_table(file.read, "x").members[name]
-    whole = path.read_bytes()
-    path.write_bytes(whole[: member.offset] + stored + whole[member.offset + member.stored_size :])
-    values = {"raw_size": raw_size, "stored_size": len(stored), "sha256": hashlib.sha256(stored).hexdigest()}
-
-    def change(document: dict[str, Any]) -> None:
-        next(item for item in document["members"] if item["name"] == name).update(values)
-
-    rewrite(path, change)
 
 
 def test_a_decompression_bomb_stops_at_the_size_it_stated(small: Path) -> None:

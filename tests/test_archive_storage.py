@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from small_archive import contents, make_checkpoint, small
+from small_archive import contents, file_size_limit, make_checkpoint, small
 
 from checkpoint.errors import StorageError
 from reducer import archive
@@ -65,17 +62,6 @@ def test_a_link_that_appears_while_unpacking_is_not_followed(
     with open_probe(small) as probe, pytest.raises(StorageError, match="File exists"):
         probe.extract_phase(5, tmp_path / "out")
     assert (tmp_path / "victim").read_text() == "precious"
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes: writes end like those on a full disk."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 def test_too_little_room_leaves_no_half_probe_and_keeps_the_old_one(tmp_path: Path) -> None:
