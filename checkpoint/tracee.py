@@ -17,7 +17,6 @@ import os
 import resource
 import signal
 import struct
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 @contextlib.contextmanager
 def _child_signals_blocked() -> Iterator[None]:
-    """SIGCHLD held back, so that waiting with a time limit wakes at once and loses no event."""
+    """SIGCHLD held back, so that waiting with a time limit mostly wakes at once."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         yield
@@ -255,9 +254,9 @@ class Tracee:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
-                # Only the main thread is sure to be offered the signal; elsewhere look again soon.
-                main = threading.current_thread() is threading.main_thread()
-                signal.sigtimedwait({signal.SIGCHLD}, left if main else min(left, _POLL_SECONDS))
+                # Another thread, such as a progress bar's, does not hold the signal back, and is offered it when it
+                # comes between the look and the wait: look again soon.
+                signal.sigtimedwait({signal.SIGCHLD}, min(left, _POLL_SECONDS))
 
     def _refuse_child(self, event: int) -> ProgramUnsupported:
         child = self._event_message()

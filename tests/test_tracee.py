@@ -182,6 +182,23 @@ def test_the_affinity_asked_for(tell: Path) -> None:
         assert os.sched_getaffinity(tracee.pid) == {cpu}
 
 
+def test_other_threads_take_no_event_away(tell: Path) -> None:
+    """Such as one that draws a bar: a signal that comes between the look and the wait is offered to it."""
+    done = threading.Event()
+    others = [threading.Thread(target=lambda: [None for _ in iter(done.is_set, True)]) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(6):
+            begun = time.monotonic()
+            with started(tell):
+                assert time.monotonic() - begun < 5
+    finally:
+        done.set()
+        for other in others:
+            other.join()
+
+
 # -- refusals
 
 
