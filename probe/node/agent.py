@@ -15,10 +15,11 @@ import platform
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
@@ -37,7 +38,7 @@ from probe.node.wire import ALIVE_SECONDS, VERSION, Input, Lost, encode
 from reducer.member_table import MAX_MANIFEST_BYTES, Phase, Table, read_table
 from reducer.unpack import ProbeArchive
 
-_LEAVE_SECONDS = 10.0
+_LEAVE_SECONDS, _INSIST_SECONDS = 10.0, 0.02
 _MEMBERS_IN_A_LINE = 1000
 
 
@@ -64,12 +65,14 @@ class Answers:
                 leave()
 
 
-def leave() -> None:
-    """End this process: its main thread cleans up, or is not waited for."""
-    timer = threading.Timer(_LEAVE_SECONDS, os._exit, (3,))
-    timer.daemon = True
-    timer.start()
-    os.kill(os.getpid(), signal.SIGTERM)
+def leave() -> NoReturn:
+    """End this process: its main thread cleans up, or is not waited for. For other threads; does not return."""
+    end = time.monotonic() + _LEAVE_SECONDS
+    while time.monotonic() < end:
+        # Once is not enough: a main thread that is about to wait for a lock waits on, and its handler with it.
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_INSIST_SECONDS)
+    os._exit(3)
 
 
 class Receiver(threading.Thread):
