@@ -34,7 +34,7 @@ def _few_models(data: Path) -> None:
 
 BENCH = _Maker("make_bench_data.py", "source.i")
 HMMER = _Maker(
-    "make_hmmer_data.py", "families.hmm",
+    "make_hmmer_data.py", "few.hmm",
     [["hmmbuild", "--cpu", "0", "--amino", "-o", os.devnull, "families.hmm", "families.sto"]], _few_models,
 )  # fmt: skip
 MEDIA = _Maker(
