@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged
 from probe.clustering import project
 from probe.manifest import Manifest
-from probe.measures import vectors, work
-from probe.profile import Profile
 from probe.selected import Selection
 from probe.validation import TimedProfile
 from reducer.unpack import ProbeArchive
@@ -60,11 +59,12 @@ class IntervalTable:
         return len(self.phases)
 
 
-def interval_table(profile: Profile, timed: TimedProfile, selection: Selection) -> IntervalTable:
-    """The table of a run; its vectors are projected as they were for the selection."""
+def interval_table(rows: sp.csr_array, amounts: Floats, timed: TimedProfile, selection: Selection) -> IntervalTable:
+    """The table of a run from its vectors (`rows`, N x B), projected as they were for the selection, and the work of
+    the intervals (`amounts`, N)."""
     options = selection.options
-    coordinates, explained = principal(project(vectors(profile, timed), options.dimensions, options.seed))
-    return IntervalTable(selection.labels, timed.seconds, timed.cpu, work(profile, timed), coordinates, explained)
+    coordinates, explained = principal(project(rows, options.dimensions, options.seed))
+    return IntervalTable(selection.labels, timed.seconds, timed.cpu, amounts, coordinates, explained)
 
 
 def principal(points: Floats) -> tuple[Floats, Floats]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from checkpoint.criu import Criu
 from checkpoint.errors import NoPrediction, ProbeError
@@ -27,7 +28,7 @@ from probe.interval_table import encode as encode_intervals
 from probe.interval_table import interval_table
 from probe.kernel_time import KernelShare, kernel_share
 from probe.manifest import Manifest, PhaseRecord, WarmupTrial
-from probe.measures import WORK_UNIT, work
+from probe.measures import WORK_UNIT, vectors, work
 from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
@@ -100,7 +101,8 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         contained, listed = private_files(phase.phase, written_copies(folder, phase))
         files += contained
         private += listed
-    records = _records(found)
+    rows, amounts = vectors(found.profile, found.timed), work(found.profile, found.timed)
+    records = _records(found, amounts)
     _require_coverage(records, found.measured)
     doubts = doubts_of_phases(records, found.reference, [*found.measured, *found.direct])
     profile, timed, program = found.profile, found.timed, found.program
@@ -132,7 +134,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
             "markers_compared": timed.compared,
         },
         work_unit=WORK_UNIT,
-        total_work=float(work(profile, timed).sum()),
+        total_work=float(amounts.sum()),
         phases=tuple(records),
         dropped_time_share=found.selection.dropped_time_share,
         selection_error=found.selection.selection_error,
@@ -151,11 +153,11 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         for r in found.reduced
         if touched_file(folder, r.phase).exists()
     }
-    data[INTERVALS_NAME] = encode_intervals(interval_table(profile, timed, found.selection))
+    data[INTERVALS_NAME] = encode_intervals(interval_table(rows, amounts, timed, found.selection))
     data[RESTORER_NAME] = restorer().read_bytes()
     checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
     code = phase_code(
-        profile, timed, found.selection, found.flat,
+        profile, rows, found.selection, found.flat,
         {c.id: c.folder for c in checkpoints},
         {c.id: path for c in checkpoints if (path := touched_file(folder, c.id)).exists()},
     )  # fmt: skip
@@ -170,10 +172,10 @@ def _distinct(files: list[ContainedFile]) -> list[ContainedFile]:
     return list({f.original_path: f for f in files}.values())
 
 
-def _records(found: Findings) -> list[PhaseRecord]:
+def _records(found: Findings, amounts: npt.NDArray[np.float64]) -> list[PhaseRecord]:
+    """The phases as the manifest has them; `amounts`: work of the intervals, (N,)."""
     by_id = {p.id: p for p in found.selection.phases}
     timed = found.timed
-    amounts = work(found.profile, timed)
     begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
     records = []
     directly = {m.phase: m for m in found.direct}

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from elftools.elf.elffile import ELFFile
 
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
 from checkpoint.pagemap import PAGE_SIZE
 from probe.flattening import FlatPhase
-from probe.measures import vectors
 from probe.profile import Profile
 from probe.selected import Selection
-from probe.validation import TimedProfile
 
 CODE_NAME = "code"
 FORMAT_VERSION = 1
@@ -68,15 +67,15 @@ class ProbeCode:
 
 def phase_code(
     profile: Profile,
-    timed: TimedProfile,
+    rows: sp.csr_array,
     selection: Selection,
     flat: Sequence[FlatPhase],
     checkpoints: Mapping[int, Path],
     touched: Mapping[int, Path],
 ) -> ProbeCode:
-    """What was found out of each phase. `checkpoints`: its folder; `touched`: its list of touched pages, if any."""
+    """What was found out of each phase. `rows`: vectors of the intervals, N x B. `checkpoints`: its folder; `touched`:
+    its list of touched pages, if any."""
     images = _Images(profile)
-    rows = vectors(profile, timed)
     found = []
     for phase in flat:
         chosen = next(p for p in selection.phases if p.id == phase.phase)
