@@ -20,6 +20,7 @@ from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
 from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
 from probe.commands import COMMANDS
+from probe.commands.rows import AS_JSON
 from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
 from probe.node import phases
@@ -66,7 +67,6 @@ _COMPRESS = click.option(
     show_default=True,
     help="How the probe is compressed; zstd is smaller, but not every node reads it.",
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
 _TARGET_ERROR = click.option(
     "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share, such as 2%."
 )
@@ -82,7 +82,7 @@ def cli() -> None:
 
 @cli.command()
 @click.option("--fix", is_flag=True, help="Mend what can be mended.")
-@_JSON
+@AS_JSON
 def doctor(fix: bool, as_json: bool) -> None:
     """Check what building and running probes needs."""
     sys.exit(run_doctor(fix=fix, as_json=as_json))
@@ -141,7 +141,7 @@ def doctor(fix: bool, as_json: bool) -> None:
 )
 @click.option("--weights", type=click.Path(path_type=Path, readable=False), help="The weights of --simpoints.")
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
-@_JSON
+@AS_JSON
 @_QUIET
 @_PROGRAM
 def build(
@@ -207,7 +207,7 @@ def build(
 @_ISA
 @_STDIN
 @_SCRUB
-@_JSON
+@AS_JSON
 @_QUIET
 @_PROGRAM
 def trace(
@@ -256,7 +256,7 @@ def trace(
 @click.option("--coverage", type=click.FloatRange(0, 1), help="Keep phases with this share of the run's time.")
 @click.option("--max-size", type=Size(), help="Keep what fits in this size, such as 20M.")
 @_COMPRESS
-@_JSON
+@AS_JSON
 def trim(
     probe_file: Path,
     output: Path,
@@ -281,7 +281,7 @@ def trim(
 @cli.command()
 @_PROBE
 @click.option("--tradeoff", is_flag=True, help="What keeping fewer phases would give (probe trim).")
-@_JSON
+@AS_JSON
 def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     """Show what a probe contains and how far to trust it."""
     if not tradeoff:
@@ -318,7 +318,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
 @_TARGET_ERROR
 @candidate_options
 @slurm_options
-@_JSON
+@AS_JSON
 @_QUIET
 def run(
     probe_file: Path,

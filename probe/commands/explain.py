@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from probe.commands.rows import AS_JSON
+
 
 @click.command()
 @click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path, readable=False))
@@ -16,7 +18,7 @@ import click
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Most functions, lines, mappings, calls."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+@AS_JSON
 def explain(probe_file: Path, phase: int | None, top: int, as_json: bool) -> None:
     """Show which code, memory and system calls the phases of a probe use."""
     from probe.explaining import explain as explain_probe

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from checkpoint.paths import cache_dir
+from probe.commands.rows import AS_JSON
 from probe.parameters import NodeSeconds
 from probe.progress import display_for
 
@@ -30,7 +31,7 @@ from probe.progress import display_for
     help="NODE=DURATION: what a full run took on a node. Repeatable.",
 )
 @click.option("--store", "url", metavar="URL", help="Also take observed run times from this file or database.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+@AS_JSON
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 def report(
     probe_file: Path,
