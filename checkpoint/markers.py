@@ -19,12 +19,12 @@ import numpy as np
 from checkpoint.errors import Diverged
 from checkpoint.loading import LoadedImage, LoadWatch
 from checkpoint.mapped import find_gap, read_maps
+from checkpoint.restore_agent import event_of
 from checkpoint.sites import SiteTable, find_sites
 from checkpoint.stubs import (
     EVENT_BYTES,
     NEVER,
     RECORD_BYTES,
-    USAGE_KNOWN,
     Event,
     encode_events,
     encode_markers,
@@ -246,7 +246,5 @@ class MarkerSet:
 
 def read_stamp(event: bytes) -> Stamp | None:
     """The stamp in an event record; None where the event was not reached."""
-    fired, wall, wall_ns, cpu, cpu_ns, kernel = struct.unpack_from("<I5q", event, 12)
-    if not fired:
-        return None
-    return Stamp(wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9, kernel * 1e-6 if fired & USAGE_KNOWN else math.nan)
+    fired, wall, cpu, kernel, _ = event_of(event)
+    return Stamp(wall, cpu, math.nan if kernel is None else kernel) if fired else None

@@ -33,7 +33,7 @@ Event = Tuple[bool, float, float, Optional[float], int]
 """(fired, wall seconds, CPU seconds, those in the kernel or None where they were not stamped, page faults)."""
 
 EVENT_BYTES = 64
-_USAGE_KNOWN = 2
+FIRED, USAGE_KNOWN = 1, 2
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MNT_DETACH = 1, 0x20, 0x1000, 0x4000, 2
 _LOCKED_FLAGS = 0xE
 """nosuid, nodev, noexec: in a user namespace a mount keeps those it had."""
@@ -53,7 +53,7 @@ _CONTINUE_AGAIN_SECONDS = 0.05
 def event_of(record: bytes) -> Event:
     """What an event record says (checkpoint/stubs.S)."""
     fired, wall, wall_ns, cpu, cpu_ns, kernel, faults = struct.unpack_from("<I6q", record, 12)
-    known = kernel * 1e-6 if fired & _USAGE_KNOWN else None
+    known = kernel * 1e-6 if fired & USAGE_KNOWN else None
     return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9, known, faults
 
 

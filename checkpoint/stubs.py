@@ -29,7 +29,6 @@ NEVER = 1 << 62
 """Executions left when no event follows: more than any program makes."""
 
 STOP_BEFORE, STAMP, STOP_AFTER = 1, 2, 4
-FIRED, USAGE_KNOWN = 1, 2
 EVENT_BYTES = 64
 RECORD_BYTES = 16
 
