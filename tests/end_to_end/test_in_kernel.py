@@ -13,6 +13,18 @@ from conftest import MakeProgram
 
 @pytest.mark.slow
 def test_phases_in_the_kernel_are_told_apart(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    """The kernel's account is a sample by ticks, scaled anew at each question: one in several misses the bounds by
+    chance. Three in a row do not."""
+    for attempt in range(3):
+        try:
+            tell_apart(command, tmp_path, program)
+            return
+        except AssertionError:
+            if attempt == 2:
+                raise
+
+
+def tell_apart(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     path = tmp_path / "inkernel.probe"
     built = command(
         "build", "-q", "-o", path, "--json", "--interval", "20ms", "--max-phases", "8", "--", program("inkernel"), "4"
