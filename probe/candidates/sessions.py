@@ -67,9 +67,23 @@ class Session:
 
 
 class _Transport(paramiko.Transport):  # type: ignore[misc]
-    """An SSH transport that asks for the kinds of host key that it is told, and for no certificates."""
+    """An SSH transport that asks for the kinds of host key that it is told, and for no certificates.
+
+    On a channel it says nothing more after having said that the channel is closed.
+    """
 
     wanted_keys: tuple[str, ...] = ()
+
+    def _send_message(self, message: Any) -> None:
+        # paramiko makes what a channel says under the channel's lock and sends it without, so the answer to the
+        # node's closing may overtake an end of input. OpenSSH then drops the whole connection; or the channel's
+        # number is another one's by then. Messages of channels come here one at a time.
+        speaker = getattr(message, "speaker", None)
+        if speaker is not None:
+            if speaker.has_taken_leave:
+                return
+            speaker.has_taken_leave = message.is_leave
+        super()._send_message(message)
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
@@ -97,9 +111,31 @@ class _Inbox(BufferedPipe):  # type: ignore[misc]
         super().feed(data)
 
 
+class _Channel(paramiko.Channel):  # type: ignore[misc]
+    """A channel whose name is on the messages that must not follow its closing."""
+
+    has_taken_leave = False
+
+    def _signed(self, message: Any, is_leave: bool = False) -> Any:
+        if message is not None:
+            message.speaker, message.is_leave = self, is_leave
+        return message
+
+    def _send(self, data: bytes, message: Any) -> int:
+        return int(super()._send(data, self._signed(message)))
+
+    def _send_eof(self) -> Any:
+        return self._signed(super()._send_eof())
+
+    def _close_internal(self) -> tuple[Any, Any]:
+        end_of_input, leave = super()._close_internal()
+        return end_of_input, self._signed(leave, is_leave=True)
+
+
 def bounded(channel: Any) -> Any:
-    """The channel, now holding a bounded number of bytes. Nothing that it has received already is lost."""
+    """The channel, now holding a bounded number of bytes, and silent once closed. Nothing that came already is lost."""
     # In place: the other thread may be feeding them.
+    channel.__class__ = _Channel
     channel.in_buffer.__class__ = channel.in_stderr_buffer.__class__ = _Inbox
     return channel
 
