@@ -34,7 +34,9 @@ class PredictionOptions:
     disturbed: a repeat whose wall / CPU time exceeds the reference's by this share was disturbed.
     min_repeats: repeats that must remain for disturbed ones to be left out; fewer repeats give a warning.
     unrepeated_spread: relative standard deviation assumed where nothing was repeated.
-    minimum_spread: relative standard deviation no prediction goes below, however equal the repeats.
+    session_spread: relative standard deviation of the median times of a session (a probe run, a self-check) between
+        sessions, beyond what the repeats in it explain. Measured: docs/estimators.md, "Between sessions".
+    session_freedom: degrees of freedom that it was measured with.
     mix_freedom: fewest degrees of freedom given to the differences between phases.
     """
 
@@ -45,7 +47,8 @@ class PredictionOptions:
     disturbed: float = DISTURBED
     min_repeats: int = 3
     unrepeated_spread: float = 0.05
-    minimum_spread: float = 0.002
+    session_spread: float = 0.004
+    session_freedom: float = 10.0
     mix_freedom: float = 2.0
 
 

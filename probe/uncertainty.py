@@ -56,7 +56,8 @@ def variance_terms(
     terms.append(Term("reference_runs", future, float(len(runs) - 1) if many else math.inf))
 
     terms += _mix_terms(measured, candidate_shares, coverage, options)
-    terms.append(Term("minimum", options.minimum_spread**2, math.inf))
+    # Once for the session on either node; repeats cannot lessen what they share.
+    terms.append(Term("minimum", 2.0 * options.session_spread**2, options.session_freedom))
     return terms
 
 

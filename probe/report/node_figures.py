@@ -46,7 +46,7 @@ CAUSE_NAMES = {
     "reference_runs": "full reference runs",
     "within_strata": "spread inside the phases",
     "uncovered": "time in no measured phase",
-    "minimum": "what never repeats better",
+    "minimum": "session to session",
 }
 """The variances of a prediction in words."""
 
@@ -286,7 +286,7 @@ _REMEDIES = {
     "reference_runs": "full runs on the reference node differ by so much, and so will the one predicted",
     "within_strata": "more `--max-phases`, a shorter `--interval` or a longer run narrows it",
     "uncovered": "see which phases were not measured",
-    "minimum": "run times do not repeat better from one day to the next, and nothing narrows it",
+    "minimum": "whole sessions of repeats differ by this, and more repeats do not narrow it",
 }
 
 
