@@ -18,6 +18,7 @@ import accuracy  # noqa: E402
 import accuracy_report  # noqa: E402
 import counter_page  # noqa: E402
 import emulated  # noqa: E402
+import emulated_report  # noqa: E402
 import exact  # noqa: E402
 import exact_report  # noqa: E402
 import extras  # noqa: E402
@@ -95,10 +96,7 @@ def main() -> None:
         print(decisions.report(found))
         return
     if arguments.what == "nodes":
-        benchmarks = chosen(arguments.programs, arguments.quick)
-        for record in emulated.run(benchmarks, HERE, arguments.full_runs, arguments.clock, say):
-            save(record)
-            print(report.emulated(record), flush=True)
+        measure_emulated(arguments)
         return
     if arguments.what == "selection":
         benchmarks = named(arguments.programs or selecting.PROGRAMS)
@@ -171,6 +169,17 @@ def measure_accuracy(arguments: argparse.Namespace) -> None:
     print(accuracy_report.tables(records))
     if arguments.write:
         accuracy_report.write(ROOT / "docs" / "accuracy.md", records)
+
+
+def measure_emulated(arguments: argparse.Namespace) -> None:
+    """Predict and run in full, on the emulated node, all programs that have a probe; then the table of all records."""
+    benchmarks = named(arguments.programs or [*dict.fromkeys([*ACCURACY, *(b.name for b in EVERYTHING)])])
+    if not arguments.report:
+        for record in emulated.run(benchmarks, HERE, arguments.full_runs, arguments.clock, say):
+            save(record)
+            print(emulated_report.line(record), flush=True)
+    records = [r for b in benchmarks if (r := load(f"{emulated.prefix(arguments.clock)}-{b.name}"))]
+    print(emulated_report.tables(records))
 
 
 def measure_exact(arguments: argparse.Namespace) -> None:

@@ -17,6 +17,9 @@ class Bar:
 CALIBRATED, DIRECT = Bar(0.015, 0.04), Bar(0.03, 0.08)
 """On the reference node."""
 
+EMULATED, EMULATED_COVERS = Bar(0.04, 0.10), 0.9
+"""On the emulated node: one probe of each program; share of intervals that hold the full run."""
+
 COVERS, REACH = 0.93, 0.06
 """Share of pairs whose 95 % interval holds the full run; median of how far it reaches."""
 

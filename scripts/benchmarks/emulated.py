@@ -35,6 +35,8 @@ ROOT = Path(__file__).parents[2]
 NODE = ROOT / "scripts" / "testnode"
 FILES = ROOT / "build" / "testnode"
 ADDRESS = "guest@127.0.0.1:22622"
+SHELL = "/bin/sh"
+"""Starts what the node has itself, from the same packages."""
 REPEATS = 3
 SECONDS = 2400
 
@@ -65,12 +67,17 @@ def full_runs(probe: Path, count: int, data: Path) -> list[float]:
     stream = io.BytesIO()
     with open_probe(probe) as archive, tempfile.TemporaryDirectory() as folder:
         manifest = Manifest.from_json(archive.manifest)
-        # The very program that the probe was made of, whatever has become of it since.
-        program = Path(folder) / "program"
-        archive.extract_file(next(f.sha256 for f in archive.files if f.purpose == PROGRAM), program, 0o755)
-        _add_files(stream, manifest, data, program)
+        argv = list(manifest.argv)
+        with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
+            for path in _inputs(manifest, data):
+                tar.add(path, path.name)
+            if argv[0] != SHELL:
+                # The very program that the probe was made of, whatever has become of it since.
+                program = Path(folder) / "program"
+                archive.extract_file(next(f.sha256 for f in archive.files if f.purpose == PROGRAM), program, 0o755)
+                tar.add(program, "program")
+                argv[0] = "./program"
     on_node("rm -rf full && mkdir full && tar -xzf - -C full", stream.getvalue())
-    argv = ["./program", *manifest.argv[1:]]
     stdin = Path(manifest.stdin).name if (data / Path(manifest.stdin).name).is_file() else "/dev/null"
     code = (
         "import os,resource,subprocess,sys;"
@@ -81,13 +88,21 @@ def full_runs(probe: Path, count: int, data: Path) -> list[float]:
     return [float(on_node(f"cd full && {variables} python3 -c {shlex.quote(code)}")) for _ in range(count)]
 
 
-def _add_files(stream: io.BytesIO, manifest: Manifest, data: Path, program: Path) -> None:
-    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
-        for argument in {*manifest.argv[1:], Path(manifest.stdin).name}:
-            name = argument.rpartition("=")[2]
-            if (data / name).is_file():
-                tar.add(data / name, name)
-        tar.add(program, "program")
+def _inputs(manifest: Manifest, data: Path) -> list[Path]:
+    """The files in `data` that the command line names, also inside a command for the shell, and indexes of them."""
+    words = {word.rpartition("=")[2] for argument in manifest.argv[1:] for word in argument.split()}
+    named = [data / word for word in {*words, Path(manifest.stdin).name} if "/" not in word and (data / word).is_file()]
+    return sorted({path for name in named for path in (name, *data.glob(f"{name.name}.*")) if path.is_file()})
+
+
+def _probes(benchmark: Benchmark, folder: Path, data: Path, say: Callable[[str], None]) -> tuple[Path, Path] | None:
+    """A probe and random intervals beside it: those that `scripts/bench accuracy --keep` left, or those of
+    `scripts/bench`, where there are any."""
+    kept = [folder / "accuracy" / f"{benchmark.name}-1-{kind}.probe" for kind in ("selected", "random")]
+    if all(path.exists() for path in kept):
+        return kept[0], kept[1]
+    probe = folder / f"{benchmark.name}.probe"
+    return (probe, random_probe(benchmark, probe, data, say)) if probe.exists() else None
 
 
 def random_probe(benchmark: Benchmark, probe: Path, data: Path, say: Callable[[str], None]) -> Path:
@@ -155,6 +170,11 @@ def _ratios(manifest: Manifest, phases: Sequence[MeasuredPhase]) -> dict[str, fl
     }
 
 
+def prefix(clock: str) -> str:
+    """What the names of records begin with."""
+    return "instructions" if clock == CLOCK else "emulated"
+
+
 def run(
     benchmarks: Sequence[Benchmark], folder: Path, runs: int, clock: str, say: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
@@ -164,17 +184,14 @@ def run(
     of random intervals are made before the node is started: it would take their processor.
     """
     exact = clock == CLOCK
-    prefix = "instructions" if exact else "emulated"
     data = folder / "data"
     probes: dict[str, tuple[Path, Path]] = {}
     for one in benchmarks:
-        probe = folder / f"{one.name}.probe"
-        if not probe.exists():
-            continue
         try:
-            probes[one.name] = probe, random_probe(one, probe, data, say)
+            if found := _probes(one, folder, data, say):
+                probes[one.name] = found
         except (ValueError, ProbeError, subprocess.SubprocessError) as error:
-            yield {"failure": f"{type(error).__name__}: {error}", "name": f"{prefix}-{one.name}"}
+            yield {"failure": f"{type(error).__name__}: {error}", "name": f"{prefix(clock)}-{one.name}"}
     try:
         subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
         for name, (probe, random) in probes.items():
@@ -182,6 +199,6 @@ def run(
                 record = compare(probe, random, data, 1 if exact else runs, 1 if exact else REPEATS)
             except (ValueError, KeyError, ProbeError, subprocess.SubprocessError) as error:
                 record = {"failure": f"{type(error).__name__}: {error}"}
-            yield {**record, "name": f"{prefix}-{name}"}
+            yield {**record, "name": f"{prefix(clock)}-{name}"}
     finally:
         subprocess.run([str(NODE), "stop"], check=True)

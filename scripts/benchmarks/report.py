@@ -208,19 +208,6 @@ def many(record: Record) -> str:
     )
 
 
-def emulated(record: Record) -> str:
-    """One line about a probe on the emulated node."""
-    if "failure" in record:
-        return f"{record['name']}: FAILED: {record['failure']}"
-    p, errors = record["prediction"], record["errors"]
-    return (
-        f"{record['name']}: {record['restored']} of {record['phases']} phases restored, predicted {p['seconds']:.2f} s "
-        f"({p['low']:.2f} to {p['high']:.2f}), measured {statistics.median(record['full']):.2f} s; "
-        + ", ".join(f"{name} {_percent(value)} %" for name, value in errors.items())
-        + f"; 95 % {'holds' if record['held'] else 'DOES NOT HOLD'}; restore {record['restore_median'] * 1e3:.0f} ms"
-    )
-
-
 def link(record: Record) -> str:
     """One line about a probe over a slow link."""
     first, again = record["first"], record["again"]
