@@ -16,7 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from checkpoint.errors import ProbeError
-from probe.building import BuildOptions, BuiltProbe, build, trace
+from probe.build_options import BuildOptions
+from probe.building import BuiltProbe, build, trace
 from probe.explaining import explain
 from probe.prediction import Prediction
 from probe.profile import Profile

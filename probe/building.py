@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from checkpoint.native import restorer
 from checkpoint.plain import run_plain
 from checkpoint.program import DEFAULT_ISA, Program, Streams, resolve_program
 from checkpoint.restore import RestoreJob
+from probe.build_options import BuildOptions
 from probe.capture import CapturedPhase, plan_regions
 from probe.checkpoints import captured_outputs, restore_job, take_checkpoints
 from probe.contents import set_apart
@@ -33,58 +34,24 @@ from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
 from probe.reference import Reference
 from probe.reference_runs import (
-    DEFAULT_RUNS,
     EARLY_RUNS,
     SpreadRuns,
     measure_reference,
     output_streams,
     plain_run_names,
 )
-from probe.selection import Selection, SelectionOptions, select_phases
+from probe.selection import Selection, select_phases
 from probe.self_check import Known, self_check
-from probe.simpoint import Point, select_points
+from probe.simpoint import select_points
 from probe.tracers import trace_program, unit_of
 from probe.validation import MOST_SHIFT, TimedProfile, load_timing, save_timing, validate
-from probe.warmup import AUTO, DEFAULT_WARMUP, WarmupChoice, try_warmups
+from probe.warmup import AUTO, WarmupChoice, try_warmups
 from probe.work_folder import WARMUP_FILE, WorkFolder, full_disk_named, work_folder
 from reducer.archive import ArchiveSizes
-from reducer.compression import Compression, check_packing
+from reducer.compression import check_packing
 from reducer.reduction import Reduction
 
 T = TypeVar("T")
-
-DEFAULT_REPEATS = 5
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals;
-    AUTO: as few as do (probe.warmup).
-
-    `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
-    along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
-    (probe.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval that a
-    prediction for this node should have; the self-check then repeats more often.
-    """
-
-    tracer: str = "auto"
-    interval: float | None = None
-    warmup: int | Literal["auto"] = DEFAULT_WARMUP
-    isa: str = DEFAULT_ISA
-    runs: int = DEFAULT_RUNS
-    repeats: int = DEFAULT_REPEATS
-    reduce: Reduction = "drop"
-    external: tuple[str, ...] = ()
-    compress: Compression = "gzip"
-    with_criu: bool = False
-    selection: SelectionOptions = field(default_factory=SelectionOptions)
-    points: tuple[Point, ...] = ()
-    target_error: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
-        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu")}
-        return {**chosen, "selection": vars(self.selection), "points": [vars(p) for p in self.points]}
 
 
 @dataclass(frozen=True)

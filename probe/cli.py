@@ -18,6 +18,7 @@ from rich.console import Console
 from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
 from checkpoint.program import DEFAULT_ISA, ISA_BASELINES
 from probe import building, running, showing, trimming
+from probe.build_options import BuildOptions
 from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
 from probe.commands import COMMANDS
 from probe.commands.rows import AS_JSON
@@ -172,7 +173,7 @@ def build(
     """Build a probe of PROGRAM."""
     if (simpoints is None) != (weights is None):
         raise click.UsageError("--simpoints and --weights go together")
-    options = building.BuildOptions(
+    options = BuildOptions(
         tracer=tracer,
         interval=interval.for_tracer(tracer) if interval else None,
         warmup=warmup,

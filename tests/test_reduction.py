@@ -27,7 +27,7 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.restore import RestoreJob, observe_touches, time_phase
-from probe.building import BuildOptions
+from probe.build_options import BuildOptions
 from probe.building import build as build_probe
 from probe.reducing import reduce_phases, touched_file
 from probe.running import run as run_probe

@@ -19,7 +19,7 @@ from tracing import compile_small
 from checkpoint.criu import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged
 from checkpoint.restore import time_phase
-from probe.building import BuildOptions
+from probe.build_options import BuildOptions
 from probe.building import build as build_probe
 from probe.node.files import OUTPUT
 from probe.running import RunResult

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from programs import OWN  # noqa: E402
 from sshd import GUEST, Machine, machine  # noqa: E402
 
-from probe.building import BuildOptions, build  # noqa: E402
+from probe import BuildOptions, build  # noqa: E402
 from probe.candidates.probing import run_on  # noqa: E402
 from probe.candidates.session import Orders  # noqa: E402
 from probe.selection import SelectionOptions  # noqa: E402

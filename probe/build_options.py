@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a build can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from checkpoint.program import DEFAULT_ISA
+from probe.node.measuring import DEFAULT_REPEATS
+from probe.reference_runs import DEFAULT_RUNS
+from probe.selection import SelectionOptions
+from probe.simpoint import Point
+from probe.warmup import DEFAULT_WARMUP
+from reducer.compression import Compression
+from reducer.reduction import Reduction
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals;
+    AUTO: as few as do (probe.warmup).
+
+    `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
+    along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
+    (probe.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval that a
+    prediction for this node should have; the self-check then repeats more often.
+    """
+
+    tracer: str = "auto"
+    interval: float | None = None
+    warmup: int | Literal["auto"] = DEFAULT_WARMUP
+    isa: str = DEFAULT_ISA
+    runs: int = DEFAULT_RUNS
+    repeats: int = DEFAULT_REPEATS
+    reduce: Reduction = "drop"
+    external: tuple[str, ...] = ()
+    compress: Compression = "gzip"
+    with_criu: bool = False
+    selection: SelectionOptions = field(default_factory=SelectionOptions)
+    points: tuple[Point, ...] = ()
+    target_error: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
+        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu")}
+        return {**chosen, "selection": vars(self.selection), "points": [vars(p) for p in self.points]}
