@@ -9,6 +9,7 @@ smallest k whose score is good enough.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,10 +87,8 @@ def sweep(
     Every k is tried because BIC is not monotone in k: a bisection misses good ones. One thread, so that sums
     are formed in one order and the result depends on the seeds alone.
     """
-    # Importing it takes most of a second, which every command would pay for; and it must be there before its threads
-    # are limited.
-    from sklearn.cluster import KMeans
-
+    # Before its threads are limited.
+    kmeans = _kmeans()
     if len(points) == 0:
         return []
     distinct = len(np.unique(np.round(points, 12), axis=0))
@@ -98,7 +97,7 @@ def sweep(
     with threadpool_limits(limits=1):
         for k in range(1, min(max_k, distinct) + 1):
             for seed in seeds if k > 1 else seeds[:1]:
-                model = KMeans(k, n_init=1, max_iter=iterations, random_state=seed, algorithm="lloyd")
+                model = kmeans(k, n_init=1, max_iter=iterations, random_state=seed, algorithm="lloyd")
                 model.fit(points)
                 labels = np.asarray(model.labels_, dtype=np.int64)
                 counts = np.bincount(labels, minlength=k).astype(np.int64)
@@ -106,6 +105,17 @@ def sweep(
                 score = bic_score(counts, inertia, points.shape[1], floor)
                 found.append(Clustering(k, seed, labels, inertia, score))
     return found
+
+
+def _kmeans() -> Any:
+    """scikit-learn's KMeans, imported when it is needed: that takes most of a second, which every command would pay."""
+    before = set(os.environ)
+    from sklearn.cluster import KMeans
+
+    # It leaves settings for OpenMP in our environment, which is that of the next program that is built from here.
+    for name in set(os.environ) - before:
+        del os.environ[name]
+    return KMeans
 
 
 def bic_choice(clusterings: Sequence[Clustering], threshold: float) -> tuple[Clustering, list[Clustering]]:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -130,6 +132,16 @@ def test_bic_rule_takes_the_smallest_good_k_also_where_scores_are_not_monotone()
     simplest, good = bic_choice(found, 0.9)
     assert (simplest.k, simplest.seed) == (2, 0)
     assert [(c.k, c.seed) for c in good] == [(2, 0), (4, 0), (4, 1)]
+
+
+def test_clustering_leaves_no_settings_in_the_environment_that_programs_inherit() -> None:
+    code = (
+        "import os; before = dict(os.environ)\n"
+        "import numpy as np; from probe.clustering import sweep\n"
+        "sweep(np.eye(4), max_k=2, seeds=[1], iterations=9, resolution=0.01)\n"
+        "assert dict(os.environ) == before, set(os.environ) ^ set(before)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_sweep_tries_every_k_up_to_the_distinct_points() -> None:
