@@ -129,6 +129,8 @@ def compare(probe: Path, random: Path, data: Path, runs: int, repeats: int) -> d
     `probe` by their names, and those of `random` as random_calibrated and random_direct."""
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
+    # Its disk is small, and what it keeps of other programs would fill it.
+    on_node("rm -rf full .cache/probe-node")
     found, baseline = measure_there(probe, repeats), measure_there(random, repeats)
     assert found.result is not None and baseline.result is not None
     said, by_random = found.result.prediction.to_json(), baseline.result.prediction.to_json()
