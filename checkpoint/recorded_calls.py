@@ -94,9 +94,15 @@ def record_calls(
         if not child:
             _report(job, spec, flat.stamps, _stub_areas(flat), Path(name), writer, parent)
         os.close(writer)
-        with os.fdopen(reader, "rb") as answers:
-            text = answers.read(_LONGEST_ANSWER)
-        os.waitpid(child, 0)
+        try:
+            with os.fdopen(reader, "rb") as answers:
+                text = answers.read(_LONGEST_ANSWER)
+        except BaseException:
+            # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            os.waitpid(child, 0)
     answer: dict[str, Any] = (
         json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
     )
