@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -32,7 +34,7 @@ def built(name: str, sources: Sequence[Path], compile_options: Sequence[str], *,
         command = ["cc", *compile_options, "-o", str(fresh), *(str(s) for s in sources if s.suffix != ".h")]
         command += libraries
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+            _run(command, folder)
         except FileNotFoundError as error:
             raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
         except subprocess.TimeoutExpired as error:
@@ -41,6 +43,23 @@ def built(name: str, sources: Sequence[Path], compile_options: Sequence[str], *,
             raise ToolMissing(f"compiling {name} failed: {error.stderr.strip()[-2000:]}") from error
         fresh.replace(kept)
     return kept
+
+
+def _run(command: Sequence[str], temporary: str) -> None:
+    """Run the compiler to its end, with its temporary files in `temporary`. Raises as subprocess.run does."""
+    environment = {**os.environ, "TMPDIR": temporary}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as compiler:
+        try:
+            said = compiler.communicate(timeout=_SECONDS)[1]
+        except BaseException:
+            # Interrupted. The programs that it started would go on and put files where they are being removed.
+            os.killpg(compiler.pid, signal.SIGKILL)
+            compiler.wait()
+            raise
+    if compiler.returncode:
+        raise subprocess.CalledProcessError(compiler.returncode, command, stderr=said)
 
 
 _RESTORER = Path(__file__).with_name("restorer")

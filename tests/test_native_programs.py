@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoint.errors import ToolMissing
+from checkpoint.native import built
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_an_interrupted_compiler_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    """Neither the programs that it had started, nor their temporary files."""
+    os.mkfifo(tmp_path / "endless.h")
+    source = tmp_path / "waits.c"
+    source.write_text('#include "endless.h"\n')
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before, there = signal.signal(signal.SIGALRM, interrupt), set(os.listdir(tempfile.gettempdir()))  # noqa: PTH208
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            built("waits", [source], [])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert [path for path in cache.rglob("*") if path.is_file() or "tmp" in path.name] == []
+    assert set(os.listdir(tempfile.gettempdir())) == there  # noqa: PTH208
+
+
+def test_what_the_compiler_says_is_told(tmp_path: Path, cache: Path) -> None:
+    source = tmp_path / "wrong.c"
+    source.write_text("int main(void) { return nothing; }\n")
+    with pytest.raises(ToolMissing, match=r"compiling wrong failed: (?s:.*)nothing"):
+        built("wrong", [source], [])
