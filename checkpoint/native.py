@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -55,7 +56,8 @@ def _run(command: Sequence[str], temporary: str) -> None:
             said = compiler.communicate(timeout=_SECONDS)[1]
         except BaseException:
             # Interrupted. The programs that it started would go on and put files where they are being removed.
-            os.killpg(compiler.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                os.killpg(compiler.pid, signal.SIGKILL)
             compiler.wait()
             raise
     if compiler.returncode:
