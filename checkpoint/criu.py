@@ -22,6 +22,7 @@ from typing import Final
 
 from checkpoint.errors import CriuError, PrivilegeMissing, StorageError
 from checkpoint.paths import private_criu_dir
+from checkpoint.run_group import run_group
 
 MINIMUM_VERSION: Final = (4, 1)
 """First release that understands the vDSO of kernels >= 6.13."""
@@ -176,32 +177,6 @@ def read_version(command: Sequence[str]) -> tuple[int, ...]:
 def format_version(version: Sequence[int]) -> str:
     """`(4, 1, 1)` as `4.1.1`."""
     return ".".join(map(str, version))
-
-
-def run_group(command: Sequence[str], timeout: float, *, pass_fds: Sequence[int] = ()) -> tuple[int, str]:
-    """Run `command` in a session of its own; return its exit status and its joined output.
-
-    The whole group is killed on timeout (subprocess.TimeoutExpired is raised then) and on Ctrl-C: CRIU forks
-    helpers that would otherwise go on alone.
-    """
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        pass_fds=pass_fds,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            printed, _ = process.communicate(timeout=timeout)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
-    return process.returncode, printed
 
 
 def failure(subject: str, status: int, printed: str, log: Path | None) -> CriuError | PrivilegeMissing | StorageError:

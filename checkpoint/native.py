@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from checkpoint.errors import ToolMissing
 from checkpoint.paths import cache_dir
+from checkpoint.run_group import run_group
 
 _SECONDS = 120
 
@@ -35,33 +34,16 @@ def built(name: str, sources: Sequence[Path], compile_options: Sequence[str], *,
         command = ["cc", *compile_options, "-o", str(fresh), *(str(s) for s in sources if s.suffix != ".h")]
         command += libraries
         try:
-            _run(command, folder)
+            # Its temporary files go with the folder, also where it is interrupted.
+            status, said = run_group(command, _SECONDS, environment={**os.environ, "TMPDIR": folder})
         except FileNotFoundError as error:
             raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
         except subprocess.TimeoutExpired as error:
             raise ToolMissing(f"compiling {name} did not end within {_SECONDS} s") from error
-        except subprocess.CalledProcessError as error:
-            raise ToolMissing(f"compiling {name} failed: {error.stderr.strip()[-2000:]}") from error
+        if status:
+            raise ToolMissing(f"compiling {name} failed: {said.strip()[-2000:]}")
         fresh.replace(kept)
     return kept
-
-
-def _run(command: Sequence[str], temporary: str) -> None:
-    """Run the compiler to its end, with its temporary files in `temporary`. Raises as subprocess.run does."""
-    environment = {**os.environ, "TMPDIR": temporary}
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as compiler:
-        try:
-            said = compiler.communicate(timeout=_SECONDS)[1]
-        except BaseException:
-            # Interrupted. The programs that it started would go on and put files where they are being removed.
-            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-                os.killpg(compiler.pid, signal.SIGKILL)
-            compiler.wait()
-            raise
-    if compiler.returncode:
-        raise subprocess.CalledProcessError(compiler.returncode, command, stderr=said)
 
 
 _RESTORER = Path(__file__).with_name("restorer")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint import private_criu
-from checkpoint.criu import Criu, failure, find_criu, private_command, real_errors, run_group
+from checkpoint.criu import Criu, failure, find_criu, private_command, real_errors
 from checkpoint.errors import CriuError, StorageError
 from checkpoint.paths import HOME_VARIABLE, private_criu_dir
 from checkpoint.private_criu import (
@@ -24,6 +24,7 @@ from checkpoint.private_criu import (
     read_sources,
     suites_from,
 )
+from checkpoint.run_group import run_group
 from probe import doctor
 from probe.doctor import run_doctor
 from probe.machine import checks

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
+from interruption import interrupted_after
 
 from checkpoint.errors import ToolMissing
 from checkpoint.native import built
@@ -25,17 +24,9 @@ def test_an_interrupted_compiler_leaves_nothing(tmp_path: Path, cache: Path) -> 
     source = tmp_path / "waits.c"
     source.write_text('#include "endless.h"\n')
 
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before, there = signal.signal(signal.SIGALRM, interrupt), set(os.listdir(tempfile.gettempdir()))  # noqa: PTH208
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
-        with pytest.raises(KeyboardInterrupt):
-            built("waits", [source], [])
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    there = set(os.listdir(tempfile.gettempdir()))  # noqa: PTH208
+    with interrupted_after(0.5):
+        built("waits", [source], [])
     assert [path for path in cache.rglob("*") if path.is_file() or "tmp" in path.name] == []
     assert set(os.listdir(tempfile.gettempdir())) == there  # noqa: PTH208
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from interruption import interrupted_after
 
 from checkpoint import recorded_calls
 
@@ -28,22 +28,13 @@ def test_an_interruption_while_calls_are_watched_leaves_nothing(
                 if time.monotonic() > end or not folder.exists():
                     os._exit(0)
 
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(recorded_calls, "_report", watch_on)
     monkeypatch.setattr(recorded_calls, "direct_spec", lambda *_: {})
     monkeypatch.setattr(recorded_calls, "_stub_areas", lambda _: [])
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(KeyboardInterrupt):
-            recorded_calls.record_calls(
-                SimpleNamespace(phase=1),  # type: ignore[arg-type]
-                SimpleNamespace(stamps=[]),  # type: ignore[arg-type]
-                tmp_path, tmp_path, scratch=tmp_path,
-            )  # fmt: skip
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with interrupted_after(0.3):
+        recorded_calls.record_calls(
+            SimpleNamespace(phase=1),  # type: ignore[arg-type]
+            SimpleNamespace(stamps=[]),  # type: ignore[arg-type]
+            tmp_path, tmp_path, scratch=tmp_path,
+        )  # fmt: skip
     assert list(tmp_path.iterdir()) == []

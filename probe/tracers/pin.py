@@ -23,6 +23,7 @@ from checkpoint.mapped import FOREIGN_PREFIXES
 from checkpoint.paths import cache_dir
 from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Program, Streams
+from checkpoint.run_group import run_group
 from probe.exit_status import check_exit
 from probe.tracers.exact import (
     SLACK,
@@ -100,11 +101,12 @@ def build_tool(kit: Kit) -> Path:
         with tempfile.TemporaryDirectory(dir=kept.parent) as made:
             for part in parts:
                 shutil.copytree(part, Path(made) / part.name)
-            command = ["make", "-C", str(Path(made) / NAME), f"PIN_ROOT={kit.root}", "dir", str(_TOOL)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS)
-            if done.returncode:
+            # Silent: what it says is what went wrong, from the first error on.
+            command = ["make", "-s", "-C", str(Path(made) / NAME), f"PIN_ROOT={kit.root}", "dir", str(_TOOL)]
+            status, said = run_group(command, _BUILD_SECONDS, environment={**os.environ, "TMPDIR": made})
+            if status:
                 raise ToolMissing(
-                    f"building the tool with Pin {kit.version} ({kit.root}) failed: {done.stderr.strip()[:2000]}"
+                    f"building the tool with Pin {kit.version} ({kit.root}) failed: {said.strip()[:2000]}"
                 )
             (Path(made) / NAME / _TOOL).replace(kept)
     except FileNotFoundError as error:
