@@ -173,7 +173,8 @@ def measure_accuracy(arguments: argparse.Namespace) -> None:
 
 def measure_emulated(arguments: argparse.Namespace) -> None:
     """Predict and run in full, on the emulated node, all programs that have a probe; then the table of all records."""
-    benchmarks = named(arguments.programs or [*dict.fromkeys([*ACCURACY, *(b.name for b in EVERYTHING)])])
+    everything = [*dict.fromkeys([*ACCURACY, *(b.name for b in EVERYTHING)])]
+    benchmarks = named(arguments.programs or (QUICK if arguments.quick else everything))
     if not arguments.report:
         for record in emulated.run(benchmarks, HERE, arguments.full_runs, arguments.clock, say):
             save(record)

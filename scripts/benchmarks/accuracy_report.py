@@ -20,7 +20,7 @@ ESTIMATORS = ("calibrated", "direct", "strube", "random_direct")
 _HEADS = ("calibrated", "direct", "thesis", "random")
 
 
-def _percent(value: float | None, digits: int = 1) -> str:
+def percent(value: float | None, digits: int = 1) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{100 * value:+.{digits}f} %"
 
 
@@ -43,11 +43,11 @@ def line(record: Record) -> str:
     name = f"{record['program']} seed {record['seed']}"
     if "failure" in record:
         return f"{name}: FAILED: {record['failure'].splitlines()[-1]}"
-    errors = ", ".join(f"{head} {_percent(record['errors'][e])}" for head, e in zip(_HEADS, ESTIMATORS, strict=True))
+    errors = ", ".join(f"{head} {percent(record['errors'][e])}" for head, e in zip(_HEADS, ESTIMATORS, strict=True))
     said = "holds" if record["held"] else "DOES NOT HOLD"
     return (
         f"{name}: {record['native']:.2f} s, {record['phases']} phases; {errors}; ±{_size(record['reach'])} {said}; "
-        f"selection {_percent(record['selection_error'])}, restore {_size(record['restore_error'])}; "
+        f"selection {percent(record['selection_error'])}, restore {_size(record['restore_error'])}; "
         f"{record['bench_seconds']:.0f} s"
     )
 
@@ -65,11 +65,11 @@ def _row(seeds: Sequence[Record]) -> list[str]:
 
     return [
         seeds[0]["program"], seeds[0]["kind"], f"{middle('native'):.2f}",
-        *(_percent(_worst(r["errors"][e] for r in seeds)) for e in ESTIMATORS),
+        *(percent(_worst(r["errors"][e] for r in seeds)) for e in ESTIMATORS),
         f"{sum(r['held'] for r in seeds)} of {len(seeds)}", f"±{_size(middle('reach'))}",
         _size(min(r["coverage"] for r in seeds)), f"{middle('phases'):.0f}",
-        _percent(_worst(r["selection_error"] for r in seeds), 2),
-        _percent(_worst(r["random_selection_error"] for r in seeds)),
+        percent(_worst(r["selection_error"] for r in seeds), 2),
+        percent(_worst(r["random_selection_error"] for r in seeds)),
         _size(_worst(r["restore_error"] for r in seeds)), f"{middle('size_bytes') / 1e6:.1f}",
         f"{middle('probing_seconds'):.1f}", f"{middle('tracing'):.2f}",
     ]  # fmt: skip

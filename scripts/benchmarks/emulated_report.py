@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from accuracy_report import percent
 from bounds import EMULATED, EMULATED_COVERS
 
 Record = dict[str, Any]
@@ -20,16 +21,12 @@ _ESTIMATORS = {
 }
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.1f} %"
-
-
 def line(record: Record) -> str:
     """One program, as soon as it is measured."""
     if "failure" in record:
         return f"{record['name']}: FAILED: {record['failure']}"
     p = record["prediction"]
-    errors = ", ".join(f"{head} {_percent(record['errors'].get(name))}" for name, head in _ESTIMATORS.items())
+    errors = ", ".join(f"{head} {percent(record['errors'].get(name))}" for name, head in _ESTIMATORS.items())
     return (
         f"{record['name']}: {record['restored']} of {record['phases']} phases restored, predicted {p['seconds']:.2f} s "
         f"({p['low']:.2f} to {p['high']:.2f}), measured {statistics.median(record['full']):.2f} s; {errors}; "
@@ -42,7 +39,8 @@ def tables(records: Sequence[Record]) -> str:
     heads = ["program", "phases", "predicted", "measured", *_ESTIMATORS.values(), "95 % interval", "restore, median"]
     rows = [heads, ["---"] * len(heads), *map(_row, sorted(records, key=lambda r: r["name"]))]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{table}\n\n{_bars([r for r in records if 'failure' not in r])}"
+    good = [r for r in records if "failure" not in r]
+    return f"{table}\n\n{_bars(good)}" if good else table
 
 
 def _row(record: Record) -> list[str]:
@@ -52,7 +50,7 @@ def _row(record: Record) -> list[str]:
     p = record["prediction"]
     return [
         name, f"{record['restored']} of {record['phases']}", f"{p['seconds']:.2f} s",
-        f"{statistics.median(record['full']):.2f} s", *(_percent(record["errors"].get(e)) for e in _ESTIMATORS),
+        f"{statistics.median(record['full']):.2f} s", *(percent(record["errors"].get(e)) for e in _ESTIMATORS),
         f"{'holds' if record['held'] else '**does not hold**'}, ±{100 * (p['high'] / p['seconds'] - 1):.1f} %",
         f"{record['restore_median'] * 1e3:.0f} ms",
     ]  # fmt: skip
