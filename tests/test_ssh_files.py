@@ -18,7 +18,7 @@ from sshd import make_key
 from checkpoint.errors import ProbeError, StorageError
 from probe.candidates.addresses import MAX_HOSTS_BYTES, Address, parse_address, read_hosts
 from probe.candidates.known_hosts import Entry, HostKey, add, entries_of, judge
-from probe.candidates.remote_text import TAIL_BYTES, Tail, printable
+from probe.candidates.remote_text import TAIL_BYTES, Tail, printable, printable_end
 from probe.candidates.ssh_config import REFUSED, Settings, settings
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +110,15 @@ def test_a_missing_file_of_nodes(tmp_path: Path) -> None:
 def test_text_of_nodes_is_printable_and_short(text: str | bytes, most: int) -> None:
     shown = printable(text, most)
     assert shown.isprintable() and len(shown) <= most + 3
+
+
+@given(st.text(), st.integers(1, 100))
+def test_of_a_long_complaint_the_end_is_shown(text: str, most: int) -> None:
+    shown = printable_end(text, most)
+    assert shown.isprintable() and len(shown) <= most + 3
+    assert printable_end(f"{text}\nValueError:\a no\n", 18).endswith("ValueError: no")
+    assert printable_end("Traceback\nValueError: no\n", 16) == "...ValueError: no"
+    assert printable_end("\nValueError: no\n", 16) == "ValueError: no"
 
 
 @given(st.lists(st.binary(max_size=TAIL_BYTES)))

@@ -20,6 +20,12 @@ def printable(data: bytes | str, most: int = 500) -> str:
     return line if len(line) <= most and len(cut) == len(text) else f"{line[:most]}..."
 
 
+def printable_end(text: str, most: int = 500) -> str:
+    """As `printable`, but the end is what is kept: programs name the fault last, Python after a long traceback."""
+    end = text[-most:].lstrip()
+    return f"{'...' * (len(end) < len(text.lstrip()))}{printable(end, most)}"
+
+
 def printable_lines(data: bytes, most: int = TAIL_BYTES) -> str:
     """The last `most` characters of several lines, each without control and format characters."""
     text = data.decode(errors="replace").replace("\r\n", "\n")[-most:]

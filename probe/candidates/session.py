@@ -22,7 +22,7 @@ from probe.candidates.agent_file import agent_file
 from probe.candidates.bootstrap import start_command
 from probe.candidates.checked import MOST_TEXT
 from probe.candidates.connection import RemoteCommandEnded
-from probe.candidates.remote_text import printable
+from probe.candidates.remote_text import printable, printable_end
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
@@ -266,7 +266,7 @@ class _Session:
     def _ended(self) -> ProbeError:
         """Why the command is over before it was done."""
         self._sender.check()
-        said = printable(self._channel.errors(), MOST_TEXT) or self._greeting
+        said = printable_end(self._channel.errors(), MOST_TEXT) or self._greeting
         status = self._channel.exit_status(ALIVE_SECONDS)
         if not self._answer.node:
             if status == 127 or ("python3" in said and "not found" in said):
