@@ -9,8 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import click
 from rich.console import Console
@@ -24,6 +23,7 @@ from probe.commands import COMMANDS
 from probe.commands.rows import AS_JSON
 from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
+from probe.leaving import leave_on
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.parameters import DIMENSIONS, MAX_PHASES, SEED, Interval, Length, Share, Size, Warmup
@@ -380,21 +380,19 @@ def _print_description(probe_file: Path, as_json: bool) -> None:
         showing.print_probe(description, Console())
 
 
-def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind the stack, so that nothing is left behind; a second signal must not cut that short."""
-    for other in _LEAVING:
-        signal.signal(other, signal.SIG_IGN)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise SystemExit(128 + number)
+class _Interrupted(KeyboardInterrupt):
+    """Where KeyboardInterrupt itself passes through code given as text, as of a dataclass that is being made, Python
+    ends by the signal whatever status is asked for."""
+
+
+def _ending(number: int) -> BaseException:
+    return _Interrupted() if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: every error of ours becomes one message and its exit code."""
-    for number in _LEAVING:
-        # What is ignored stays so: nohup and shells' background jobs rely on it.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+    # What is ignored stays so: nohup and shells' background jobs rely on it.
+    leave_on([number for number in _LEAVING if signal.getsignal(number) is not signal.SIG_IGN], _ending)
     try:
         # By its name also as `python -m probe`: the shell's completion asks by it (probe/commands/completion.py).
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="probe", standalone_mode=False)

@@ -4,25 +4,25 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
+
+from probe.leaving import leave_on
 
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
     """What is done inside is interrupted after so long, and has to end by that."""
-
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
+    handler, hook = signal.getsignal(signal.SIGALRM), sys.unraisablehook
+    leave_on([signal.SIGALRM], lambda _: KeyboardInterrupt())
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler)
+        sys.unraisablehook = hook

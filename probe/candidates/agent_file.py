@@ -17,7 +17,7 @@ NODE_MODULES = (
     "checkpoint/direct_agent.py", "checkpoint/errors.py", "checkpoint/flat_image.py", "checkpoint/image_entries.py",
     "checkpoint/images.py", "checkpoint/pagemap.py", "checkpoint/paths.py", "checkpoint/protobuf.py",
     "checkpoint/restore.py", "checkpoint/restore_agent.py", "checkpoint/run_group.py", "probe/kernel_time.py",
-    "probe/manifest.py", "probe/reference.py",
+    "probe/leaving.py", "probe/manifest.py", "probe/reference.py",
     "probe/node/__init__.py", "probe/node/agent.py", "probe/node/criu_member.py", "probe/node/facts.py",
     "probe/node/files.py", "probe/node/machine_lock.py", "probe/node/measuring.py", "probe/node/member_cache.py",
     "probe/node/phases.py", "probe/node/quietness.py", "probe/node/run_folder.py", "probe/node/wire.py",

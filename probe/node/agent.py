@@ -18,12 +18,12 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
 from checkpoint.restore import RegionTime
+from probe.leaving import leave_on
 from probe.manifest import CRIU, Manifest
 from probe.node.criu_member import CRIU_NAME, unpack_criu
 from probe.node.facts import check_node, this_node
@@ -134,8 +134,7 @@ class Receiver(threading.Thread):
 
 def main(folder: str) -> None:
     """Serve one prober on standard input and output. `folder` holds the cache, and what is unpacked."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _end)
+    leave_on((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), lambda _: SystemExit(3))
     answers = Answers(os.dup(1))
     # What our own code or a library might print must not get between the lines.
     os.dup2(2, 1)
@@ -152,12 +151,6 @@ def main(folder: str) -> None:
             where = traceback.extract_tb(error.__traceback__)[-1]
             said = f"the agent failed ({type(error).__name__}: {error}, {where.name} line {where.lineno})"
             answers.tell("failed", kind=ToolMissing.__name__, message=f"{said}; please report it")
-
-
-def _end(_number: int, _frame: FrameType | None) -> None:
-    for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(other, signal.SIG_IGN)
-    sys.exit(3)
 
 
 def _serve(folder: Path, answers: Answers) -> None:

@@ -75,10 +75,11 @@ class Command:
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         nobody: bool = False,
+        entry: Sequence[str] = ("-m", "probe"),
         **options: Any,
     ) -> subprocess.Popen[str]:
         """The command, running; its output is in pipes. With `nobody` it has no privileges."""
-        entry = ["-c", _AS_NOBODY] if nobody else ["-m", "probe"]
+        entry = ["-c", _AS_NOBODY] if nobody else entry
         return subprocess.Popen(
             [*prefix, sys.executable, *entry, *map(str, arguments)],
             stdin=subprocess.DEVNULL,

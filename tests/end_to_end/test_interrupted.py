@@ -89,6 +89,29 @@ def test_a_run_survives_every_signal(sent: int, restorer: str, sample: Sample, c
         subprocess.run(["rm", "-r", *left], check=True)
 
 
+_IN_FORK = """
+import os, signal, sys
+import probe.cli
+forks = 0
+def send():
+    global forks
+    forks += 1
+    if forks == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+os.register_at_fork(after_in_parent=send)
+probe.cli.main(sys.argv[1:])
+"""
+
+
+def test_a_signal_during_a_fork(sample: Sample, command: Command) -> None:
+    """Python drops what is raised then; the run went on, and no signal could end it."""
+    with command.start(
+        "run", "--restorer", "direct", "--repeat", "200", sample.path, entry=["-c", _IN_FORK]
+    ) as running:
+        assert running.wait(20) == 143
+    command.nothing_left()
+
+
 def test_an_impatient_user(sample: Sample, command: Command) -> None:
     running = command.start("run", "--repeat", "200", sample.path)
     interrupt(command, running, "run", signal.SIGINT, times=5)

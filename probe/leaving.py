@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ending on a signal: the stack is unwound, so that nothing is left behind, and the signal is never lost."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+_AGAIN_SECONDS = 0.01
+
+
+def leave_on(numbers: Sequence[int], ending: Callable[[int], BaseException]) -> None:
+    """At the first of the signals `numbers` raise `ending` of it in the main thread; later ones do not cut that short.
+
+    What is raised inside a destructor, or in what Python does before and after a fork, it reports and drops
+    (sys.unraisablehook); the program would go on, deaf to all signals. Then it is raised again a moment later.
+    """
+    raised: list[BaseException] = []
+    before = sys.unraisablehook
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        for other in numbers:
+            signal.signal(other, signal.SIG_IGN)
+        raised[:] = [ending(number)]
+        raise raised[0]
+
+    def again(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise raised[0].with_traceback(None)
+
+    def dropped(what: Any) -> None:
+        if raised and what.exc_value is raised[0] and not sys.is_finalizing():
+            signal.signal(signal.SIGALRM, again)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        else:
+            before(what)
+
+    for number in numbers:
+        signal.signal(number, leave)
+    sys.unraisablehook = dropped
