@@ -191,7 +191,7 @@ class _Watch:
         self._next_look, self._looking, self._late = 0.0, False, False
         self._called: float | None = None
         self._found = RecordedCalls()
-        self._restored = self._inside = self._gone = False
+        self._restored = self._inside = self._gone = self._ended = False
         self._path: str | None = None
         self._made: set[str] = set()
         self._deadline = time.monotonic() + seconds
@@ -211,7 +211,8 @@ class _Watch:
             if stopped == _SYSCALL_STOP:
                 self._at_call()
             elif stopped == signal.SIGSTOP:
-                if self._control.event(self._end)[0] and not self._looking:
+                # A stop of ours that comes when the phase has sent its own is the same one.
+                if self._control.event(self._end)[0] and (self._ended or not self._looking):
                     if not self._restored:
                         raise _Lost("its calls were not seen")
                     if not self._found.complete:
@@ -295,6 +296,7 @@ class _Watch:
             if number == _KILL:
                 # It stops itself: one more stop of ours that is still to come would be the same one.
                 self._looking = False
+                self._ended = self._control.event(self._end)[0] != 0
             found.complete = found.made < MOST_CALLS
             self._path = self._path_of(number, registers)
         elif self._path is not None:

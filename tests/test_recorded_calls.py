@@ -3,15 +3,21 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from direct_runs import flat_job
 from interruption import interrupted_after
+from programs import build
+from regions import captured_regions
 
 from checkpoint import recorded_calls
+from checkpoint.images import read_checkpoint
+from checkpoint.native import restorer
 
 
 def test_an_interruption_while_calls_are_watched_leaves_nothing(
@@ -38,3 +44,23 @@ def test_an_interruption_while_calls_are_watched_leaves_nothing(
             tmp_path, tmp_path, scratch=tmp_path,
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_look_hides_no_end(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel keeps one SIGSTOP: ours, sent before the phase's own was taken, becomes the same one. The phase ran on
+    behind its end, and one of some thousand was kept for CRIU."""
+    (job,) = captured_regions(build("touches", builds), "plain", folder=tmp_path / "plain")
+    flat = flat_job(job, tmp_path, watched=False)
+    at_call = recorded_calls._Watch._at_call
+
+    def then_look(watch: Any) -> None:
+        at_call(watch)
+        if not watch._inside and watch._found.numbers & {62}:
+            # As _wait does; it is what comes right behind the phase's own kill(getpid(), SIGSTOP).
+            os.kill(watch._pid, signal.SIGSTOP)
+            watch._looking, watch._late = True, False
+
+    monkeypatch.setattr(recorded_calls._Watch, "_at_call", then_look)
+    pages = read_checkpoint(job.images).pages_image
+    found = recorded_calls.record_calls(job, flat, pages, restorer(), scratch=tmp_path)
+    assert {39, 62} <= found.numbers
