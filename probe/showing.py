@@ -166,7 +166,7 @@ def _warmup(described: dict[str, Any]) -> str:
         f"{t['intervals']}: {t['relative'] - 1:+.1%} ± {t['error']:.1%}" for t in described["trials"][:-1]
     )
     compared = f" (regions against {described['trials'][-1]['intervals']}: {tried})" if tried else ""
-    return f"{described['intervals']} intervals{compared}"
+    return f"{described['intervals']} interval{'s' * (described['intervals'] != 1)}{compared}"
 
 
 def _milliseconds(value: float | None) -> str:
