@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from published import schema_errors
 from small_probe import SECONDS
 from sshd import GUEST, Machine, Server, wait_until
 
@@ -81,8 +82,10 @@ def client(machine: Machine, probe: Path, *arguments: str | Path) -> list[str]:
 
 
 def as_json(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """What `probe run --json` says of each candidate."""
-    found: list[dict[str, Any]] = json.loads(done.stdout)["candidates"]
+    """What `probe run --json` says of each candidate, as its schema wants it."""
+    said = json.loads(done.stdout)
+    assert schema_errors("probe-run-on", said) == []
+    found: list[dict[str, Any]] = said["candidates"]
     return found
 
 

@@ -59,9 +59,14 @@ def command(*arguments: str | Path, status: int = 0, cwd: Path | None = None) ->
     return done
 
 
+_PATH = os.environ["PATH"]
+"""As it is before any fixture puts a cluster's commands there."""
+
+
 def _environment(building: bool) -> dict[str, str]:
-    changing = (*_CHANGING, "PROBE_STORE") if building else _CHANGING
-    return {k: v for k, v in os.environ.items() if not k.startswith(changing)}
+    changing = (*_CHANGING, "PROBE_STORE", "SLURM_") if building else _CHANGING
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(changing)}
+    return {**kept, "PATH": _PATH} if building else kept
 
 
 def small_probe(builds: Path) -> SmallProbe:

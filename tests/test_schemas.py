@@ -14,6 +14,7 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 from programs import build
+from published import FOLDER, schema_errors
 from results import result as made_result
 from small_probe import SmallProbe, command, small_probe
 
@@ -21,13 +22,7 @@ from probe.cli import cli
 from probe.doctor import Repair, examine, report_json
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "docs" / "schemas"
 MADE = runpy.run_path(str(ROOT / "scripts" / "schemas"))["schemas"]((ROOT / "docs" / "json.md").read_text())
-
-
-def errors(name: str, value: Any) -> list[str]:
-    validator = Draft202012Validator(json.loads((FOLDER / f"{name}.json").read_text()))
-    return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(value)]
 
 
 def test_schemas_are_those_of_the_page() -> None:
@@ -75,18 +70,18 @@ def printed(*arguments: str | Path) -> Any:
 @pytest.mark.slow
 def test_of_a_probe(sorter: SmallProbe, tmp_path: Path) -> None:
     shown = printed("show", "--json", sorter.path)
-    assert errors("probe-show", shown) == []
-    assert errors("probe-show-tradeoff", printed("show", "--tradeoff", "--json", sorter.path)) == []
-    assert errors("probe-explain", printed("explain", "--json", sorter.path)) == []
+    assert schema_errors("probe-show", shown) == []
+    assert schema_errors("probe-show-tradeoff", printed("show", "--tradeoff", "--json", sorter.path)) == []
+    assert schema_errors("probe-explain", printed("explain", "--json", sorter.path)) == []
     trimmed = printed("trim", "--json", "--phases", "1", "-o", tmp_path / "one.probe", sorter.path)
-    assert errors("probe-trim", trimmed) == []
+    assert schema_errors("probe-trim", trimmed) == []
     assert trimmed["size_bytes"] == (tmp_path / "one.probe").stat().st_size and len(trimmed["phases"]) == 1
     result = printed("run", "-q", "--repeat", "2", "--json", sorter.path)
-    assert errors("probe-run", result) == []
+    assert schema_errors("probe-run", result) == []
     (tmp_path / "here.json").write_text(json.dumps(result))
     page, figures = tmp_path / "page.html", tmp_path / "figures"
     reported = printed("report", "-q", "--json", sorter.path, tmp_path / "here.json", "-o", page, "--figures", figures)
-    assert errors("probe-report", reported) == []
+    assert schema_errors("probe-report", reported) == []
     assert reported["page"] == str(page) and {Path(name) for name in reported["files"]} == set(figures.iterdir())
     assert reported["nodes"] == 1 and reported["without_prediction"] == 0
     # The schema says no where something is wrong.
@@ -96,44 +91,45 @@ def test_of_a_probe(sorter: SmallProbe, tmp_path: Path) -> None:
         for key in path[:-1]:
             place = place[key]  # type: ignore[index]
         place[path[-1]] = wrong
-        assert len(errors("probe-run", changed)) == 1
+        assert len(schema_errors("probe-run", changed)) == 1
         del place[path[-1]]
-        assert len(errors("probe-run", changed)) == 1
+        assert len(schema_errors("probe-run", changed)) == 1
 
 
 @pytest.mark.slow
 def test_of_a_profile(builds: Path, tmp_path: Path) -> None:
     profile = tmp_path / "sorter.profile"
     traced = printed("trace", "-q", "--json", "--interval", "10ms", "-o", profile, "--", build("nbody", builds), "150")
-    assert errors("probe-trace", traced) == []
+    assert schema_errors("probe-trace", traced) == []
     assert traced["profile"] == str(profile) and traced["intervals"] > 3
     points = printed("export", "--json", "--simpoint", "-o", tmp_path / "points", profile)
-    assert errors("probe-export-simpoint", points) == []
+    assert schema_errors("probe-export-simpoint", points) == []
     assert all(Path(name).exists() for name in points["files"]) and points["intervals"] == traced["intervals"]
 
 
 def test_of_doctor() -> None:
-    assert errors("probe-doctor", report_json(examine(), [Repair("criu", True, "done")])) == []
+    assert schema_errors("probe-doctor", report_json(examine(), [Repair("criu", True, "done")])) == []
 
 
 def test_of_the_store(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "store.db"))
     for node, seconds in (("n1", 10.0), ("n2", 20.0)):
         (tmp_path / node).write_text(json.dumps(made_result(seconds, node=node)))
-        assert errors("probe-store-import", printed("store", "import", "--json", tmp_path / node, *store)) == []
-    assert errors("probe-store-node", printed("store", "node", "n1", "--workers", "2", "--json", *store)) == []
+        assert schema_errors("probe-store-import", printed("store", "import", "--json", tmp_path / node, *store)) == []
+    assert schema_errors("probe-store-node", printed("store", "node", "n1", "--workers", "2", "--json", *store)) == []
     home = printed("store", "cluster", "c1", "--home", "--local-network", "1G", "--json", *store)
-    assert errors("probe-store-cluster", home) == []
+    assert schema_errors("probe-store-cluster", home) == []
     for node in ("n1", "n2"):
         command("store", "node", node, "--cluster", "c1", *store)
     name = printed("store", "probes", "--json", *store)["probes"][0]["name"]
     observed = printed("store", "observe", name, "n1", "11", "--json", *store)
-    assert errors("probe-store-observe", observed) == [] and observed["run"]["seconds"] == 11
+    assert schema_errors("probe-store-observe", observed) == [] and observed["run"]["seconds"] == 11
     for words in ("store probes", "store nodes", "store clusters", "store calibration", "history", "rank", "export"):
         arguments = [*words.split(), *([name] if words == "rank" else [])]
         short = printed(*arguments, "--json", *store)
         assert short == printed(*arguments, "--format", "json", *store)
-        assert errors(f"probe-{words.replace(' ', '-')}", short) == []
-    assert errors("probe-store-calibration-runs", printed("store", "calibration", "--runs", "--json", *store)) == []
-    assert errors("probe-compare", printed("compare", "n1", "n2", "--json", *store)) == []
-    assert errors("probe-rank-tasks", printed("rank", name, "--tasks", "10", "--json", *store)) == []
+        assert schema_errors(f"probe-{words.replace(' ', '-')}", short) == []
+    runs = printed("store", "calibration", "--runs", "--json", *store)
+    assert schema_errors("probe-store-calibration-runs", runs) == []
+    assert schema_errors("probe-compare", printed("compare", "n1", "n2", "--json", *store)) == []
+    assert schema_errors("probe-rank-tasks", printed("rank", name, "--tasks", "10", "--json", *store)) == []

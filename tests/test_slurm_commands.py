@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -28,6 +29,13 @@ from probe.store.reading import all_nodes, candidates, find_probe, history
 __all__ = ["here", "slurm"]
 
 
+def as_json(words: str, *arguments: str) -> dict[str, Any]:
+    """What a command prints with --json: the keys that are documented, and as its schema wants them."""
+    said: dict[str, Any] = json.loads(run(*words.split(), "--json", *arguments))
+    check_keys(said, f"probe {words} --json")
+    return said
+
+
 # -- installing and exporting
 
 
@@ -42,6 +50,7 @@ def test_a_sites_own_script_stays(tmp_path: Path) -> None:
     before = own.read_text()
     assert f"written: {own}" in run("slurm", "install", "--conf", str(tmp_path)), "its own script is written again"
     assert own.read_text() == before
+    assert str(own) in as_json("slurm install", "--conf", str(tmp_path))["written"]
     with pytest.raises(StorageError, match="no such folder"):
         run("slurm", "install", "--conf", str(tmp_path / "nowhere"))
 
@@ -51,6 +60,7 @@ def test_no_limit_where_a_node_is_unknown(slurm: SlurmCluster) -> None:
     store_times({name: FAST_AND_SLOW[name] for name in ("n1", "n3")})
     assert "no time limit" not in run("slurm", "export")
     assert asked(slurm, "--comment=probe=solver")["TimeLimit"] == "00:25:00"
+    assert as_json("slurm export")["probes"] == 1
     store_times({"n2": 100.0}, probe="short-one")
     said = run("slurm", "export", "short-one")
     assert "short-one: no time limit in main: no prediction for n3, n4" in said
@@ -101,6 +111,8 @@ def test_submit_goes_where_the_job_ends_soonest(slurm: SlurmCluster, tmp_path: P
     assert "Comment=probe=solver prediction=" in slurm.run("scontrol", "show", "job", by_node["JobId"]).stdout
     listed = run("slurm", "submit", "--probe", "solver", "--dry-run", *words).splitlines()
     assert [line.split()[0] for line in listed[1:3]] == ["intel", "slow"]
+    said = as_json("slurm submit", "--probe", "solver", "--dry-run", *words)
+    assert [choice["name"] for choice in said["choices"]][:2] == ["intel", "slow"] and said["said"] == ""
     assert len(slurm.run("squeue", "-h").stdout.splitlines()) == 4, "a dry run submits nothing"
 
 
@@ -167,6 +179,8 @@ def test_run_times_come_back_from_the_completion_log(slurm: SlurmCluster) -> Non
     log = ("--completion-log", "--by-name", "--since", "now-1hours")
     slurm.wait_for(lambda: "1 run times stored" in run("slurm", "observe", *log), "the completion log")
     assert "0 run times stored, 1 were there already" in run("slurm", "observe", *log)
+    said = as_json("slurm observe", *log)
+    assert (said["stored"], said["known"]) == (0, 1) and said["skipped"]
     with open_store() as store:
         (seen,) = observed(store)
     assert (seen.node, seen.predicted) == ("n1", 2.0) and 1 <= seen.seconds <= 30

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from small_probe import ROOT, SECONDS
 from sshd import GUEST, Machine, Server, machine
+from test_docs import check_keys
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable
 from probe.candidates.throughput import measure_link
@@ -52,6 +53,7 @@ def test_the_median_goes_into_the_store(node: tuple[Machine, Server], tmp_path: 
     command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "probe", "net", *on, *ssh, *more]
     done = subprocess.run(made.command(command), capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
+    check_keys(json.loads(done.stdout), "probe net --format json")
     links = json.loads(done.stdout)["links"]
     assert [link["node"] for link in links] == [on[1], on[3]]
     with open_store(str(tmp_path / "store.db")) as opened:
