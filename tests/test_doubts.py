@@ -249,7 +249,11 @@ def busy(cpu: int, processes: int) -> Iterator[None]:
     code = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nprint(flush=True)\nwhile True: pass"
     with contextlib.ExitStack() as stack:
         for _ in range(processes):
-            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE))
+            # Each in a session of its own: where the kernel shares a processor between sessions first, all of one
+            # session would get but a half, and a region is a few of its slices long.
+            loop = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+            )
             stack.callback(loop.kill)
             assert loop.stdout and loop.stdout.readline()
         yield
