@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from rivals import rivals
 from small_probe import command, small_probe
 from test_docs import rows, section
 
@@ -243,27 +240,11 @@ def test_nodes_with_hardly_any_processor_to_spare() -> None:
         judged(700.0, 700.0)
 
 
-@contextlib.contextmanager
-def busy(cpu: int, processes: int) -> Iterator[None]:
-    """Others that want this processor all the time."""
-    code = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nprint(flush=True)\nwhile True: pass"
-    with contextlib.ExitStack() as stack:
-        for _ in range(processes):
-            # Each in a session of its own: where the kernel shares a processor between sessions first, all of one
-            # session would get but a half, and a region is a few of its slices long.
-            loop = stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
-            )
-            stack.callback(loop.kill)
-            assert loop.stdout and loop.stdout.readline()
-        yield
-
-
 def test_a_real_run_on_a_busy_node(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = small_probe(builds)
     monkeypatch.setattr(doubts, "LIMITS", replace(LIMITS, stretch=Limit(1.05, 1.4), cost=Limit(1e-6, 50.0)))
     with (
-        busy(max(os.sched_getaffinity(0)), 3),
+        rivals(max(os.sched_getaffinity(0)), 3),
         pytest.raises(Unpredictable, match="run the probe when this node is idle"),
     ):
         run(small.path, repeats=2)

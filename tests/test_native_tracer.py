@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import build, run, symbols
+from rivals import rivals
 from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 
 import probe.tracers.native as native
@@ -213,16 +214,8 @@ def test_counters_that_went_away_between_wait_and_copy(builds: Path) -> None:
 
 def test_waiting_for_a_processor_makes_no_intervals(builds: Path) -> None:
     cpu, interval = max(os.sched_getaffinity(0)), 0.05
-    spin = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-    # A session each: the scheduler shares a processor among sessions first.
-    rivals = [subprocess.Popen([sys.executable, "-c", spin], start_new_session=True) for _ in range(3)]
-    try:
-        with streams_of() as streams:
-            profile = trace(program_of(build("flat", builds), "500"), interval=interval, streams=streams, cpu=cpu)
-    finally:
-        for rival in rivals:
-            rival.kill()
-            rival.wait()
+    with rivals(cpu, 3), streams_of() as streams:
+        profile = trace(program_of(build("flat", builds), "500"), interval=interval, streams=streams, cpu=cpu)
     assert profile.seconds.sum() > 2 * profile.cpu_seconds, "the rivals took no time; the test shows nothing"
     assert profile.intervals < 1.6 * profile.cpu_seconds / interval
     assert (np.diff(profile.counts.indptr)[:-1] > 0).all()

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rivals import rivals
 from small_probe import SmallProbe, small_probe
 
 from checkpoint.restore import PhaseAgent, RegionTime, RestoreJob
@@ -151,21 +149,9 @@ def test_a_repeat_is_judged_by_what_is_usual_for_its_phase(manifest: Manifest, m
     assert (said["repeats"], said["disturbed"]) == (8, 3) and len(said["load"]) == 2
 
 
-@contextlib.contextmanager
-def busy(cpu: int) -> Iterator[None]:
-    """Something else that wants this processor all the time."""
-    code = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nprint(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as loop:
-        assert loop.stdout and loop.stdout.readline()
-        try:
-            yield
-        finally:
-            loop.kill()
-
-
 def test_others_on_the_processor_are_noticed(builds: Path) -> None:
     small: SmallProbe = small_probe(builds)
-    with busy(max(os.sched_getaffinity(0))):
+    with rivals(max(os.sched_getaffinity(0)), 1):
         found = run(small.path, repeats=2)
     # A phase that shares its processor takes twice as long by the clock, and as long as ever by processor time.
     assert any(_RULE in warning for phase in found.phases for warning in phase.warnings)
@@ -177,7 +163,7 @@ def test_others_on_the_processor_are_noticed(builds: Path) -> None:
 def test_what_others_used_is_described(manifest: Manifest) -> None:
     judge = QuietJudge(manifest, None)
     begun = time.monotonic()
-    with busy(max(os.sched_getaffinity(0))):
+    with rivals(max(os.sched_getaffinity(0)), 1):
         time.sleep(0.5)
         said = judge.describe()
     share = 0.5 / (time.monotonic() - begun) / (os.cpu_count() or 1)
