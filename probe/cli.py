@@ -23,7 +23,7 @@ from probe.commands import COMMANDS
 from probe.commands.rows import AS_JSON
 from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.doctor import run_doctor
-from probe.leaving import leave_on
+from probe.leaving import LEAVING, leave_on
 from probe.node import phases
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.parameters import DIMENSIONS, MAX_PHASES, SEED, Interval, Length, Share, Size, Warmup
@@ -35,8 +35,6 @@ from probe.simpoint import read_points
 from probe.tracers import TRACERS
 from reducer.compression import COMPRESSIONS, Compression
 from reducer.reduction import REDUCTIONS, Reduction
-
-_LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 _TRACER = click.option(
@@ -392,7 +390,7 @@ def _ending(number: int) -> BaseException:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: every error of ours becomes one message and its exit code."""
     # What is ignored stays so: nohup and shells' background jobs rely on it.
-    leave_on([number for number in _LEAVING if signal.getsignal(number) is not signal.SIG_IGN], _ending)
+    leave_on([number for number in LEAVING if signal.getsignal(number) is not signal.SIG_IGN], _ending)
     try:
         # By its name also as `python -m probe`: the shell's completion asks by it (probe/commands/completion.py).
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="probe", standalone_mode=False)

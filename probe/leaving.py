@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
+LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which users, schedulers and lost terminals end a program."""
+
 _AGAIN_SECONDS = 0.01
 
 

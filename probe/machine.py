@@ -25,6 +25,7 @@ from checkpoint.criu import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
 from checkpoint.native import restorer
 from checkpoint.paths import data_dir
+from checkpoint.run_group import run_group
 from probe.tracers import pin, valgrind
 
 Status = Literal["ok", "warn", "fail"]
@@ -101,18 +102,10 @@ def _can_install() -> bool:
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_COMMAND_TIMEOUT,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise OSError(f"{command[0]} ended with status {done.returncode}: {done.stdout.strip()[:300]}")
-    return done.stdout
+    status, said = run_group(command, _COMMAND_TIMEOUT)
+    if status != 0:
+        raise OSError(f"{command[0]} ended with status {status}: {said.strip()[:300]}")
+    return said
 
 
 def _kernel() -> Finding:

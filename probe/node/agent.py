@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
 from checkpoint.restore import RegionTime
-from probe.leaving import leave_on
+from probe.leaving import LEAVING, leave_on
 from probe.manifest import CRIU, Manifest
 from probe.node.criu_member import CRIU_NAME, unpack_criu
 from probe.node.facts import check_node, this_node
@@ -134,7 +134,7 @@ class Receiver(threading.Thread):
 
 def main(folder: str) -> None:
     """Serve one prober on standard input and output. `folder` holds the cache, and what is unpacked."""
-    leave_on((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), lambda _: SystemExit(3))
+    leave_on(LEAVING, lambda _: SystemExit(3))
     answers = Answers(os.dup(1))
     # What our own code or a library might print must not get between the lines.
     os.dup2(2, 1)
