@@ -211,7 +211,6 @@ class _Watch:
             if stopped == _SYSCALL_STOP:
                 self._at_call()
             elif stopped == signal.SIGSTOP:
-                # A stop of ours that comes when the phase has sent its own is the same one.
                 if self._control.event(self._end)[0] and (self._ended or not self._looking):
                     if not self._restored:
                         raise _Lost("its calls were not seen")
@@ -294,8 +293,7 @@ class _Watch:
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
             if number == _KILL:
-                # It stops itself: one more stop of ours that is still to come would be the same one.
-                self._looking = False
+                # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0
             found.complete = found.made < MOST_CALLS
             self._path = self._path_of(number, registers)

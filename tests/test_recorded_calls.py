@@ -46,7 +46,8 @@ def test_an_interruption_while_calls_are_watched_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_look_hides_no_end(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_look_hides_no_end(inside: bool, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel keeps one SIGSTOP: ours, sent before the phase's own was taken, becomes the same one. The phase ran on
     behind its end, and one of some thousand was kept for CRIU."""
     (job,) = captured_regions(build("touches", builds), "plain", folder=tmp_path / "plain")
@@ -55,8 +56,8 @@ def test_a_look_hides_no_end(builds: Path, tmp_path: Path, monkeypatch: pytest.M
 
     def then_look(watch: Any) -> None:
         at_call(watch)
-        if not watch._inside and watch._found.numbers & {62}:
-            # As _wait does; it is what comes right behind the phase's own kill(getpid(), SIGSTOP).
+        if watch._inside == inside and watch._found.numbers & {62}:
+            # As _wait does; right before the phase's own kill(getpid(), SIGSTOP), or right behind it.
             os.kill(watch._pid, signal.SIGSTOP)
             watch._looking, watch._late = True, False
 
