@@ -21,7 +21,8 @@ from probe.building import BuiltProbe, build, trace
 from probe.explaining import explain
 from probe.prediction import Prediction
 from probe.profile import Profile
-from probe.running import RunResult, run
+from probe.result import RunResult
+from probe.running import run
 from probe.selection import SelectionOptions
 from probe.showing import show
 from probe.trimming import TrimmedProbe, trim

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probe.clustering import IntArray
-from probe.strata import Intervals, SelectionOptions, seconds_spread
+from probe.arrays import IntArray
+from probe.selected import SelectionOptions
+from probe.strata import Intervals, seconds_spread
 
 _IDENTICAL = 1e-9
 """Spread of log times that rounding alone makes."""

@@ -15,9 +15,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from probe.arrays import FloatArray, IntArray
 from probe.profile import INSTRUCTIONS, NO_SITE, BlockTable, Profile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
@@ -108,14 +108,12 @@ def candidates(
     return found
 
 
-def _seen_behind(profile: Profile, boundary: int) -> npt.NDArray[np.int64]:
+def _seen_behind(profile: Profile, boundary: int) -> IntArray:
     low, high = np.searchsorted(profile.markers.boundary, (boundary, boundary + 1))
     return profile.markers.column[low:high]
 
 
-def _chosen(
-    columns: npt.NDArray[np.int64], steady: npt.NDArray[np.int64], cost: npt.NDArray[np.float64], most: int
-) -> npt.NDArray[np.int64]:
+def _chosen(columns: IntArray, steady: IntArray, cost: FloatArray, most: int) -> IntArray:
     """The columns to mark a boundary with, of those active on both sides at least `steady` times."""
     for tier in _TIERS:
         fit = columns[(steady >= tier) & (cost[columns] <= _CHEAP)]
@@ -124,6 +122,6 @@ def _chosen(
     return columns[np.argsort(cost[columns], kind="stable")][:1]
 
 
-def _row(counts: object, row: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _row(counts: object, row: int) -> tuple[IntArray, IntArray]:
     low, high = counts.indptr[row], counts.indptr[row + 1]  # type: ignore[attr-defined]
     return counts.indices[low:high], counts.data[low:high]  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from probe.narrowing import check_target_error
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack
-from probe.preconditions import check_machine, check_target, check_unchanged
+from probe.preconditions import check_machine, check_unchanged
 from probe.profile import SECONDS, Profile, load_profile, save_profile
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
@@ -43,12 +43,14 @@ from probe.reference_runs import (
 from probe.selection import Selection, select_phases
 from probe.self_check import Known, self_check
 from probe.simpoint import select_points
+from probe.timing import TimedProfile, load_timing, save_timing
 from probe.tracers import trace_program, unit_of
-from probe.validation import MOST_SHIFT, TimedProfile, load_timing, save_timing, validate
+from probe.validation import MOST_SHIFT, validate
 from probe.warmup import AUTO, WarmupChoice, try_warmups
-from probe.work_folder import WARMUP_FILE, WorkFolder, full_disk_named, work_folder
+from probe.work_folder import WARMUP_FILE, WorkFolder, work_folder
 from reducer.archive import ArchiveSizes
 from reducer.compression import check_packing
+from reducer.output_file import check_target, full_disk_named
 from reducer.reduction import Reduction
 
 T = TypeVar("T")

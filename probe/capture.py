@@ -30,7 +30,8 @@ from checkpoint.tracee import Tracee, What
 from checkpoint.unsupported import unsupported
 from probe.profile import Profile
 from probe.selection import Selection
-from probe.validation import TimedProfile, marker_of
+from probe.timing import TimedProfile
+from probe.validation import marker_of
 
 DUMP_SECONDS = 300.0
 _DUMPED_STOPPED = 3

@@ -14,7 +14,7 @@ from probe.capture import CapturedPhase, RegionPlan, capture
 from probe.contents import copy_written_files
 from probe.profile import Profile
 from probe.reference_runs import output_streams
-from probe.validation import TimedProfile
+from probe.timing import TimedProfile
 
 _RUN = "capture"
 

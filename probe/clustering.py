@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from probe.arrays import FloatArray, IntArray
 
 VARIANCE_FLOOR = 1e-12
 """Smallest variance the likelihood may divide by, where the resolution is zero."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from checkpoint.errors import ProbeError, ProgramUnsupported, StorageError
 from checkpoint.images import CheckpointImages, file_mappings, open_files
-from probe.node.files import OUTPUT, ExternalFile, PrivateFile, file_sha256
+from probe.manifest import OUTPUT, ExternalFile, PrivateFile
+from probe.node.files import file_sha256
 from reducer.archive import ContainedFile
 
 PROGRAM, LIBRARY, INPUT = "program", "library", "input"

@@ -11,18 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeError, ProgramTooShort, Unpredictable
+from probe.arrays import FloatArray
 from probe.manifest import DIRECT, Manifest, PhaseRecord
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.quietness import DISTURBED
 from probe.reference import Reference
-from probe.selected import Selection
-from probe.strata import RANDOM
-
-FloatArray = npt.NDArray[np.float64]
+from probe.selected import RANDOM, Selection
 
 
 @dataclass(frozen=True)

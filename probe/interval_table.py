@@ -15,10 +15,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged
+from probe.arrays import FloatArray, IntArray
 from probe.clustering import project
 from probe.manifest import Manifest
 from probe.selected import Selection
-from probe.validation import TimedProfile
+from probe.timing import TimedProfile
 from reducer.unpack import ProbeArchive
 
 MEMBER = "intervals"
@@ -33,9 +34,6 @@ _HEAD = struct.Struct("<IIII")
 
 _STEPS = (1 << 16) - 1
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class IntervalTable:
@@ -48,18 +46,18 @@ class IntervalTable:
     explained    c, share of the vectors' variance along each coordinate, the largest first
     """
 
-    phases: Ints = field(repr=False)
-    seconds: Floats = field(repr=False)
-    cpu: Floats = field(repr=False)
-    work: Floats = field(repr=False)
-    coordinates: Floats = field(repr=False)
-    explained: Floats
+    phases: IntArray = field(repr=False)
+    seconds: FloatArray = field(repr=False)
+    cpu: FloatArray = field(repr=False)
+    work: FloatArray = field(repr=False)
+    coordinates: FloatArray = field(repr=False)
+    explained: FloatArray
 
     def __len__(self) -> int:
         return len(self.phases)
 
 
-def interval_table(rows: sp.csr_array, amounts: Floats, timed: TimedProfile, selection: Selection) -> IntervalTable:
+def interval_table(rows: sp.csr_array, amounts: FloatArray, timed: TimedProfile, selection: Selection) -> IntervalTable:
     """The table of a run from its vectors (`rows`, N x B), projected as they were for the selection, and the work of
     the intervals (`amounts`, N)."""
     options = selection.options
@@ -67,7 +65,7 @@ def interval_table(rows: sp.csr_array, amounts: Floats, timed: TimedProfile, sel
     return IntervalTable(selection.labels, timed.seconds, timed.cpu, amounts, coordinates, explained)
 
 
-def principal(points: Floats) -> tuple[Floats, Floats]:
+def principal(points: FloatArray) -> tuple[FloatArray, FloatArray]:
     """(coordinates, share of the variance along each) of `points`, N x d, along their principal axes.
 
     Principal component analysis (Pearson 1901) by the eigenvectors of the covariance; at most MOST_COORDINATES. Each

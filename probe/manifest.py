@@ -12,7 +12,6 @@ from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged
 from probe.kernel_time import KernelShare, kernel_share
-from probe.node.files import ExternalFile, PrivateFile
 from probe.reference import Reference
 
 MANIFEST_VERSION = 1
@@ -233,3 +232,27 @@ class Manifest:
 def _known(kind: type, value: Mapping[str, Any]) -> dict[str, Any]:
     """What of `value` this program knows: probes of later versions say more."""
     return {field.name: value[field.name] for field in fields(kind) if field.name in value}
+
+
+OUTPUT = "output"
+"""Purpose of private copies in the probe's list of files; this node's own files never stand in for them."""
+
+
+@dataclass(frozen=True)
+class PrivateFile:
+    """A file that was being written when `phase` was captured: its contents and permission bits then."""
+
+    phase: int
+    path: str
+    sha256: str
+    mode: int
+
+
+@dataclass(frozen=True)
+class ExternalFile:
+    """A file left out of the probe, which the node must have as it was: size in bytes, SHA-256, permission bits."""
+
+    path: str
+    size: int
+    sha256: str
+    mode: int

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from probe.arrays import FloatArray
 from probe.profile import Profile
 from probe.reference import Reference
-from probe.validation import TimedProfile
+from probe.timing import TimedProfile
 
 WORK_UNIT = "counted instructions"
 
@@ -19,12 +19,12 @@ def vectors(profile: Profile, timed: TimedProfile) -> sp.csr_array:
     return sp.csr_array(timed.counts.multiply(profile.blocks.instructions[None, :].astype(np.float64)))
 
 
-def work(profile: Profile, timed: TimedProfile) -> npt.NDArray[np.float64]:
+def work(profile: Profile, timed: TimedProfile) -> FloatArray:
     """Counted instructions of the timed intervals, shape (M,)."""
     return np.asarray(timed.counts @ profile.blocks.instructions.astype(np.float64), dtype=np.float64)
 
 
-def interval_times(timed: TimedProfile, reference: Reference) -> npt.NDArray[np.float64]:
+def interval_times(timed: TimedProfile, reference: Reference) -> FloatArray:
     """Seconds of the timed intervals by the program's clock, shape (M,); above zero."""
     times = timed.cpu if reference.clock == "cpu" else timed.seconds
     return np.maximum(times, 1e-9)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from checkpoint.criu import Criu
 from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.images import read_checkpoint
 from checkpoint.native import restorer
 from checkpoint.program import Program
+from probe.arrays import FloatArray
 from probe.capture import CapturedPhase
 from probe.carried_criu import pack_criu
 from probe.checkpoints import written_copies
@@ -39,7 +39,7 @@ from probe.profile import Profile
 from probe.reducing import ReducedPhase, touched_file
 from probe.reference import Reference
 from probe.selected import Phase, Selection
-from probe.validation import TimedProfile
+from probe.timing import TimedProfile
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.compression import Compression
 
@@ -172,7 +172,7 @@ def _distinct(files: list[ContainedFile]) -> list[ContainedFile]:
     return list({f.original_path: f for f in files}.values())
 
 
-def _records(found: Findings, amounts: npt.NDArray[np.float64]) -> list[PhaseRecord]:
+def _records(found: Findings, amounts: FloatArray) -> list[PhaseRecord]:
     """The phases as the manifest has them; `amounts`: work of the intervals, (N,)."""
     by_id = {p.id: p for p in found.selection.phases}
     timed = found.timed

@@ -7,23 +7,11 @@ import os
 from pathlib import Path
 
 from checkpoint.criu import Criu, find_criu
-from checkpoint.errors import Diverged, PrivilegeMissing, StorageError
+from checkpoint.errors import Diverged, PrivilegeMissing
 from checkpoint.program import check_randomisation_control
 from probe.node.files import file_sha256
 from probe.profile import Profile
-
-
-def check_target(target: Path) -> None:
-    """Raise StorageError where no finished file can be put at `target`."""
-    if target.is_dir():
-        raise StorageError(f"{target}: is a folder; give the name of a file")
-    if target.exists() and not target.is_file():
-        # The finished file takes the place of what is there: a device such as /dev/null would be gone.
-        raise StorageError(f"{target}: is not an ordinary file and would be replaced; give the name of a file")
-    if not target.parent.is_dir():
-        raise StorageError(f"{target.parent}: no such folder")
-    if not os.access(target.parent, os.W_OK):
-        raise StorageError(f"{target.parent}: cannot be written")
+from reducer.output_file import check_target
 
 
 def check_unchanged(profile: Profile) -> None:

@@ -25,6 +25,7 @@ import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.program import Program
+from probe.arrays import FloatArray, IntArray
 
 FORMAT_VERSION = 1
 _MAGIC = "probe profile"
@@ -42,9 +43,6 @@ NO_FILE = -1
 NO_SITE = -1
 """In `BlockTable.site`: nothing in the block can be counted natively, so that it cannot be a marker."""
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class BlockTable:
@@ -56,8 +54,8 @@ class BlockTable:
     """
 
     image: npt.NDArray[np.int32]
-    site: Ints
-    start: Ints
+    site: IntArray
+    start: IntArray
     size: npt.NDArray[np.int32]
     instructions: npt.NDArray[np.int32]
 
@@ -70,9 +68,9 @@ class Markers:
     execution of the block of `column`. Ordered by boundary.
     """
 
-    boundary: Ints
-    column: Ints
-    distance: Ints
+    boundary: IntArray
+    column: IntArray
+    distance: IntArray
 
     @staticmethod
     def none() -> Markers:
@@ -99,7 +97,7 @@ class Profile:
     unit: str
     interval: float
     counts: sp.csr_array = field(repr=False)
-    seconds: Floats = field(repr=False)
+    seconds: FloatArray = field(repr=False)
     blocks: BlockTable = field(repr=False)
     executed: BlockTable = field(repr=False)
     images: tuple[tuple[str, str], ...]
@@ -119,7 +117,7 @@ class Profile:
         """Basic-block vectors, N x B: executions times instructions of the block (SimPoint's weighting)."""
         return sp.csr_array(self.counts.multiply(self.blocks.instructions[None, :].astype(np.float64)))
 
-    def instructions(self) -> Floats:
+    def instructions(self) -> FloatArray:
         """Counted instructions per interval, shape (N,): with the native tracer a part of all."""
         return np.asarray(self.counts @ self.blocks.instructions.astype(np.float64), dtype=np.float64)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from probe.clustering import FloatArray
-from probe.selected import Phase, Selection
-from probe.strata import Intervals, SelectionOptions, seconds_spread
+from probe.arrays import FloatArray
+from probe.selected import Phase, Selection, SelectionOptions
+from probe.strata import Intervals, seconds_spread
 
 
 def random_phases(run: Intervals, count: int, seed: int) -> list[Phase]:

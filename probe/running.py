@@ -3,110 +3,28 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from checkpoint.errors import NoPrediction, PhaseFailed, ProbeError
-from probe.doubts import doubts_of_run
-from probe.kernel_time import kernel_share
-from probe.manifest import CRIU, Manifest, PhaseRecord
-from probe.narrowing import Narrowed, check_target_error, narrow
+from checkpoint.errors import ProbeError
+from probe.manifest import Manifest
+from probe.narrowing import check_target_error, narrow
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase, away_from, measure_phases, measuring_cpu
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
-from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
+from probe.prediction import Prediction
 from probe.progress import Display, Silent
-from probe.work_folder import full_disk_named
+from probe.result import RunResult, _predicted, check_coverage
+from reducer.output_file import full_disk_named
 from reducer.unpack import open_probe
 
-RESULT_VERSION = 1
-
 _WAITING = "waiting for another measurement on this node: {}"
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """One probe run on one node: the prediction, and the repeats of every phase that it rests on.
-
-    `narrowed`: what was done for a wanted width of the interval, where one was given.
-    """
-
-    probe: str
-    manifest: Manifest
-    node: dict[str, Any]
-    phases: tuple[MeasuredPhase, ...]
-    prediction: Prediction
-    narrowed: Narrowed | None = None
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What makes the prediction less trustworthy, or the run less safe; each once."""
-        node = (warning for measured in self.phases for warning in measured.warnings)
-        wide = [self.narrowed.sentence()] if self.narrowed is not None and self.narrowed.limit else []
-        return tuple(dict.fromkeys([*self.prediction.to_json()["warnings"], *wide, *node, *self.manifest.warnings]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The published form (docs/json.md): keys other tools rely on are never renamed within a version."""
-        by_id = {p.id: p for p in self.manifest.phases}
-        clock = self.manifest.reference.clock
-        phases = []
-        for measured in self.phases:
-            record = by_id[measured.phase]
-            candidate = [t.cpu if clock == "cpu" else t.wall for t in measured.times]
-            phases.append(
-                {
-                    "id": record.id,
-                    "weight": record.weight,
-                    "time_share": record.time_share,
-                    "t_ref": _median(record.restored(measured.restorer)[clock == "cpu"]),
-                    "t_cand": _median(candidate),
-                    "status": "ok" if measured.times else "failed",
-                    "failure": measured.failure,
-                    "restorer": measured.restorer,
-                    "kernel": _in_kernel(record, measured),
-                    "repeats": [vars(t) for t in measured.times],
-                }
-            )
-        said = self.prediction.to_json()
-        return {
-            "format_version": RESULT_VERSION,
-            "probe": self.probe,
-            "probe_id": self.manifest.id,
-            "program": list(self.manifest.argv),
-            "node": self.node,
-            "clock": clock,
-            **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
-            "target_error": self.narrowed.to_json() if self.narrowed is not None else {},
-            "phases": phases,
-            "warnings": list(self.warnings),
-        }
-
-
-def _in_kernel(record: PhaseRecord, measured: MeasuredPhase) -> dict[str, float | None]:
-    """Shares of the region's CPU time in the kernel, on the reference node and here, with their standard errors."""
-    ref = record.kernel(measured.restorer)
-    cand = kernel_share([t.kernel for t in measured.times], [t.cpu for t in measured.times])
-    return {
-        "ref": ref.share if ref else None,
-        "ref_error": ref.error if ref else None,
-        "cand": cand.share if cand else None,
-        "cand_error": cand.error if cand else None,
-    }
-
-
-def _median(values: tuple[float, ...] | list[float]) -> float | None:
-    import statistics
-
-    return statistics.median(values) if values else None
 
 
 def run(
@@ -174,63 +92,3 @@ def run(
                     measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
                 )
     return RunResult(str(probe_path), manifest, this_node(), tuple(measured), predicted(measured), narrowed)
-
-
-def _predicted(manifest: Manifest, measured: list[MeasuredPhase], min_coverage: float | None) -> Prediction:
-    try:
-        return predict_from(manifest, measured, min_coverage=min_coverage)
-    except NoPrediction as error:
-        failed = [m.failure for m in measured if m.failure]
-        if not failed:
-            raise
-        raise PhaseFailed(f"{failed[0]} ({len(failed)} of {len(measured)} phases failed: {error})") from error
-
-
-def check_coverage(manifest: Manifest, min_coverage: float | None) -> None:
-    """Raise NoPrediction where the probe as such holds less of the run than is asked for: before anything is run."""
-    need = PredictionOptions().min_coverage if min_coverage is None else min_coverage
-    have = manifest.coverage
-    if have < need:
-        why = f" (it was trimmed to {len(manifest.phases)} of {manifest.trimmed_from} phases)" * bool(
-            manifest.trimmed_from
-        )
-        raise NoPrediction(
-            f"the probe covers {have:.1%} of the run{why}, {need:.1%} are needed; use one with more phases, or accept "
-            f"a wider interval with --min-coverage {rounded_down(have):g}"
-        )
-
-
-def rounded_down(coverage: float) -> float:
-    """A coverage that this one reaches, in full percent."""
-    return math.floor(coverage * 100) / 100
-
-
-def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:
-    """The prediction from this node's repeats and the reference node's. Raises NoPrediction, Unpredictable."""
-    by_id = {m.phase: m for m in measured}
-    timings = []
-    for phase in manifest.phases:
-        result = by_id.get(phase.id)
-        times = result.times if result else ()
-        wall_ref, cpu_ref = phase.restored(result.restorer if result else CRIU)
-        timings.append(
-            PhaseTiming(
-                id=phase.id,
-                weight=phase.weight,
-                time_share=phase.time_share,
-                work=phase.work,
-                t_ref=wall_ref,
-                t_cand=tuple(t.wall for t in times),
-                t_run=phase.cpu_run if manifest.reference.clock == "cpu" else phase.t_run,
-                spread=phase.spread,
-                status="ok" if times else "failed",
-                cpu_ref=cpu_ref,
-                cpu_cand=tuple(t.cpu for t in times),
-                clock=manifest.reference.clock,
-                stratum=phase.stratum,
-            )
-        )
-    reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)
-    prediction = predict(reference, timings, min_coverage=min_coverage)
-    doubts = doubts_of_run(manifest, measured, prediction.seconds)
-    return replace(prediction, warnings=(*prediction.warnings, *doubts))

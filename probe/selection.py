@@ -18,18 +18,13 @@ from threadpoolctl import threadpool_limits
 
 from checkpoint.errors import ProbeError, ProgramTooShort
 from probe.allocation import parts, representatives
-from probe.clustering import Clustering, FloatArray, IntArray, bic_choice, project, sweep
+from probe.arrays import BoolArray, FloatArray, IntArray
+from probe.clustering import Clustering, bic_choice, project, sweep
 from probe.random_choice import random_phases, random_selection
-from probe.selected import ALONE, Merge, Phase, Selection
+from probe.selected import ALONE, RANDOM, RECONSTRUCT, SELECTIONS, SIMPOINT, Merge, Phase, Selection, SelectionOptions
 from probe.strata import (
-    RANDOM,
-    RECONSTRUCT,
-    SELECTIONS,
-    SIMPOINT,
-    BoolArray,
     Cut,
     Intervals,
-    SelectionOptions,
     apply_cuts,
     estimate,
     held_out_errors,

@@ -17,7 +17,7 @@ from probe.profile import Profile
 from probe.reference import Reference
 from probe.reference_runs import SpreadRuns
 from probe.selection import Selection
-from probe.validation import TimedProfile
+from probe.timing import TimedProfile
 
 
 @dataclass(frozen=True)

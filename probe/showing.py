@@ -14,7 +14,7 @@ from rich.table import Table
 from probe.kernel_time import KernelShare
 from probe.manifest import CRIU, DIRECT, Manifest
 from probe.profile import SECONDS, Profile
-from probe.running import RunResult
+from probe.result import RunResult
 from probe.trimming import Tradeoff, TrimmedProbe
 from reducer.member_table import FORMAT_VERSION
 from reducer.unpack import open_probe

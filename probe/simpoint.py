@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-import numpy.typing as npt
 
 from checkpoint.errors import ProbeError, StorageError
+from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.clustering import project
 from probe.profile import Profile
 from probe.selection import Phase, Selection, SelectionOptions, select_phases
@@ -25,8 +25,6 @@ from probe.strata import Intervals, seconds_spread
 
 MOST_WEIGHT = 1.001
 """What weights may add up to: they are written with few digits."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -125,11 +123,11 @@ def _by_cluster(path: Path) -> dict[int, float]:
 
 def select_points(
     points: Sequence[Point],
-    first_row: npt.NDArray[np.int64],
+    first_row: IntArray,
     vectors: Any,
-    work: Floats,
-    seconds: Floats,
-    eligible: npt.NDArray[np.bool_],
+    work: FloatArray,
+    seconds: FloatArray,
+    eligible: BoolArray,
     options: SelectionOptions,
 ) -> tuple[Selection, list[str]]:
     """The selection that the points are, and what had to be changed. Arguments as of `select_phases`.

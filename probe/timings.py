@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from checkpoint.errors import ProbeError
+from probe.arrays import FloatArray
 from probe.node.quietness import DISTURBED
-
-FloatArray = npt.NDArray[np.float64]
 
 MEDIAN_FACTOR = math.pi / 2.0
 """Variance of a median over that of a mean, for many normal values; above the true one for few."""

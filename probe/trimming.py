@@ -16,14 +16,13 @@ import numpy as np
 
 from checkpoint.errors import ProbeError
 from probe.contents import private_path
-from probe.manifest import Manifest, PhaseRecord
-from probe.node.files import OUTPUT
+from probe.manifest import OUTPUT, Manifest, PhaseRecord
 from probe.packing import touched_name
-from probe.preconditions import check_target
-from probe.running import rounded_down
+from probe.result import rounded_down
 from probe.timings import PredictionOptions
 from probe.uncertainty import between_variance
 from reducer.compression import Compression
+from reducer.output_file import check_target
 from reducer.repacking import Kept, predicted_sizes, repack
 from reducer.unpack import ProbeArchive, open_probe
 

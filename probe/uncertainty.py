@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
+from probe.arrays import FloatArray
 from probe.timings import (
-    FloatArray,
     Measured,
     PredictionOptions,
     ReferenceRun,

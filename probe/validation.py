@@ -8,27 +8,25 @@ of order, the intervals on both sides become one; too many of those, and the pro
 from __future__ import annotations
 
 import time
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from checkpoint.errors import Diverged, StorageError
+from checkpoint.errors import Diverged
 from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
 from checkpoint.program import Streams
 from checkpoint.stubs import STAMP, Event
 from checkpoint.tracee import Tracee, What
+from probe.arrays import FloatArray, IntArray
 from probe.boundaries import Candidate, candidates, site_counts
 from probe.exit_status import check_exit
 from probe.profile import INSTRUCTIONS, Profile
+from probe.timing import TimedProfile
 
 MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""
@@ -44,45 +42,6 @@ MARKER_ROUNDS = 3
 """Timing runs, each with other candidates in place of those that did not repeat."""
 
 _PROGRESS_SECONDS = 0.5
-_COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared", "shifted")
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class TimedProfile:
-    """The profile's intervals with their native times, bad boundaries merged away. M intervals.
-
-    counts         M x B sparse, as in the profile
-    seconds, cpu   M, wall and CPU time in the timing run
-    columns, executions  M - 1: boundary i (start of interval i + 1) is execution `executions[i]` of block `columns[i]`
-    first_row      M + 1, first profile interval of each; the last entry is the profile's number of intervals
-    wall_seconds   of the whole timing run, from entry point to exit
-    unmarked       boundaries with no block active on both sides (a starved or blocked process, one flat loop)
-    missing, out_of_order  boundaries that failed in the timing run: the program did not repeat itself there
-    agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
-    kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
-    shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
-    """
-
-    counts: sp.csr_array = field(repr=False)
-    seconds: Floats = field(repr=False)
-    cpu: Floats = field(repr=False)
-    columns: npt.NDArray[np.int64] = field(repr=False)
-    executions: npt.NDArray[np.int64] = field(repr=False)
-    first_row: npt.NDArray[np.int64] = field(repr=False)
-    wall_seconds: float
-    unmarked: int
-    missing: int
-    out_of_order: int
-    agreeing: int
-    compared: int
-    shifted: int = 0
-    kernel: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
-
-    @property
-    def intervals(self) -> int:
-        return len(self.seconds)
 
 
 @dataclass(frozen=True)
@@ -92,14 +51,14 @@ class StampedRun:
     It started at the entry point of the traced image, with the stubs in place, and ended at the exit event.
     """
 
-    wall: Floats
-    cpu: Floats
+    wall: FloatArray
+    cpu: FloatArray
     started: float
     ended: float
     ended_cpu: float
     totals: dict[int, int]
     started_cpu: float = 0.0
-    kernel: Floats = field(default_factory=lambda: np.zeros(0))
+    kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 def marker_of(profile: Profile, column: int) -> Marker:
@@ -310,7 +269,7 @@ def _why(profile: Profile) -> str:
     )
 
 
-def longest_rising(values: Floats) -> npt.NDArray[np.int64]:
+def longest_rising(values: FloatArray) -> IntArray:
     """Positions of a longest strictly rising subsequence, in order (patience sorting, O(n log n))."""
     tails: list[float] = []
     tail_at: list[int] = []
@@ -332,45 +291,9 @@ def longest_rising(values: Floats) -> npt.NDArray[np.int64]:
     return np.array(chain[::-1], dtype=np.int64)
 
 
-def _sum_rows(counts: sp.csr_array, first: npt.NDArray[np.int64]) -> sp.csr_array:
+def _sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
     """Rows first[i]..first[i + 1] added up."""
     groups = len(first) - 1
     which = np.repeat(np.arange(groups), np.diff(first))
     gather = sp.csr_array((np.ones(len(which)), (which, np.arange(len(which)))), shape=(groups, counts.shape[0]))
     return sp.csr_array(gather @ counts)
-
-
-def save_timing(timed: TimedProfile, path: Path) -> None:
-    """Write as .npz, next to the profile."""
-    scalars = ("wall_seconds", *_COUNTS)
-    np.savez_compressed(
-        path,
-        counts_data=timed.counts.data,
-        counts_indices=timed.counts.indices,
-        counts_indptr=timed.counts.indptr,
-        counts_shape=np.array(timed.counts.shape),
-        **{n: getattr(timed, n) for n in ("seconds", "cpu", "kernel", "columns", "executions", "first_row", *scalars)},
-    )
-
-
-def load_timing(path: Path) -> TimedProfile:
-    """Read what `save_timing` wrote. Raises StorageError where it cannot be read."""
-    try:
-        with np.load(path, allow_pickle=False) as z:
-            counts = sp.csr_array(
-                (z["counts_data"], z["counts_indices"], z["counts_indptr"]), shape=tuple(z["counts_shape"])
-            )
-            whole: dict[str, Any] = {n: int(z[n]) for n in _COUNTS}
-            return TimedProfile(
-                counts=counts,
-                seconds=z["seconds"],
-                cpu=z["cpu"],
-                kernel=z["kernel"] if "kernel" in z.files else np.zeros(0),
-                columns=z["columns"],
-                executions=z["executions"],
-                first_row=z["first_row"],
-                wall_seconds=float(z["wall_seconds"]),
-                **whole,
-            )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise StorageError(f"{path}: not a readable timing: {error}; build without --resume") from error

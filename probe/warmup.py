@@ -26,8 +26,8 @@ from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
 from probe.profile import Profile
 from probe.reference import Clock
 from probe.selected import Phase, Selection
+from probe.timing import TimedProfile
 from probe.timings import PredictionOptions, median_factor, relative_variance
-from probe.validation import TimedProfile
 
 AUTO: Literal["auto"] = "auto"
 

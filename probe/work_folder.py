@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, WorkFolderBusy
+from reducer.output_file import full_disk_named
 
 T = TypeVar("T")
 
@@ -198,22 +197,3 @@ def _remove(entries: Iterable[Path]) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
-
-
-@contextmanager
-def full_disk_named(path: Path) -> Iterator[None]:
-    """Turn the errors of a full or forbidden disk below `path` into StorageError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            free = ""
-            try:
-                room = os.statvfs(path if path.exists() else path.parent)
-                free = f" ({room.f_bavail * room.f_frsize >> 20} MB free)"
-            except OSError:
-                pass
-            raise StorageError(f"{error.filename or path}: the disk is full{free}; free some, or use --work") from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise StorageError(f"{error.filename or path}: cannot be written: {error.strerror}") from error
-        raise

@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy import sparse
 
+from probe.arrays import FloatArray
 from probe.prediction import PhaseTiming, ReferenceRun, predict
 from probe.selection import Selection, SelectionOptions, select_phases
 
@@ -25,17 +25,15 @@ RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.npz"))
 MACHINES = 250
 """Candidates for each program and kind of difference."""
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Run:
     """A recorded run: share of each block group (N x B, rows add up to 1), log rate, work, seconds; its selection."""
 
-    code: Floats
-    log_rate: Floats
-    work: Floats
-    seconds: Floats
+    code: FloatArray
+    log_rate: FloatArray
+    work: FloatArray
+    seconds: FloatArray
     selection: Selection
 
 
@@ -52,33 +50,33 @@ def recorded(path: Path) -> Run:
     return Run(code, np.log(seconds / np.maximum(work, 1.0)), work, seconds, selection)
 
 
-Ratios = Callable[[np.random.Generator, Run], Floats]
+Ratios = Callable[[np.random.Generator, Run], FloatArray]
 """Time on the candidate over time on the reference node, for every interval."""
 
 
-def same(_: np.random.Generator, run: Run) -> Floats:
+def same(_: np.random.Generator, run: Run) -> FloatArray:
     return np.ones(len(run.seconds))
 
 
-def slower(rng: np.random.Generator, run: Run) -> Floats:
+def slower(rng: np.random.Generator, run: Run) -> FloatArray:
     return np.full(len(run.seconds), rng.uniform(0.3, 8.0))
 
 
-def by_rate(rng: np.random.Generator, run: Run) -> Floats:
+def by_rate(rng: np.random.Generator, run: Run) -> FloatArray:
     """Code that waits on the reference node, for memory say, is the code that differs."""
     return np.exp(rng.normal(0, 0.4) * (run.log_rate - run.log_rate.mean()))
 
 
-def by_code(rng: np.random.Generator, run: Run) -> Floats:
+def by_code(rng: np.random.Generator, run: Run) -> FloatArray:
     """Every group of blocks has a slowdown of its own: other instruction costs, narrower vectors."""
     return run.code @ np.exp(rng.normal(0, 0.5, run.code.shape[1]))
 
 
-def both(rng: np.random.Generator, run: Run) -> Floats:
+def both(rng: np.random.Generator, run: Run) -> FloatArray:
     return by_rate(rng, run) * by_code(rng, run) * rng.uniform(0.5, 3.0)
 
 
-def hidden(rng: np.random.Generator, run: Run) -> Floats:
+def hidden(rng: np.random.Generator, run: Run) -> FloatArray:
     """A stretch of the run is slower for a reason that neither code nor time on the reference node shows: its data fits
     the cache there, and not here."""
     count = len(run.seconds)

@@ -225,7 +225,7 @@ def test_a_probe_from_before_is_explained_as_far_as_it_goes(sorter: SmallProbe, 
 
 @pytest.mark.slow
 def test_a_program_left_out_is_named_only_if_it_is_the_same(sorter: SmallProbe, tmp_path: Path, builds: Path) -> None:
-    from probe.node.files import ExternalFile
+    from probe.manifest import ExternalFile
 
     program = sorter.arguments[-2]
     apart = tmp_path / "apart.probe"

@@ -25,7 +25,7 @@ from probe.candidates.addresses import Address, parse_address
 from probe.candidates.probing import CandidateResult, run_on, split_phases
 from probe.manifest import DIRECT, Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
-from probe.running import predict_from
+from probe.result import predict_from
 from reducer.member_table import HEADER, HEADER_SIZE
 from reducer.unpack import open_probe
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 import probe.tracers.native as native
 import probe.tracers.stream as stream
 from checkpoint.program import Program, Streams
+from probe.arrays import FloatArray, IntArray
 from probe.tracers.joining import join_neighbours, matrix_of, sum_of_vectors
 from probe.tracers.native import DEFAULT_INTERVAL, _Recording
 from probe.tracers.stream import Recorded, read_stream
@@ -45,7 +45,7 @@ RECORDED = Path(__file__).parent / "recorded" / "perl.npz"
 class Counters:
     """What `SiteCounters` tells the tracer: totals of every block so far. The run repeats a recorded one."""
 
-    def __init__(self, per_second: npt.NDArray[np.float64], clock: Clock) -> None:
+    def __init__(self, per_second: FloatArray, clock: Clock) -> None:
         self._per_second, self._clock = per_second, clock
         self.columns = per_second.shape[1]
         self.removed = np.zeros(self.columns, dtype=bool)
@@ -53,7 +53,7 @@ class Counters:
         self.total = np.zeros(self.columns)
         self._at = 0.0
 
-    def read(self) -> npt.NDArray[np.int64]:
+    def read(self) -> IntArray:
         # Stretches of ten minutes, so that intervals keep to one kind of code however long they grow.
         rate = self._per_second[int(self._clock.now / 600) % len(self._per_second)]
         self.total = self.total + rate * (self._clock.now - self._at)
@@ -105,7 +105,7 @@ def test_ten_hours_are_a_bounded_number_of_intervals(recording: tuple[_Recording
     assert np.array_equal(totals(made), counters.total.astype(np.int64))
 
 
-def totals(made: _Recording) -> npt.NDArray[np.int64]:
+def totals(made: _Recording) -> IntArray:
     """Executions of every block in all rows."""
     found = np.zeros(made.counters.columns, dtype=np.int64)
     for row in made.rows:
@@ -169,7 +169,7 @@ def test_what_was_joined_is_a_profile(recording: tuple[_Recording, Counters, Clo
 # -- the instruction-exact tracers
 
 
-def written(vectors: npt.NDArray[np.int64], doubled_at: int, length: int = 1000) -> bytes:
+def written(vectors: IntArray, doubled_at: int, length: int = 1000) -> bytes:
     """The stream of a collector: an interval for each vector, with the boundary's number as its candidate's distance.
 
     Lengths double after so many intervals, as the collector's do: two vectors make an interval then.
@@ -194,7 +194,7 @@ def written(vectors: npt.NDArray[np.int64], doubled_at: int, length: int = 1000)
     return out.getvalue()
 
 
-def repeated(times: int) -> npt.NDArray[np.int64]:
+def repeated(times: int) -> IntArray:
     """A real run's vectors, over and over, and beside each other."""
     with np.load(RECORDED, allow_pickle=False) as stored:
         vectors = stored["vectors"].astype(np.int64)

@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 from hypothesis import given
@@ -28,19 +27,13 @@ from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooSho
 from checkpoint.loading import LoadWatch
 from checkpoint.program import Program
 from checkpoint.tracee import Tracee, process_state
+from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.boundaries import Candidate, candidates
 from probe.profile import BlockTable, Profile
+from probe.timing import load_timing, save_timing
 from probe.tracers.hot_sites import MARKER_FIRINGS, MOST_OVERHEAD, Row, hottest_sites, sites_to_remove
 from probe.tracers.native import trace
-from probe.validation import (
-    StampedRun,
-    load_timing,
-    longest_rising,
-    merge_bad_boundaries,
-    save_timing,
-    stamped_run,
-    validate,
-)
+from probe.validation import StampedRun, longest_rising, merge_bad_boundaries, stamped_run, validate
 
 INTERVAL = 0.01
 # Long enough for some twenty intervals of INTERVAL.
@@ -72,7 +65,7 @@ def column_of(profile: Profile, image: Path, address: int) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def totals(profile: Profile) -> npt.NDArray[np.int64]:
+def totals(profile: Profile) -> IntArray:
     return np.asarray(profile.counts.sum(axis=0)).ravel()
 
 
@@ -245,7 +238,7 @@ def test_interrupted_from_the_keyboard(builds: Path) -> None:
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> tuple[npt.NDArray[np.float64], list[Row], npt.NDArray[np.bool_]]:
+def loads(draw: st.DrawFn) -> tuple[FloatArray, list[Row], BoolArray]:
     columns = draw(st.integers(1, 12))
     rate = np.array(draw(st.lists(st.floats(0, 1e9), min_size=columns, max_size=columns)))
     removed = np.array(draw(st.lists(st.booleans(), min_size=columns, max_size=columns)))
@@ -258,7 +251,7 @@ def loads(draw: st.DrawFn) -> tuple[npt.NDArray[np.float64], list[Row], npt.NDAr
 
 
 @given(loads())
-def test_every_interval_keeps_a_marker(case: tuple[npt.NDArray[np.float64], list[Row], npt.NDArray[np.bool_]]) -> None:
+def test_every_interval_keeps_a_marker(case: tuple[FloatArray, list[Row], BoolArray]) -> None:
     rate, rows, removed = case
     cost = np.full(len(rate), 1e-9)
     wanted = hottest_sites(rate, cost)
@@ -273,7 +266,7 @@ def test_every_interval_keeps_a_marker(case: tuple[npt.NDArray[np.float64], list
 
 @given(loads())
 def test_what_is_wanted_gone_makes_the_cost_bearable(
-    case: tuple[npt.NDArray[np.float64], list[Row], npt.NDArray[np.bool_]],
+    case: tuple[FloatArray, list[Row], BoolArray],
 ) -> None:
     rate, _, _ = case
     cost = np.full(len(rate), 1e-9)
@@ -298,7 +291,7 @@ def test_executions_spread_over_many_sites_cost_more() -> None:
 # -- boundaries
 
 
-def made(counts: npt.NDArray[np.int64]) -> Profile:
+def made(counts: IntArray) -> Profile:
     """A profile with these executions, N x B."""
     intervals, columns = counts.shape
     table = BlockTable(

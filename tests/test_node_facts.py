@@ -17,10 +17,10 @@ import pytest
 from small_probe import small_probe
 
 from checkpoint.errors import NodeUnfit
-from probe.manifest import Manifest
+from probe.manifest import ExternalFile, Manifest
 from probe.node import facts
 from probe.node.facts import available_memory, check_node
-from probe.node.files import ExternalFile, check_external
+from probe.node.files import check_external
 from reducer.unpack import open_probe
 
 

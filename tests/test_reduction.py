@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from programs import build
 from regions import captured_regions
@@ -27,6 +26,7 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.restore import RestoreJob, observe_touches, time_phase
+from probe.arrays import BoolArray
 from probe.build_options import BuildOptions
 from probe.building import build as build_probe
 from probe.reducing import reduce_phases, touched_file
@@ -46,7 +46,7 @@ def job(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> RestoreJob:
 
 
 @pytest.fixture(scope="module")
-def keep(job: RestoreJob, tmp_path_factory: pytest.TempPathFactory) -> npt.NDArray[np.bool_]:
+def keep(job: RestoreJob, tmp_path_factory: pytest.TempPathFactory) -> BoolArray:
     images = read_checkpoint(job.images)
     scratch = tmp_path_factory.mktemp("scratch")
     return pages_to_keep(images, record_touched_set(job, images, find_criu(), scratch=scratch, region_seconds=0.0))
@@ -62,7 +62,7 @@ def contents(images: CheckpointImages) -> dict[int, bytes]:
     return {a: raw[i * PAGE_SIZE : (i + 1) * PAGE_SIZE] for i, a in enumerate(addresses(images))}
 
 
-def choices(images: CheckpointImages) -> list[npt.NDArray[np.bool_]]:
+def choices(images: CheckpointImages) -> list[BoolArray]:
     """Which pages to keep: few, many, alternating, none of those that may go, all."""
     fixed = np.concatenate([np.full(r.pages, not r.flags & PAGE_LAZY) for r in images.page_runs])
     chance = np.random.default_rng(1)
@@ -141,9 +141,7 @@ def state_at_the_end(job: RestoreJob, pages: list[int], folder: Path) -> dict[st
 
 
 @pytest.mark.parametrize("how", ["drop", "zero"])
-def test_a_reduced_phase_computes_the_same(
-    how: Reduction, job: RestoreJob, keep: npt.NDArray[np.bool_], tmp_path: Path
-) -> None:
+def test_a_reduced_phase_computes_the_same(how: Reduction, job: RestoreJob, keep: BoolArray, tmp_path: Path) -> None:
     images = read_checkpoint(job.images)
     reduced = dataclasses.replace(job, images=reduce_checkpoint(images, keep, tmp_path / "reduced", how).folder)
     kept = [a for a, flag in zip(addresses(images), keep, strict=True) if flag]
@@ -158,7 +156,7 @@ def test_a_reduced_phase_computes_the_same(
     assert sum(hashlib.sha256(before[int(a)]).hexdigest() != digest for a, digest in whole["pages"].items()) > 5
 
 
-def without(address: int, images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[np.bool_]:
+def without(address: int, images: CheckpointImages, touched: TouchedSet) -> BoolArray:
     """As pages_to_keep, but for one page."""
     keep = pages_to_keep(images, touched)
     keep[addresses(images).index(address)] = False
@@ -169,7 +167,7 @@ def without(address: int, images: CheckpointImages, touched: TouchedSet) -> npt.
 def test_a_phase_that_misses_a_page_is_kept_whole_and_says_why(
     how: Reduction, job: RestoreJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[np.bool_]:
+    def broken(images: CheckpointImages, touched: TouchedSet) -> BoolArray:
         return without(lacking, images, touched)
 
     folder = job.images.parent
@@ -207,7 +205,7 @@ def test_reduce_none_leaves_the_checkpoint_alone(job: RestoreJob) -> None:
 def test_a_build_ships_such_a_phase_whole(builds: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = probe.reducing.pages_to_keep
 
-    def broken(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[np.bool_]:
+    def broken(images: CheckpointImages, touched: TouchedSet) -> BoolArray:
         keep = real(images, touched)
         if images.folder.name == "phase-1":
             keep[:] = real(images, TouchedSet(touched.address[:0], touched.written[:0]))

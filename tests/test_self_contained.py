@@ -21,8 +21,8 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged
 from checkpoint.restore import time_phase
 from probe.build_options import BuildOptions
 from probe.building import build as build_probe
-from probe.node.files import OUTPUT
-from probe.running import RunResult
+from probe.manifest import OUTPUT
+from probe.result import RunResult
 from probe.running import run as run_probe
 from probe.selection import SelectionOptions
 from reducer.archive import ContainedFile, PhaseCheckpoint, write_probe

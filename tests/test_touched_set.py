@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +24,7 @@ from checkpoint.lazy_agent import PageServer
 from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.protobuf import Field, Message, WireType
 from checkpoint.restore import PageDropped, RestoreJob, time_phase
+from probe.arrays import BoolArray
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, check_reduced, pages_to_keep, record_touched_set, with_positions
 
@@ -171,7 +171,7 @@ def test_what_is_not_restored_lazily_stays(
     assert not {page for page, _ in within(touched(name), base, 8)} & expected
 
 
-def kept_pages(images: CheckpointImages, keep: npt.NDArray[np.bool_]) -> set[int]:
+def kept_pages(images: CheckpointImages, keep: BoolArray) -> set[int]:
     """Addresses of the pages flagged in `keep`."""
     addresses = [run.vaddr + k * PAGE_SIZE for run in images.page_runs for k in range(run.pages)]
     return {address for address, flag in zip(addresses, keep, strict=True) if flag}

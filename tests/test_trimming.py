@@ -25,10 +25,9 @@ from test_docs import check_keys
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
 from probe.cli import cli
 from probe.contents import private_path
-from probe.manifest import Manifest, PhaseRecord
-from probe.node.files import PrivateFile
+from probe.manifest import Manifest, PhaseRecord, PrivateFile
 from probe.reference import Reference
-from probe.running import check_coverage
+from probe.result import check_coverage
 from probe.showing import show
 from probe.timings import PhaseTiming, PredictionOptions, ReferenceRun, measure
 from probe.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim

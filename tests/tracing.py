@@ -13,9 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from checkpoint.counting import CountedImage, SiteCounters
 from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
@@ -23,6 +20,7 @@ from checkpoint.program import Program, Streams, resolve_program
 from checkpoint.sites import SiteTable
 from checkpoint.stubs import Event
 from checkpoint.tracee import Tracee, What
+from probe.arrays import IntArray
 
 SECONDS = 30.0
 """No test program runs longer than a part of this; a test that waits for more has failed."""
@@ -67,10 +65,10 @@ class Counted:
 
     end: Ended
     images: list[CountedImage]
-    counts: npt.NDArray[np.int64]
+    counts: IntArray
     installed: list[int]
 
-    def image(self, path: Path) -> tuple[SiteTable, npt.NDArray[np.int64]]:
+    def image(self, path: Path) -> tuple[SiteTable, IntArray]:
         """Sites of the image at `path` and the executions of each."""
         found = next(i for i in self.images if Path(i.path) == path.resolve())
         return found.sites, self.counts[found.first : found.first + len(found.sites)]

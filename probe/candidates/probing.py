@@ -17,7 +17,7 @@ from probe.candidates.connection import Connection, SshOptions, connect
 from probe.candidates.session import Answer, Orders, SilentNode, Watcher, ask
 from probe.manifest import Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
-from probe.running import RunResult, check_coverage, predict_from
+from probe.result import RunResult, check_coverage, predict_from
 from reducer.unpack import open_probe
 
 ATTEMPTS = 3

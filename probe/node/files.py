@@ -6,36 +6,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import NodeUnfit
+from probe.manifest import OUTPUT, ExternalFile, PrivateFile
 from reducer.member_source import sha256_of
 from reducer.member_table import StoredFile
 from reducer.unpack import ProbeArchive
-
-OUTPUT = "output"
-"""Purpose of private copies in the probe's list of files; this node's own files never stand in for them."""
-
-
-@dataclass(frozen=True)
-class PrivateFile:
-    """A file that was being written when `phase` was captured: its contents and permission bits then."""
-
-    phase: int
-    path: str
-    sha256: str
-    mode: int
-
-
-@dataclass(frozen=True)
-class ExternalFile:
-    """A file left out of the probe, which the node must have as it was: size in bytes, SHA-256, permission bits."""
-
-    path: str
-    size: int
-    sha256: str
-    mode: int
 
 
 def check_external(files: Iterable[ExternalFile]) -> None:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from probe.arrays import FloatArray, IntArray
 from probe.ranking.pool import Cluster, Workload
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+Integers = IntArray
 
 COMPUTE, LOCAL, INBOUND, OUTBOUND, SHARED = "compute", "local network", "inbound", "outbound", "master's connection"
 _SLACK: Final = 1e-9
@@ -112,11 +111,11 @@ class Workers:
     until its first result is with the master.
     """
 
-    seconds: Floats
-    ready: Floats
+    seconds: FloatArray
+    ready: FloatArray
     starts: Integers
-    network: Floats
-    idle: Floats
+    network: FloatArray
+    idle: FloatArray
 
     def rate(self) -> float:
         """Tasks per second if no worker ever waited."""
@@ -168,7 +167,7 @@ class Workers:
         return each
 
 
-def _divided(possible: Floats, most: Integers, tasks: int) -> Integers:
+def _divided(possible: FloatArray, most: Integers, tasks: int) -> Integers:
     """`tasks` divided as `possible` is, nobody more than `most`; rounded down, then up where most is missing."""
     exact = np.minimum(possible * (tasks / possible.sum()), most)
     share: Integers = np.floor(exact).astype(np.int64)

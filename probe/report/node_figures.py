@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from probe.arrays import FloatArray
 from probe.report.drawing import (
     COLOURS,
     FAINT,
@@ -26,7 +27,6 @@ from probe.report.drawing import (
 from probe.report.gathering import Gathered
 from probe.report.results import NodeResult
 from probe.report.wording import percent, plain, seconds, several
-from probe.timings import FloatArray
 from probe.uncertainty import CAUSES
 
 MOST_NODE_ROWS = 30

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
+from probe.arrays import FloatArray
 from probe.manifest import Manifest
 from probe.report.wording import command_line
-from probe.running import RESULT_VERSION
-from probe.timings import FloatArray
+from probe.result import RESULT_VERSION
 from probe.uncertainty import CAUSES
 
 _ESTIMATORS = ("calibrated", "direct", "strube")

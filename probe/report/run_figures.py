@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
+from probe.arrays import FloatArray, IntArray
 from probe.interval_table import IntervalTable
 from probe.manifest import PhaseRecord
 from probe.measures import WORK_UNIT
@@ -32,7 +32,6 @@ from probe.report.drawing import (
 )
 from probe.report.gathering import Gathered
 from probe.report.wording import percent, several, signed_percent, size
-from probe.timings import FloatArray
 
 _MOST_ROWS = 20
 _BINS = 1200
@@ -127,7 +126,7 @@ def _marks_alone(found: Gathered, title: str) -> Drawing:
     return Drawing("timeline", title, caption, figure, ("interval", "phase", "start_wall_s", "wall_s"), rows)
 
 
-def _groups(table: IntervalTable, own: Sequence[PhaseRecord]) -> npt.NDArray[np.int64]:
+def _groups(table: IntervalTable, own: Sequence[PhaseRecord]) -> IntArray:
     """Position in `own` of each interval's phase, len(own) for all others."""
     groups = np.full(len(table), len(own), dtype=np.int64)
     for number, phase in enumerate(own):
@@ -135,7 +134,7 @@ def _groups(table: IntervalTable, own: Sequence[PhaseRecord]) -> npt.NDArray[np.
     return groups
 
 
-def _occupancy(groups: npt.NDArray[np.int64], edges: FloatArray, count: int) -> FloatArray:
+def _occupancy(groups: IntArray, edges: FloatArray, count: int) -> FloatArray:
     """Share of each of _BINS equal parts of the run that each group takes, count x _BINS."""
     whole = float(edges[-1])
     if whole <= 0:

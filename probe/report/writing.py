@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from probe.preconditions import check_target
 from probe.progress import Display, Silent
 from probe.report.gathering import Gathered, gather
 from reducer.member_source import create_file, storage_errors
+from reducer.output_file import check_target
 
 if TYPE_CHECKING:
     from probe.report.drawing import Drawing

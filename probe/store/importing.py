@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from checkpoint.errors import ProbeError
 from probe.manifest import Manifest
-from probe.running import RESULT_VERSION
+from probe.result import RESULT_VERSION
 from probe.store.opening import Store
 from probe.store.records import digest, node_state, probe_key
 from probe.store.schema import FEW, PHASE_KEYS, newest, nodes, predictions, probes

@@ -26,6 +26,7 @@ from checkpoint.mapped import is_own
 from checkpoint.plain import PlainRun
 from checkpoint.program import Program, Streams
 from checkpoint.sites import find_sites
+from probe.arrays import BoolArray, IntArray
 from probe.profile import INSTRUCTIONS, NO_FILE, NO_SITE, BlockTable, Markers, Profile
 from probe.tracers.stream import Ending, Origin, Recorded
 
@@ -44,7 +45,6 @@ TEMPORARY = "probe-trace-"
 _OF_TOOLS = (f"/{TEMPORARY}", "/valgrind_proc_")
 """Parts of the paths that tools write to; Valgrind keeps what the program is to find in /proc in files of its own."""
 
-Ints = npt.NDArray[np.int64]
 Ints32 = npt.NDArray[np.int32]
 
 _ADVICE = {
@@ -127,10 +127,10 @@ class _Table:
     """The columns of a profile as they are filled in, image by image."""
 
     image: Ints32
-    start: Ints
-    site: Ints
+    start: IntArray
+    site: IntArray
     images: list[tuple[str, str]] = field(default_factory=list)
-    executed: list[tuple[int, Ints, Ints, Ints32, Ints32]] = field(default_factory=list)
+    executed: list[tuple[int, IntArray, IntArray, Ints32, Ints32]] = field(default_factory=list)
 
 
 def profile_of(
@@ -192,7 +192,7 @@ def _add_image(table: _Table, recorded: Recorded, number: int, path: str, origin
         _add_sites(table, image, mine, start, recorded.size[mine].astype(np.int64))
 
 
-def _link_addresses(image: ElfImage, offsets: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+def _link_addresses(image: ElfImage, offsets: IntArray) -> tuple[IntArray, BoolArray]:
     """Link-time addresses of offsets in the file, and which of them lie in code."""
     addresses, found = offsets.copy(), np.zeros(len(offsets), dtype=bool)
     for segment in image.segments:
@@ -203,7 +203,7 @@ def _link_addresses(image: ElfImage, offsets: Ints) -> tuple[Ints, npt.NDArray[n
     return addresses, found
 
 
-def _add_sites(table: _Table, image: ElfImage, mine: Ints, start: Ints, size: Ints) -> None:
+def _add_sites(table: _Table, image: ElfImage, mine: IntArray, start: IntArray, size: IntArray) -> None:
     """Each block's first site, and the native blocks that ran."""
     sites = find_sites(image)
     if not len(sites) or not len(mine):
@@ -223,7 +223,7 @@ def _add_sites(table: _Table, image: ElfImage, mine: Ints, start: Ints, size: In
     )  # fmt: skip
 
 
-def _joined(parts: list[tuple[int, Ints, Ints, Ints32, Ints32]]) -> BlockTable:
+def _joined(parts: list[tuple[int, IntArray, IntArray, Ints32, Ints32]]) -> BlockTable:
     columns: list[list[npt.NDArray[Any]]] = [[part[k] for part in parts] for k in range(1, 5)]  # type: ignore[misc]
     site, start, size, instructions = (np.concatenate(c) if c else np.zeros(0) for c in columns)
     return BlockTable(

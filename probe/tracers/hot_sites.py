@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from probe.arrays import BoolArray, FloatArray, IntArray
 
 PLAIN_SECONDS, SAVING_SECONDS = 0.8e-9, 1.6e-9
 """What one execution of a stub costs, without and with saving the flags (docs/how-it-works.md, Tracing cost)."""
@@ -33,18 +32,18 @@ CHEAP_LOAD = 0.003
 class Row:
     """One interval as counted: the columns that executed, how often, and in how many seconds."""
 
-    columns: Ints
-    executions: Ints
+    columns: IntArray
+    executions: IntArray
     seconds: float
 
 
-def busy_sites(rate: npt.NDArray[np.float64]) -> float:
+def busy_sites(rate: FloatArray) -> float:
     """How many equally hot sites would spread the executions as these do; 0 where nothing runs."""
     squares = float((rate**2).sum())
     return float(rate.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
-def hottest_sites(rate: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]) -> Ints:
+def hottest_sites(rate: FloatArray, cost: FloatArray) -> IntArray:
     """Columns whose removal makes the cost bearable, hottest first; empty where it is.
 
     `rate`: executions per second of every column just now; `cost`: seconds per execution of every column.
@@ -59,9 +58,7 @@ def hottest_sites(rate: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]) 
     return wanted[load[wanted] > 0].astype(np.int64)
 
 
-def sites_to_remove(
-    wanted: Ints, cost: npt.NDArray[np.float64], rows: Sequence[Row], removed: npt.NDArray[np.bool_]
-) -> Ints:
+def sites_to_remove(wanted: IntArray, cost: FloatArray, rows: Sequence[Row], removed: BoolArray) -> IntArray:
     """Those of `wanted` that every interval in `rows` can do without; `removed`: what is gone already.
 
     A flat hot loop keeps its least hot site, whatever it costs: without one the stretch could not be marked. The
@@ -76,9 +73,7 @@ def sites_to_remove(
     return np.array([c for c in wanted.tolist() if c not in kept], dtype=np.int64)
 
 
-def _needed(
-    row: Row, cost: npt.NDArray[np.float64], gone: npt.NDArray[np.bool_], removed: npt.NDArray[np.bool_]
-) -> Ints:
+def _needed(row: Row, cost: FloatArray, gone: BoolArray, removed: BoolArray) -> IntArray:
     """Columns that must stay for the sake of one interval; takes them back from `gone`."""
     firm = (row.executions >= MARKER_FIRINGS) & ~removed[row.columns]
     columns, executions = row.columns[firm], row.executions[firm]
@@ -90,6 +85,6 @@ def _needed(
     order = np.argsort(load, kind="stable")
     spared = order[: MARKERS_KEPT - left]
     spared = spared[(load[spared] < CHEAP_LOAD) | ((np.arange(len(spared)) == 0) & (left == 0))]
-    back: Ints = columns[doomed][spared]
+    back: IntArray = columns[doomed][spared]
     gone[back] = False
     return back

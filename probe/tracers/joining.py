@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
+
+from probe.arrays import IntArray
 
 MOST_INTERVALS = 20_000
 """Intervals that a tracer keeps."""
@@ -18,7 +19,6 @@ MOST_ENTRIES = 40_000_000
 """Entries of all vectors that a tracer keeps, one for each block that ran in each interval, 16 bytes each: 640 MB. As
 many as the most intervals have with 2,000 blocks in each."""
 
-Ints = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 
@@ -35,7 +35,7 @@ def join_neighbours(rows: list[T], join: Callable[[T, T], T]) -> None:
     rows[:0] = joined
 
 
-def sum_of_vectors(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+def sum_of_vectors(a: tuple[IntArray, IntArray], b: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
     """The sum of two sparse vectors: columns, each once and rising, and the executions of each."""
     columns, place = np.unique(np.concatenate([a[0], b[0]]), return_inverse=True)
     executions = np.zeros(len(columns), dtype=np.int64)
@@ -45,7 +45,7 @@ def sum_of_vectors(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, In
     return columns, executions
 
 
-def matrix_of(lengths: Sequence[int], vectors: Iterable[tuple[Ints, Ints]], columns: int) -> sp.csr_array:
+def matrix_of(lengths: Sequence[int], vectors: Iterable[tuple[IntArray, IntArray]], columns: int) -> sp.csr_array:
     """Sparse vectors of so many entries each, columns and executions, as the rows of one array.
 
     `vectors` are taken one by one: all that is held is the array.

@@ -25,6 +25,7 @@ from checkpoint.loading import LoadWatch
 from checkpoint.plain import run_delay
 from checkpoint.program import Program, Streams
 from checkpoint.tracee import Occurrence, Tracee, What
+from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.exit_status import check_exit
 from probe.profile import SECONDS, BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
@@ -55,20 +56,20 @@ class _Recording:
     rows: list[Row] = field(default_factory=list)
     entries: int = 0
     seconds: list[float] = field(default_factory=list)
-    before: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    looked: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     started: float = 0.0
     looked_at: float = 0.0
     row_started: float = 0.0
     waited_by_look: float = 0.0
     waited_by_row: float = 0.0
-    too_hot: npt.NDArray[np.int64] = field(default_factory=lambda: _NONE)
-    to_remove: npt.NDArray[np.int64] | None = None
+    too_hot: IntArray = field(default_factory=lambda: _NONE)
+    to_remove: IntArray | None = None
     prologue: float = 0.0
     install_seconds: float = 0.0
     written: set[str] = field(default_factory=set)
 
-    def cost(self) -> npt.NDArray[np.float64]:
+    def cost(self) -> FloatArray:
         dead = [i.sites.flags_dead for i in self.counters.images]
         plain = np.concatenate(dead) if dead else np.zeros(0, dtype=bool)
         return np.where(plain, PLAIN_SECONDS, SAVING_SECONDS)
@@ -114,7 +115,7 @@ class _Recording:
                 self._halve()
         return ended
 
-    def _cool_down(self, fresh: npt.NDArray[np.int64], elapsed: float, current: Row) -> None:
+    def _cool_down(self, fresh: IntArray, elapsed: float, current: Row) -> None:
         """Remove the sites that were too hot at the last look, as far as this look shows that they can go."""
         cost, removed = self.cost(), self.counters.removed
         if len(self.too_hot):
@@ -215,11 +216,11 @@ def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
         recording.look(end_row=True, end_of_run=True)
 
 
-def _padded(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+def _padded(values: IntArray, size: int) -> IntArray:
     return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
 
 
-def _row(difference: npt.NDArray[np.int64], seconds: float) -> Row:
+def _row(difference: IntArray, seconds: float) -> Row:
     columns = np.flatnonzero(difference > 0)
     return Row(columns.astype(np.int64), difference[columns], seconds)
 
@@ -259,7 +260,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
     )
 
 
-def _counts(rows: list[Row], counted: npt.NDArray[np.bool_]) -> sp.csr_array:
+def _counts(rows: list[Row], counted: BoolArray) -> sp.csr_array:
     """Executions in each row, of the columns `counted` alone, which are numbered anew."""
     number = np.cumsum(counted) - 1
     lengths = [int(counted[row.columns].sum()) for row in rows]
@@ -268,7 +269,7 @@ def _counts(rows: list[Row], counted: npt.NDArray[np.bool_]) -> sp.csr_array:
     return matrix_of(lengths, vectors, int(counted.sum()))
 
 
-def _blocks(counters: SiteCounters, columns: npt.NDArray[np.int64]) -> BlockTable:
+def _blocks(counters: SiteCounters, columns: IntArray) -> BlockTable:
     parts: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
     for number, image in enumerate(counters.images):
         mine = columns[(columns >= image.first) & (columns < image.first + len(image.sites))] - image.first

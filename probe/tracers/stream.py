@@ -20,6 +20,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from probe.arrays import FloatArray, IntArray
 from probe.tracers.joining import MOST_ENTRIES, join_neighbours, matrix_of, sum_of_vectors
 
 VERSION = 1
@@ -35,8 +36,6 @@ _ENTRY = np.dtype([("block", "<u4"), ("value", "<u8")])
 _LONGEST_PATH = 1 << 16
 _LARGEST, _LARGEST_BLOCK = (1 << 62) - 1, (1 << 31) - 1
 """What fits the arrays, sums included; offsets alone may be larger."""
-
-Ints = npt.NDArray[np.int64]
 
 
 class Ending(enum.IntEnum):
@@ -62,9 +61,9 @@ class Candidates:
     `distance`: instructions from the boundary to the block's first one.
     """
 
-    boundary: Ints
-    block: Ints
-    distance: Ints
+    boundary: IntArray
+    block: IntArray
+    distance: IntArray
 
 
 @dataclass(frozen=True)
@@ -82,20 +81,20 @@ class Recorded:
     interval: int
     images: tuple[tuple[str, Origin], ...]
     image: npt.NDArray[np.int32]
-    offset: Ints
+    offset: IntArray
     size: npt.NDArray[np.int32]
     instructions: npt.NDArray[np.int32]
     counts: sp.csr_array = field(repr=False)
-    lengths: Ints = field(repr=False)
-    seconds: npt.NDArray[np.float64] = field(repr=False)
+    lengths: IntArray = field(repr=False)
+    seconds: FloatArray = field(repr=False)
     candidates: Candidates = field(repr=False)
     ending: Ending | None
 
 
 @dataclass
 class _Row:
-    blocks: Ints
-    executions: Ints
+    blocks: IntArray
+    executions: IntArray
     instructions: int
     nanoseconds: int
 
@@ -114,7 +113,7 @@ class _Reading:
     images: list[tuple[str, Origin]] = field(default_factory=list)
     blocks: list[tuple[int, int, int, int]] = field(default_factory=list)
     rows: list[_Row] = field(default_factory=list)
-    candidates: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    candidates: dict[int, tuple[IntArray, IntArray]] = field(default_factory=dict)
     ending: Ending | None = None
 
     def damaged(self, what: str) -> ProbeFileDamaged:
@@ -165,7 +164,7 @@ class _Reading:
         self.blocks.append((image - 1, offset, size, instructions))
         return True
 
-    def _entries(self, count: int) -> tuple[Ints, Ints] | None:
+    def _entries(self, count: int) -> tuple[IntArray, IntArray] | None:
         if count > len(self.blocks):
             raise self.damaged(f"{count} entries for {len(self.blocks)} blocks")
         data = self.take(count * _ENTRY.itemsize)

@@ -28,7 +28,7 @@ from probe.measures import interval_times, vectors, work
 from probe.profile import load_profile
 from probe.reference import Reference
 from probe.selection import RANDOM, SelectionOptions, select_phases
-from probe.validation import load_timing
+from probe.timing import load_timing
 
 Record = dict[str, Any]
 

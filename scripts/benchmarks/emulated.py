@@ -28,7 +28,7 @@ from probe.candidates.session import Orders
 from probe.contents import PROGRAM
 from probe.manifest import Manifest
 from probe.node.measuring import MeasuredPhase
-from probe.strata import RANDOM
+from probe.selected import RANDOM
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[2]

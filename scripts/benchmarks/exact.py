@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from disturbance import wait_until_quiet, watched
 from measure import environment, probe_command
 from programs import Benchmark, resolved
 
 from checkpoint.plain import run_plain
 from checkpoint.program import Program, Streams, resolve_program
+from probe.arrays import IntArray
 from probe.node.measuring import away_from, measuring_cpu
+from probe.timing import load_timing
 from probe.tracers import valgrind
 from probe.tracers.stream import Recorded
-from probe.validation import load_timing
 
 ROOT = Path(__file__).parents[2]
 COLLECTOR = ROOT / "pintools" / "collector"
@@ -55,7 +55,7 @@ _BLOCK = np.dtype([("image", "<u4"), ("offset", "<u8"), ("size", "<u4"), ("instr
 _ENTRY = np.dtype([("block", "<u4"), ("executions", "<u8")])
 
 Record = dict[str, Any]
-Phases = npt.NDArray[np.int64]
+Phases = IntArray
 
 
 def name_of(benchmark: Benchmark) -> str:

@@ -25,7 +25,7 @@ from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Streams, resolve_program
 from probe.node.measuring import away_from, measuring_cpu
 from probe.profile import load_profile
-from probe.validation import load_timing
+from probe.timing import load_timing
 
 COMMAND_SECONDS = 3600
 ROOT = Path(__file__).parents[2]

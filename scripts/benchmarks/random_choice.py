@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from probe.arrays import FloatArray
 
 DRAWS = 20_000
 
 
-def random_error(
-    seconds: npt.NDArray[np.float64], instructions: npt.NDArray[np.float64], count: int, seed: int = 1
-) -> float | None:
+def random_error(seconds: FloatArray, instructions: FloatArray, count: int, seed: int = 1) -> float | None:
     """Root mean square relative error of the run's time estimated from `count` random intervals.
 
     Estimated as the direct estimator does, per counted instruction: sum of times / sum of instructions of those

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from recorded_runs import Floats, RecordedRuns
+from recorded_runs import RecordedRuns
 
+from probe.arrays import FloatArray
+from probe.selected import RANDOM, SIMPOINT
 from probe.selection import Selection, SelectionOptions, select_phases
-from probe.strata import RANDOM, SIMPOINT
 
 TRAINING = 2
 """How many of the runs selections are made from, one after the other."""
@@ -34,29 +35,29 @@ STARTS = 2
 _GROUPS = 48
 """Of blocks, each with a slowdown of its own."""
 
-Ratios = Callable[[np.random.Generator, RecordedRuns], Floats]
+Ratios = Callable[[np.random.Generator, RecordedRuns], FloatArray]
 """Time on a candidate over time on the reference node, for every interval (N)."""
 
 
-def _same(_: np.random.Generator, runs: RecordedRuns) -> Floats:
+def _same(_: np.random.Generator, runs: RecordedRuns) -> FloatArray:
     return np.ones(len(runs.work))
 
 
-def _by_rate(rng: np.random.Generator, runs: RecordedRuns) -> Floats:
+def _by_rate(rng: np.random.Generator, runs: RecordedRuns) -> FloatArray:
     """Code that waits here is the code that differs: log ratio = slope x log rate."""
     rate = np.log(np.median(runs.seconds, axis=0) / np.maximum(runs.work, 1.0))
     away = np.clip(rate - np.median(rate), -5.0, 5.0)
     return np.asarray(np.exp(rng.normal(0, 0.4) * away))
 
 
-def _by_code(rng: np.random.Generator, runs: RecordedRuns) -> Floats:
+def _by_code(rng: np.random.Generator, runs: RecordedRuns) -> FloatArray:
     """Groups of blocks, each with a slowdown of its own."""
     groups = rng.integers(_GROUPS, size=runs.vectors.shape[1])
     slowdown = np.exp(rng.normal(0, 0.5, _GROUPS))[groups]
     return np.asarray((runs.vectors @ slowdown) / np.maximum(runs.work, 1.0) + (runs.work == 0), dtype=np.float64)
 
 
-def _stretch(rng: np.random.Generator, runs: RecordedRuns) -> Floats:
+def _stretch(rng: np.random.Generator, runs: RecordedRuns) -> FloatArray:
     """A stretch of the run is slower, for a reason that nothing shows here: its data no longer fit a cache."""
     count = len(runs.work)
     length = int(count * rng.uniform(0.2, 0.5))

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.program import Program, Streams
+from probe.arrays import FloatArray, IntArray
 from probe.measures import vectors
 from probe.node.measuring import away_from, measuring_cpu
+from probe.timing import TimedProfile
 from probe.tracers import trace_program
-from probe.validation import TimedProfile, validate
-
-Floats = npt.NDArray[np.float64]
+from probe.validation import validate
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,8 @@ class RecordedRuns:
     each of R timing runs (R x N). Only boundaries that all runs could mark part intervals."""
 
     vectors: sp.csr_array
-    work: Floats
-    seconds: Floats
+    work: FloatArray
+    seconds: FloatArray
 
     def save(self, path: Path) -> None:
         """Write as .npz."""
@@ -64,12 +63,12 @@ def record(program: Program, *, runs: int, interval: float) -> RecordedRuns:
     return RecordedRuns(sp.csr_array(joined), np.asarray(joined.sum(axis=1)).reshape(-1), seconds)
 
 
-def _joined(rows: int, first: npt.NDArray[np.int64]) -> sp.csr_array:
+def _joined(rows: int, first: IntArray) -> sp.csr_array:
     """The matrix that adds up rows first[i]..first[i + 1] of a matrix with `rows` rows."""
     group = np.repeat(np.arange(len(first) - 1), np.diff(first))
     return sp.csr_array((np.ones(rows), (group, np.arange(rows))), shape=(len(first) - 1, rows))
 
 
-def _seconds(timed: TimedProfile, edges: npt.NDArray[np.int64]) -> Floats:
+def _seconds(timed: TimedProfile, edges: IntArray) -> FloatArray:
     so_far = np.concatenate([[0.0], np.cumsum(np.maximum(timed.cpu, 1e-9))])
     return np.diff(so_far[np.searchsorted(timed.first_row, edges)])

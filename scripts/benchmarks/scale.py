@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.program import Program
+from probe.arrays import IntArray
 from probe.profile import BlockTable, Profile, load_profile, save_profile
 from probe.selection import select_phases
 
@@ -31,7 +31,7 @@ LONGEST_INTERVALS, LONGEST_ACTIVE = 20_000, 2_000
 _KINDS = 40
 
 
-def _vectors(intervals: int, active: int) -> tuple[sp.csr_array, npt.NDArray[np.int64], np.random.Generator]:
+def _vectors(intervals: int, active: int) -> tuple[sp.csr_array, IntArray, np.random.Generator]:
     """Rows of `active` of BLOCKS blocks, of _KINDS kinds of code; which kind each row is of."""
     rng = np.random.default_rng(1)
     blocks = np.array([np.sort(rng.choice(BLOCKS, active, replace=False)) for _ in range(_KINDS)])

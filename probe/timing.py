@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile's intervals with the native times that the timing run gave them, and their file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from checkpoint.errors import StorageError
+from probe.arrays import FloatArray, IntArray
+
+_COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared", "shifted")
+
+
+@dataclass(frozen=True)
+class TimedProfile:
+    """The profile's intervals with their native times, bad boundaries merged away. M intervals.
+
+    counts         M x B sparse, as in the profile
+    seconds, cpu   M, wall and CPU time in the timing run
+    columns, executions  M - 1: boundary i (start of interval i + 1) is execution `executions[i]` of block `columns[i]`
+    first_row      M + 1, first profile interval of each; the last entry is the profile's number of intervals
+    wall_seconds   of the whole timing run, from entry point to exit
+    unmarked       boundaries with no block active on both sides (a starved or blocked process, one flat loop)
+    missing, out_of_order  boundaries that failed in the timing run: the program did not repeat itself there
+    agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
+    kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
+    shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
+    """
+
+    counts: sp.csr_array = field(repr=False)
+    seconds: FloatArray = field(repr=False)
+    cpu: FloatArray = field(repr=False)
+    columns: IntArray = field(repr=False)
+    executions: IntArray = field(repr=False)
+    first_row: IntArray = field(repr=False)
+    wall_seconds: float
+    unmarked: int
+    missing: int
+    out_of_order: int
+    agreeing: int
+    compared: int
+    shifted: int = 0
+    kernel: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
+
+    @property
+    def intervals(self) -> int:
+        return len(self.seconds)
+
+
+def save_timing(timed: TimedProfile, path: Path) -> None:
+    """Write as .npz, next to the profile."""
+    scalars = ("wall_seconds", *_COUNTS)
+    np.savez_compressed(
+        path,
+        counts_data=timed.counts.data,
+        counts_indices=timed.counts.indices,
+        counts_indptr=timed.counts.indptr,
+        counts_shape=np.array(timed.counts.shape),
+        **{n: getattr(timed, n) for n in ("seconds", "cpu", "kernel", "columns", "executions", "first_row", *scalars)},
+    )
+
+
+def load_timing(path: Path) -> TimedProfile:
+    """Read what `save_timing` wrote. Raises StorageError where it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as z:
+            counts = sp.csr_array(
+                (z["counts_data"], z["counts_indices"], z["counts_indptr"]), shape=tuple(z["counts_shape"])
+            )
+            whole: dict[str, Any] = {n: int(z[n]) for n in _COUNTS}
+            return TimedProfile(
+                counts=counts,
+                seconds=z["seconds"],
+                cpu=z["cpu"],
+                kernel=z["kernel"] if "kernel" in z.files else np.zeros(0),
+                columns=z["columns"],
+                executions=z["executions"],
+                first_row=z["first_row"],
+                wall_seconds=float(z["wall_seconds"]),
+                **whole,
+            )
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise StorageError(f"{path}: not a readable timing: {error}; build without --resume") from error
