@@ -24,18 +24,8 @@ from typing import Any, Dict
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from checkpoint.restore_agent import (
-    EVENT_BYTES,
-    Event,
-    ended,
-    event_of,
-    kill,
-    pass_orders,
-    prepare,
-    refused,
-    region_times,
-    wait_for_stop,
-)
+from checkpoint.event import EVENT_BYTES, Event, event_of
+from checkpoint.restore_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 
 Spec = Dict[str, Any]
 

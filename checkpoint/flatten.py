@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from checkpoint.event import EVENT_BYTES
 from checkpoint.flat_image import (
     LIMITS,
     PARK_ROOM,
@@ -35,7 +36,6 @@ from checkpoint.images import CheckpointImages, File, FileKind, Vma, VmaStatus
 from checkpoint.pagemap import PAGE_SIZE
 from checkpoint.program import ADDR_NO_RANDOMIZE
 from checkpoint.protobuf import Message
-from checkpoint.stubs import EVENT_BYTES
 from checkpoint.unsupported import unsupported
 from checkpoint.vdso import NotAVdso, with_system_calls
 

@@ -21,19 +21,19 @@ import re
 import shutil
 import signal
 import stat
-import struct
 import subprocess
 import sys
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-Spec = Dict[str, Any]
-Event = Tuple[bool, float, float, Optional[float], int]
-"""(fired, wall seconds, CPU seconds, those in the kernel or None where they were not stamped, page faults)."""
+# Started by its path, and without the environment's.
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-EVENT_BYTES = 64
-FIRED, USAGE_KNOWN = 1, 2
+from checkpoint.event import EVENT_BYTES, Event, event_of
+
+Spec = Dict[str, Any]
+
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MNT_DETACH = 1, 0x20, 0x1000, 0x4000, 2
 _LOCKED_FLAGS = 0xE
 """nosuid, nodev, noexec: in a user namespace a mount keeps those it had."""
@@ -48,13 +48,6 @@ _KERNEL = {
 _CHILD = {signal.SIGCHLD}
 _LONGEST_ORDER = 4096
 _CONTINUE_AGAIN_SECONDS = 0.05
-
-
-def event_of(record: bytes) -> Event:
-    """What an event record says (checkpoint/stubs.S)."""
-    fired, wall, wall_ns, cpu, cpu_ns, kernel, faults = struct.unpack_from("<I6q", record, 12)
-    known = kernel * 1e-6 if fired & USAGE_KNOWN else None
-    return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9, known, faults
 
 
 def read_event(memory: int, address: int) -> Event:

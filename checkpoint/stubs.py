@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 
+from checkpoint.event import EVENT_BYTES
 from checkpoint.native import built
 from checkpoint.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
 
@@ -29,7 +30,6 @@ NEVER = 1 << 62
 """Executions left when no event follows: more than any program makes."""
 
 STOP_BEFORE, STAMP, STOP_AFTER = 1, 2, 4
-EVENT_BYTES = 64
 RECORD_BYTES = 16
 
 _PLAIN_SLOT, _SAVING_SLOT, _MARKER_SLOT = 32, 64, 96

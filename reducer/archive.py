@@ -19,7 +19,6 @@ from typing import IO, Any
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from reducer.compression import Compression, check_packing, packer
-from reducer.member_source import create_file, storage_errors
 from reducer.member_table import (
     FORMAT_VERSION,
     HEADER,
@@ -31,6 +30,7 @@ from reducer.member_table import (
     PAGE_SIZE,
     is_plain_absolute,
 )
+from reducer.output_file import create_file, storage_errors
 from reducer.page_store import PageStore
 from reducer.unpack import ProbeArchive, open_probe
 

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result files: checked before the work begins, put in place whole, full disks named."""
+"""Result files: checked before the work begins, made for nobody else, full disks named. Python 3.8, standard library."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 from checkpoint.errors import StorageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_target(target: Path) -> None:
@@ -31,7 +35,7 @@ def full_disk_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in _FULL:
             free = ""
             try:
                 room = os.statvfs(path if path.exists() else path.parent)
@@ -42,3 +46,34 @@ def full_disk_named(path: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise StorageError(f"{error.filename or path}: cannot be written: {error.strerror}") from error
         raise
+
+
+@contextmanager
+def storage_errors(what: str, path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn an OSError into a StorageError that names `path` and, if the disk is full, the bytes `needed`."""
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot {what} {path}: {error.strerror or error}"
+        if error.errno in _FULL and needed is not None:
+            text += f"; up to {needed} bytes are needed in {path.parent}{_free(path.parent)}: make room"
+        raise StorageError(text) from error
+
+
+def forgiving(action: Callable[[], Any]) -> None:
+    with suppress(OSError):
+        action()
+
+
+def create_file(path: Path, undo: ExitStack) -> IO[bytes]:
+    """A new file of mode 0600, which `undo` removes; never one that is there or that a link points to."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    undo.callback(forgiving, path.unlink)
+    return os.fdopen(descriptor, "wb")
+
+
+def _free(folder: Path) -> str:
+    try:
+        return f", {shutil.disk_usage(folder).free} are free"
+    except OSError:
+        return ""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from checkpoint.images import CheckpointImages
 from checkpoint.pagemap import PAGE_SIZE, PageRun, write_pagemap
-from reducer.member_source import storage_errors
+from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions
 
 Reduction = Literal["drop", "zero", "none"]

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint.errors import NodeMisbehaved
+from checkpoint.event import FIRED, USAGE_KNOWN, event_of
 from checkpoint.markers import read_stamp
 from checkpoint.restore import RegionTime
-from checkpoint.restore_agent import FIRED, USAGE_KNOWN, event_of, region_times
+from checkpoint.restore_agent import region_times
 from checkpoint.stubs import EVENT_BYTES
 from probe.candidates.checked import region_time
 from probe.kernel_time import COARSEST_TICK, KernelShare, kernel_share

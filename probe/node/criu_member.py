@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from checkpoint.errors import ProbeFileDamaged
 from probe.node.member_cache import own_folder
-from reducer.member_source import storage_errors
+from reducer.output_file import storage_errors
 from reducer.unpack import ProbeArchive
 
 CRIU_NAME = "criu"

@@ -20,8 +20,9 @@ from typing import Any, BinaryIO
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from probe.node.wire import CHUNK
-from reducer.member_source import sha256_of, storage_errors
+from reducer.member_source import sha256_of
 from reducer.member_table import Member
+from reducer.output_file import storage_errors
 
 DEFAULT_LIMIT = 4_000_000_000
 """Bytes that the cache may keep after a run."""

@@ -14,8 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from probe.progress import Display, Silent
 from probe.report.gathering import Gathered, gather
-from reducer.member_source import create_file, storage_errors
-from reducer.output_file import check_target
+from reducer.output_file import check_target, create_file, storage_errors
 
 if TYPE_CHECKING:
     from probe.report.drawing import Drawing
