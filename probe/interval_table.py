@@ -12,14 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged
 from probe.arrays import FloatArray, IntArray
-from probe.clustering import project
 from probe.manifest import Manifest
-from probe.selected import Selection
-from probe.timing import TimedProfile
 from reducer.unpack import ProbeArchive
 
 MEMBER = "intervals"
@@ -55,31 +51,6 @@ class IntervalTable:
 
     def __len__(self) -> int:
         return len(self.phases)
-
-
-def interval_table(rows: sp.csr_array, amounts: FloatArray, timed: TimedProfile, selection: Selection) -> IntervalTable:
-    """The table of a run from its vectors (`rows`, N x B), projected as they were for the selection, and the work of
-    the intervals (`amounts`, N)."""
-    options = selection.options
-    coordinates, explained = principal(project(rows, options.dimensions, options.seed))
-    return IntervalTable(selection.labels, timed.seconds, timed.cpu, amounts, coordinates, explained)
-
-
-def principal(points: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(coordinates, share of the variance along each) of `points`, N x d, along their principal axes.
-
-    Principal component analysis (Pearson 1901) by the eigenvectors of the covariance; at most MOST_COORDINATES. Each
-    axis points to where its largest component is positive, so that equal points give equal pictures.
-    """
-    centred = points - points.mean(axis=0)
-    variances, axes = np.linalg.eigh(centred.T @ centred)
-    order = np.argsort(variances)[::-1][:MOST_COORDINATES]
-    axes = axes[:, order]
-    largest = np.abs(axes).argmax(axis=0)
-    axes = axes * np.where(axes[largest, np.arange(len(order))] < 0, -1.0, 1.0)
-    total = float(np.maximum(variances, 0.0).sum())
-    shares = np.maximum(variances[order], 0.0) / total if total > 0 else np.zeros(len(order))
-    return centred @ axes, shares
 
 
 def encode(table: IntervalTable) -> bytes:

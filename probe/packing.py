@@ -25,15 +25,15 @@ from probe.features import needed_features
 from probe.flattening import FlatPhase
 from probe.interval_table import MEMBER as INTERVALS_NAME
 from probe.interval_table import encode as encode_intervals
-from probe.interval_table import interval_table
 from probe.kernel_time import KernelShare, kernel_share
 from probe.manifest import Manifest, PhaseRecord, WarmupTrial
 from probe.measures import WORK_UNIT, vectors, work
+from probe.members import interval_table, phase_code, touched_name
 from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.phase_code import CODE_NAME, phase_code
+from probe.phase_code import CODE_NAME
 from probe.phase_code import encode as encode_code
 from probe.profile import Profile
 from probe.reducing import ReducedPhase, touched_file
@@ -81,11 +81,6 @@ def checkpoint_files(
     """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
     images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
     return needed_files(images, os.path.realpath(program.executable), outputs, opened)
-
-
-def touched_name(phase: int) -> str:
-    """Name of the probe's member with the touched pages of a phase (probe/reducing.py)."""
-    return f"touched-{phase}"
 
 
 def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result files: checked before the work begins, made for nobody else, full disks named. Python 3.8, standard library."""
+"""Result files: checked beforehand, made for nobody else, full disks named. Python 3.8, standard library."""
 
 from __future__ import annotations
 
