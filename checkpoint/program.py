@@ -18,27 +18,11 @@ from typing import Any
 
 from checkpoint.elf import check_runnable
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.isa import DEFAULT_ISA, ISA_BASELINES
 
 ADDR_NO_RANDOMIZE = 0x0040000
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _NOTHING_INHERITED_ABOVE = 3
-
-_AVX512 = (
-    "AVX512F", "AVX512VL", "AVX512BW", "AVX512DQ", "AVX512CD", "AVX512ER", "AVX512PF", "AVX512_VBMI", "AVX512_VNNI",
-)  # fmt: skip
-_AVX = ("AVX2", "AVX", "FMA", "FMA4", "BMI1", "BMI2", "LZCNT", "MOVBE", "F16C", "ERMS", "FSRM", "RTM")
-_SSE4 = ("SSE4_2", "SSE4_1", "SSSE3", "POPCNT")
-
-ISA_BASELINES: dict[str, tuple[str, ...]] = {
-    "native": (),
-    "x86-64-v4": (),
-    "x86-64-v3": _AVX512,
-    "x86-64-v2": _AVX512 + _AVX,
-    "x86-64": _AVX512 + _AVX + _SSE4,
-}
-"""CPU features that glibc is told not to choose its functions by (glibc.cpu.hwcaps), per baseline."""
-
-DEFAULT_ISA = "x86-64-v3"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from probe.arrays import IntArray
-from probe.selected import SelectionOptions
+from probe.choices import SelectionOptions
 from probe.strata import Intervals, seconds_spread
 
 _IDENTICAL = 1e-9

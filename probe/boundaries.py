@@ -18,7 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from probe.arrays import FloatArray, IntArray
-from probe.profile import INSTRUCTIONS, NO_SITE, BlockTable, Profile
+from probe.choices import INSTRUCTIONS
+from probe.profile import NO_SITE, BlockTable, Profile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 CANDIDATES = 3

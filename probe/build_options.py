@@ -6,14 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from checkpoint.program import DEFAULT_ISA
+from checkpoint.isa import DEFAULT_ISA
+from probe.choices import DEFAULT_RUNS, DEFAULT_WARMUP
 from probe.node.measuring import DEFAULT_REPEATS
-from probe.reference_runs import DEFAULT_RUNS
 from probe.selection import SelectionOptions
 from probe.simpoint import Point
-from probe.warmup import DEFAULT_WARMUP
-from reducer.compression import Compression
-from reducer.reduction import Reduction
+from reducer.choices import Compression, Reduction
 
 
 @dataclass(frozen=True)

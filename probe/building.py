@@ -12,13 +12,15 @@ import numpy as np
 
 from checkpoint.criu import Criu
 from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooShort
+from checkpoint.isa import DEFAULT_ISA
 from checkpoint.native import restorer
 from checkpoint.plain import run_plain
-from checkpoint.program import DEFAULT_ISA, Program, Streams, resolve_program
+from checkpoint.program import Program, Streams, resolve_program
 from checkpoint.restore import RestoreJob
 from probe.build_options import BuildOptions
 from probe.capture import CapturedPhase, plan_regions
 from probe.checkpoints import captured_outputs, restore_job, take_checkpoints
+from probe.choices import AUTO, SECONDS, unit_of
 from probe.contents import set_apart
 from probe.doubts import doubts_of_reference, doubts_of_selection
 from probe.flattening import FlatPhase, flatten_phases
@@ -29,7 +31,7 @@ from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack
 from probe.preconditions import check_machine, check_unchanged
-from probe.profile import SECONDS, Profile, load_profile, save_profile
+from probe.profile import Profile, load_profile, save_profile
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
 from probe.reference import Reference
@@ -44,14 +46,14 @@ from probe.selection import Selection, select_phases
 from probe.self_check import Known, self_check
 from probe.simpoint import select_points
 from probe.timing import TimedProfile, load_timing, save_timing
-from probe.tracers import trace_program, unit_of
+from probe.tracers import trace_program
 from probe.validation import MOST_SHIFT, validate
-from probe.warmup import AUTO, WarmupChoice, try_warmups
+from probe.warmup import WarmupChoice, try_warmups
 from probe.work_folder import WARMUP_FILE, WorkFolder, work_folder
 from reducer.archive import ArchiveSizes
+from reducer.choices import Reduction
 from reducer.compression import check_packing
 from reducer.output_file import check_target, full_disk_named
-from reducer.reduction import Reduction
 
 T = TypeVar("T")
 

@@ -15,11 +15,12 @@ import scipy.sparse as sp
 
 from checkpoint.errors import ProbeError, ProgramTooShort, Unpredictable
 from probe.arrays import FloatArray
+from probe.choices import RANDOM
 from probe.manifest import DIRECT, Manifest, PhaseRecord
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.quietness import DISTURBED
 from probe.reference import Reference
-from probe.selected import RANDOM, Selection
+from probe.selected import Selection
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 from checkpoint.call_names import call_name
 from checkpoint.errors import ProbeError
 from checkpoint.symbols import Names, names_of
+from probe.choices import SECONDS
 from probe.manifest import Manifest, PhaseRecord
 from probe.node.files import file_sha256
 from probe.phase_code import CODE_NAME, MOST_BYTES, NO_FILE, PhaseCode, ProbeCode, decode
-from probe.profile import SECONDS
 from reducer.member_table import damaged
 from reducer.unpack import ProbeArchive, open_probe
 

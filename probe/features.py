@@ -10,7 +10,8 @@ import numpy as np
 from iced_x86 import Instruction
 
 from checkpoint.elf import ElfImage, read_image
-from checkpoint.program import ISA_BASELINES, Program
+from checkpoint.isa import ISA_BASELINES
+from checkpoint.program import Program
 from checkpoint.sites import decode_functions, find_sites
 from probe.node.facts import cpu_flags
 from probe.profile import BlockTable, Profile

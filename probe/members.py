@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the members of a probe that people look at: its table of intervals, and what each phase executes and touches."""
+"""The members of a probe that people look at: its table of intervals, what each phase executes and touches."""
 
 from __future__ import annotations
 

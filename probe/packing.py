@@ -41,7 +41,7 @@ from probe.reference import Reference
 from probe.selected import Phase, Selection
 from probe.timing import TimedProfile
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
-from reducer.compression import Compression
+from reducer.choices import Compression
 
 LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""

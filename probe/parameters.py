@@ -6,13 +6,14 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from probe.profile import INSTRUCTIONS, SECONDS
-from probe.tracers import unit_of
-from probe.warmup import AUTO
+from checkpoint.isa import DEFAULT_ISA, ISA_BASELINES
+from probe.choices import AUTO, INSTRUCTIONS, SECONDS, TRACERS, unit_of
+from reducer.choices import COMPRESSIONS
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _MOST_WARMUP = 100
@@ -168,3 +169,39 @@ DIMENSIONS = click.option(
 )
 SEED = click.option("--seed", type=int, default=1, show_default=True, help="Of projection, k-means and folds.")
 """Options of whatever selects phases."""
+
+PROGRAM = click.argument("program", metavar="-- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
+TRACER = click.option(
+    "--tracer", type=click.Choice(TRACERS), default="auto", show_default=True, help="What counts blocks; auto: native."
+)
+INTERVAL = click.option(
+    "--interval", type=Interval(), help="Length of an interval: 50ms (the default); valgrind: instructions, 100M."
+)
+ISA = click.option(
+    "--isa",
+    type=click.Choice(list(ISA_BASELINES)),
+    default=DEFAULT_ISA,
+    show_default=True,
+    help="CPU features the C library may choose its functions by.",
+)
+STDIN = click.option(
+    "--stdin", type=click.Path(exists=True, dir_okay=False), default="/dev/null", help="File for standard input."
+)
+SCRUB = click.option(
+    "--scrub-env",
+    multiple=True,
+    metavar="PATTERN",
+    help="Run the program without these variables; all: with no others than harmless ones. Repeatable.",
+)
+COMPRESS = click.option(
+    "--compress",
+    type=click.Choice(COMPRESSIONS),
+    default="gzip",
+    show_default=True,
+    help="How the probe is compressed; zstd is smaller, but not every node reads it.",
+)
+TARGET_ERROR = click.option(
+    "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share, such as 2%."
+)
+QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+PROBE_FILE = click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path, readable=False))

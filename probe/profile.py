@@ -34,8 +34,6 @@ _UNREADABLE = (
     zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
-SECONDS, INSTRUCTIONS = "seconds", "instructions"
-"""What a profile's intervals are equal in (`Profile.unit`): by the native tracer, by instruction-exact ones."""
 
 NO_FILE = -1
 """In `BlockTable.image`: code made at run time, or the vDSO. Its addresses are those of the run."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from probe.arrays import FloatArray
-from probe.selected import Phase, Selection, SelectionOptions
+from probe.choices import SelectionOptions
+from probe.selected import Phase, Selection
 from probe.strata import Intervals, seconds_spread
 
 

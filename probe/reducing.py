@@ -15,7 +15,8 @@ from checkpoint.criu import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.images import read_checkpoint
 from checkpoint.restore import RestoreJob
-from reducer.reduction import Reduction, reduce_checkpoint
+from reducer.choices import Reduction
+from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set
 
 _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)

@@ -13,7 +13,6 @@ from checkpoint.program import Program, Streams
 from probe.exit_status import check_exit
 from probe.reference import Reference
 
-DEFAULT_RUNS = 3
 EARLY_RUNS = 2
 """Plain runs before anything else: enough to see which of its output a program does not repeat."""
 

@@ -19,9 +19,10 @@ from threadpoolctl import threadpool_limits
 from checkpoint.errors import ProbeError, ProgramTooShort
 from probe.allocation import parts, representatives
 from probe.arrays import BoolArray, FloatArray, IntArray
+from probe.choices import RANDOM, RECONSTRUCT, SELECTIONS, SIMPOINT, SelectionOptions
 from probe.clustering import Clustering, bic_choice, project, sweep
 from probe.random_choice import random_phases, random_selection
-from probe.selected import ALONE, RANDOM, RECONSTRUCT, SELECTIONS, SIMPOINT, Merge, Phase, Selection, SelectionOptions
+from probe.selected import ALONE, Merge, Phase, Selection
 from probe.strata import (
     Cut,
     Intervals,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.arrays import BoolArray, FloatArray, IntArray
+from probe.choices import SelectionOptions
 from probe.clustering import variance_floor
-from probe.selected import SelectionOptions
 
 
 @dataclass(frozen=True)

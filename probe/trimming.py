@@ -21,7 +21,7 @@ from probe.members import touched_name
 from probe.result import rounded_down
 from probe.timings import PredictionOptions
 from probe.uncertainty import between_variance
-from reducer.compression import Compression
+from reducer.choices import Compression
 from reducer.output_file import check_target
 from reducer.repacking import Kept, predicted_sizes, repack
 from reducer.unpack import ProbeArchive, open_probe

@@ -24,8 +24,9 @@ from checkpoint.stubs import STAMP, Event
 from checkpoint.tracee import Tracee, What
 from probe.arrays import FloatArray, IntArray
 from probe.boundaries import Candidate, candidates, site_counts
+from probe.choices import INSTRUCTIONS
 from probe.exit_status import check_exit
-from probe.profile import INSTRUCTIONS, Profile
+from probe.profile import Profile
 from probe.timing import TimedProfile
 
 MOST_BAD_BOUNDARIES = 0.05

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from checkpoint.native import restorer
 from checkpoint.program import Program
 from probe.capture import CapturedPhase, RegionPlan, plan_region
 from probe.checkpoints import restore_job, take_checkpoints
+from probe.choices import DEFAULT_WARMUP
 from probe.flattening import flatten_phases
 from probe.manifest import CRIU, DIRECT, WarmupTrial
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
@@ -28,11 +29,6 @@ from probe.reference import Clock
 from probe.selected import Phase, Selection
 from probe.timing import TimedProfile
 from probe.timings import PredictionOptions, median_factor, relative_variance
-
-AUTO: Literal["auto"] = "auto"
-
-DEFAULT_WARMUP = 1
-"""Intervals, where no other number is asked for, and where none can be tried."""
 
 TRIED = (0, 1, 2, 4)
 """Intervals of warm-up that are tried; the last is what the others are compared with."""

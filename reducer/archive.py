@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from reducer.compression import Compression, check_packing, packer
+from reducer.choices import Compression
+from reducer.compression import check_packing, packer
 from reducer.member_table import (
     FORMAT_VERSION,
     HEADER,

@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import zlib
 from collections.abc import Iterator
-from typing import Any, Callable, Literal, Protocol  # noqa: UP035 (subscribed at run time on Python 3.8)
+from typing import Any, Callable, Protocol  # noqa: UP035 (subscribed at run time on Python 3.8)
 
 from checkpoint.errors import ToolMissing
 from reducer.member_table import Member, damaged
@@ -24,9 +24,6 @@ except ImportError:
 
 Sink = Callable[[bytes], Any]
 
-Compression = Literal["gzip", "zstd"]
-COMPRESSIONS: tuple[Compression, ...] = ("gzip", "zstd")
-"""What members can be packed with; the first is the interchange format."""
 
 CHUNK = 1 << 18
 """Most bytes that are unpacked at once, but for the zstandard package."""

@@ -13,18 +13,16 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from checkpoint.images import CheckpointImages
 from checkpoint.pagemap import PAGE_SIZE, PageRun, write_pagemap
+from reducer.choices import Reduction
 from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions
-
-Reduction = Literal["drop", "zero", "none"]
-REDUCTIONS: tuple[Reduction, ...] = ("drop", "zero", "none")
 
 _CHUNK = 1 << 22
 

@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from checkpoint.errors import ProbeError, StorageError
 from checkpoint.program import Program
 from probe import BuildOptions, SelectionOptions, build
-from probe.profile import INSTRUCTIONS, BlockTable, Profile
+from probe.choices import INSTRUCTIONS
+from probe.profile import BlockTable, Profile
 from probe.simpoint import Point, export, read_points, select_points
 
 PER_INTERVAL = 1000

@@ -12,17 +12,9 @@ import click
 import numpy as np
 import pytest
 
+from probe.choices import DEFAULT_WARMUP
 from probe.parameters import Warmup
-from probe.warmup import (
-    DEFAULT_WARMUP,
-    SAMPLED,
-    TOLERANCE,
-    TRIED,
-    TriedPhase,
-    WarmupChoice,
-    choose_warmup,
-    sampled_phases,
-)
+from probe.warmup import SAMPLED, TOLERANCE, TRIED, TriedPhase, WarmupChoice, choose_warmup, sampled_phases
 
 QUIET = 0.0005
 

@@ -21,8 +21,8 @@ NODE_MODULES = (
     "probe/node/criu_member.py", "probe/node/facts.py", "probe/node/files.py", "probe/node/machine_lock.py",
     "probe/node/measuring.py", "probe/node/member_cache.py", "probe/node/phases.py", "probe/node/quietness.py",
     "probe/node/run_folder.py", "probe/node/wire.py", "probe/reference.py", "reducer/__init__.py",
-    "reducer/compression.py", "reducer/member_source.py", "reducer/member_table.py", "reducer/output_file.py",
-    "reducer/page_spool.py", "reducer/unpack.py",
+    "reducer/choices.py", "reducer/compression.py", "reducer/member_source.py", "reducer/member_table.py",
+    "reducer/output_file.py", "reducer/page_spool.py", "reducer/unpack.py",
 )  # fmt: skip
 """Everything that runs on a node: the standard library of Python 3.8 is all that these need (a test sees to that)."""
 

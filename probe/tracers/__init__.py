@@ -7,15 +7,9 @@ from collections.abc import Callable
 
 from checkpoint.errors import ProbeError
 from checkpoint.program import Program, Streams
-from probe.profile import INSTRUCTIONS, SECONDS, Profile
+from probe.choices import NATIVE, TRACERS, VALGRIND
+from probe.profile import Profile
 from probe.tracers import exact, native, pin, valgrind
-
-TRACERS = ("auto", "native", "valgrind", "pin")
-
-
-def unit_of(tracer: str) -> str:
-    """What the intervals of that tracer are equal in, and what their length is given in."""
-    return SECONDS if tracer in ("auto", native.NAME) else INSTRUCTIONS
 
 
 def trace_program(
@@ -31,11 +25,11 @@ def trace_program(
 
     Raises ToolMissing where the tracer is not installed, and what the tracer raises.
     """
-    if tracer in ("auto", native.NAME):
+    if tracer in ("auto", NATIVE):
         chosen = native.DEFAULT_INTERVAL if interval is None else interval
         return native.trace(program, interval=chosen, streams=streams, cpu=cpu, progress=progress)
     if tracer not in TRACERS:
         raise ProbeError(f"no tracer {tracer!r}; there are {', '.join(TRACERS)}")
     instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)
-    trace = valgrind.trace if tracer == valgrind.NAME else pin.trace
+    trace = valgrind.trace if tracer == VALGRIND else pin.trace
     return trace(program, interval=instructions, streams=streams, cpu=cpu, progress=progress)

@@ -27,7 +27,8 @@ from checkpoint.plain import PlainRun
 from checkpoint.program import Program, Streams
 from checkpoint.sites import find_sites
 from probe.arrays import BoolArray, IntArray
-from probe.profile import INSTRUCTIONS, NO_FILE, NO_SITE, BlockTable, Markers, Profile
+from probe.choices import INSTRUCTIONS
+from probe.profile import NO_FILE, NO_SITE, BlockTable, Markers, Profile
 from probe.tracers.stream import Ending, Origin, Recorded
 
 DEFAULT_INTERVAL = 100_000_000

@@ -26,12 +26,12 @@ from checkpoint.plain import run_delay
 from checkpoint.program import Program, Streams
 from checkpoint.tracee import Occurrence, Tracee, What
 from probe.arrays import BoolArray, FloatArray, IntArray
+from probe.choices import NATIVE, SECONDS
 from probe.exit_status import check_exit
-from probe.profile import SECONDS, BlockTable, Profile
+from probe.profile import BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
 
-NAME = "native"
 DEFAULT_INTERVAL = 0.05
 SHORTEST_INTERVAL = 0.005
 FEWEST_INTERVALS = 5
@@ -243,7 +243,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
     counted = (totals > 0) & ~recording.counters.removed
     return Profile(
         program=program,
-        tracer=NAME,
+        tracer=NATIVE,
         unit=SECONDS,
         interval=recording.interval,
         counts=_counts(rows, counted),

@@ -24,6 +24,7 @@ from checkpoint.paths import cache_dir
 from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Program, Streams
 from checkpoint.run_group import run_group
+from probe.choices import PIN
 from probe.exit_status import check_exit
 from probe.tracers.exact import (
     SLACK,
@@ -36,7 +37,6 @@ from probe.tracers.exact import (
 from probe.tracers.joining import MOST_INTERVALS
 from probe.tracers.stream import Recorded, read_stream
 
-NAME = "pin"
 ROOT_VARIABLE = "PIN_ROOT"
 MAJOR_VERSIONS = (3, 4)
 
@@ -87,7 +87,7 @@ def find_pin() -> Kit:
 
 def build_tool(kit: Kit) -> Path:
     """The tool, built with this kit: another kit, or another version of it, gets its own. Raises ToolMissing."""
-    parts = [_SOURCES / "collector", _SOURCES / NAME]
+    parts = [_SOURCES / "collector", _SOURCES / PIN]
     digest = hashlib.sha256(f"{kit.root}\0{kit.version}".encode())
     for part in parts:
         for source in sorted(part.iterdir()):
@@ -102,13 +102,13 @@ def build_tool(kit: Kit) -> Path:
             for part in parts:
                 shutil.copytree(part, Path(made) / part.name)
             # Silent: what it says is what went wrong, from the first error on.
-            command = ["make", "-s", "-C", str(Path(made) / NAME), f"PIN_ROOT={kit.root}", "dir", str(_TOOL)]
+            command = ["make", "-s", "-C", str(Path(made) / PIN), f"PIN_ROOT={kit.root}", "dir", str(_TOOL)]
             status, said = run_group(command, _BUILD_SECONDS, environment={**os.environ, "TMPDIR": made})
             if status:
                 raise ToolMissing(
                     f"building the tool with Pin {kit.version} ({kit.root}) failed: {said.strip()[:2000]}"
                 )
-            (Path(made) / NAME / _TOOL).replace(kept)
+            (Path(made) / PIN / _TOOL).replace(kept)
     except FileNotFoundError as error:
         raise ToolMissing(f"building the tool for Pin needs make and a C++ compiler: {error}") from error
     except subprocess.TimeoutExpired as error:
@@ -142,7 +142,7 @@ def record(
     return _whole(program, kit, recorded, run.status, streams), run
 
 
-trace = partial(trace_with, record, tracer=NAME)
+trace = partial(trace_with, record, tracer=PIN)
 """Run a program once under Pin: its profile."""
 
 

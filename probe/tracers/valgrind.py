@@ -23,6 +23,7 @@ from checkpoint.mapped import FOREIGN_PREFIXES
 from checkpoint.native import built
 from checkpoint.plain import PlainRun, run_plain
 from checkpoint.program import Program, Streams
+from probe.choices import VALGRIND
 from probe.exit_status import check_exit
 from probe.tracers.exact import (
     SLACK,
@@ -34,8 +35,6 @@ from probe.tracers.exact import (
 )
 from probe.tracers.joining import MOST_INTERVALS
 from probe.tracers.stream import Ending, Recorded, read_stream
-
-NAME = "valgrind"
 
 _SOURCES = Path(__file__).parents[2] / "pintools"
 _PLATFORM = "amd64-linux"
@@ -96,7 +95,7 @@ def _holding(folders: Iterable[Path], names: Iterable[str]) -> Path | None:
 def build_tool(installation: Installation) -> Path:
     """The tool, built against this Valgrind: its archives are part of the version kept. Raises ToolMissing."""
     collector = _SOURCES / "collector"
-    sources = [_SOURCES / NAME / "probe_tool.c", *sorted(collector.glob("*.[ch]")), *installation.archives]
+    sources = [_SOURCES / VALGRIND / "probe_tool.c", *sorted(collector.glob("*.[ch]")), *installation.archives]
     try:
         return built("valgrind-tool", sources, (*_OPTIONS, "-isystem", str(installation.headers)), libraries=("-lgcc",))
     except OSError as error:
@@ -148,7 +147,7 @@ def _run(
     return read_stream(stream) if stream.exists() else None, run, said
 
 
-trace = partial(trace_with, record, tracer=NAME)
+trace = partial(trace_with, record, tracer=VALGRIND)
 """Run a program once under Valgrind: its profile."""
 
 

@@ -25,10 +25,10 @@ from checkpoint.errors import ProbeError
 from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders
+from probe.choices import RANDOM
 from probe.contents import PROGRAM
 from probe.manifest import Manifest
 from probe.node.measuring import MeasuredPhase
-from probe.selected import RANDOM
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[2]

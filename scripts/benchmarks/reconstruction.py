@@ -15,7 +15,7 @@ import numpy as np
 from recorded_runs import RecordedRuns
 
 from probe.arrays import FloatArray
-from probe.selected import RANDOM, SIMPOINT
+from probe.choices import RANDOM, SIMPOINT
 from probe.selection import Selection, SelectionOptions, select_phases
 
 TRAINING = 2

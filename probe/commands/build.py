@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe build`: a program in, a probe out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from probe.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.commands.rows import AS_JSON
+from probe.commands.show import print_description
+from probe.parameters import (
+    COMPRESS,
+    DIMENSIONS,
+    INTERVAL,
+    ISA,
+    MAX_PHASES,
+    PROGRAM,
+    QUIET,
+    SCRUB,
+    SEED,
+    STDIN,
+    TARGET_ERROR,
+    TRACER,
+    Length,
+    Warmup,
+)
+from probe.progress import display_for
+from probe.scrubbing import scrubbed
+from reducer.choices import REDUCTIONS, Compression, Reduction
+
+
+@click.command()
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The probe to write."
+)
+@INTERVAL
+@click.option(
+    "--warmup",
+    type=Warmup(),
+    default=1,
+    show_default=True,
+    help="Intervals before a region; auto: as few as do, tried on the phases with most time.",
+)
+@click.option(
+    "--selection",
+    type=click.Choice(SELECTIONS),
+    default=RECONSTRUCT,
+    show_default=True,
+    help="How phases are chosen; simpoint: by code alone; random: a baseline.",
+)
+@MAX_PHASES
+@DIMENSIONS
+@SEED
+@TRACER
+@ISA
+@STDIN
+@SCRUB
+@click.option(
+    "--reduce",
+    "how",
+    type=click.Choice(REDUCTIONS),
+    default="drop",
+    show_default=True,
+    help="What becomes of pages that a phase does not touch.",
+)
+@click.option(
+    "--external",
+    multiple=True,
+    metavar="PATH",
+    help="Leave this file, or the files in this folder, out: every node must have them. Repeatable.",
+)
+@COMPRESS
+@click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
+@TARGET_ERROR
+@click.option(
+    "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
+)
+@click.option(
+    "--simpoints",
+    type=click.Path(path_type=Path, readable=False),
+    help="Points chosen elsewhere, in SimPoint's format; with --weights and an exact --tracer.",
+)
+@click.option("--weights", type=click.Path(path_type=Path, readable=False), help="The weights of --simpoints.")
+@click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
+@AS_JSON
+@QUIET
+@PROGRAM
+def build(
+    output: Path,
+    interval: Length | None,
+    warmup: int | Literal["auto"],
+    selection: str,
+    max_phases: int,
+    dimensions: int,
+    seed: int,
+    tracer: str,
+    isa: str,
+    stdin: str,
+    scrub_env: tuple[str, ...],
+    how: Reduction,
+    external: tuple[str, ...],
+    compress: Compression,
+    with_criu: bool,
+    target_error: float | None,
+    work: Path | None,
+    simpoints: Path | None,
+    weights: Path | None,
+    resume: bool,
+    as_json: bool,
+    quiet: bool,
+    program: tuple[str, ...],
+) -> None:
+    """Build a probe of PROGRAM."""
+    if (simpoints is None) != (weights is None):
+        raise click.UsageError("--simpoints and --weights go together")
+    from probe.build_options import BuildOptions
+    from probe.building import build as build_probe
+    from probe.simpoint import read_points
+
+    options = BuildOptions(
+        tracer=tracer,
+        interval=interval.for_tracer(tracer) if interval else None,
+        warmup=warmup,
+        isa=isa,
+        reduce=how,
+        external=external,
+        compress=compress,
+        with_criu=with_criu,
+        selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
+        points=read_points(simpoints, weights) if simpoints and weights else (),
+        target_error=target_error,
+    )
+    build_probe(
+        program,
+        output,
+        options=options,
+        stdin=stdin,
+        env=scrubbed(os.environ, scrub_env),
+        work=work,
+        resume=resume,
+        display=display_for(quiet),
+    )
+    print_description(output, as_json)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe run`: a probe on this node or on others, and the prediction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checkpoint.errors import ProbeError
+from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
+from probe.commands.figures import percent, seconds
+from probe.commands.rows import AS_JSON
+from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
+from probe.node.measuring import DEFAULT_REPEATS
+from probe.node.phases import AUTO, RESTORERS
+from probe.parameters import PROBE_FILE, QUIET, TARGET_ERROR
+from probe.progress import display_for
+
+if TYPE_CHECKING:
+    from probe.result import RunResult
+
+
+@click.command()
+@PROBE_FILE
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    default=DEFAULT_REPEATS,
+    show_default=True,
+    help="How often each phase is timed.",
+)
+@click.option("--min-coverage", type=click.FloatRange(0, 1), help="Share of the time that must succeed. [default: 0.9]")
+@click.option(
+    "--restorer",
+    type=click.Choice(RESTORERS),
+    default=AUTO,
+    show_default=True,
+    help="direct: as any user; criu: needs root; auto: direct, and criu for what that cannot restore.",
+)
+@click.option(
+    "--only-recorded-calls",
+    is_flag=True,
+    help="End a phase that makes a system call it did not make when the probe was built (direct restorer).",
+)
+@click.option("--touch-in-order", is_flag=True, help="First touch a phase's pages in recorded order (direct restorer).")
+@TARGET_ERROR
+@candidate_options
+@slurm_options
+@AS_JSON
+@QUIET
+def run(
+    probe_file: Path,
+    repeat: int,
+    min_coverage: float | None,
+    restorer: str,
+    only_recorded_calls: bool,
+    touch_in_order: bool,
+    target_error: float | None,
+    slurm: bool,
+    partition: str | None,
+    per_node_type: bool,
+    as_json: bool,
+    quiet: bool,
+    **candidates: Any,
+) -> None:
+    """Run a probe, here or on other nodes, and predict the whole program's time there."""
+    nodes = CandidateOptions(**candidates)
+    check_slurm_options(slurm, partition, per_node_type, nodes.named)
+    if nodes.named:
+        if target_error is not None:
+            raise ProbeError("--target-error: not on other nodes yet; leave it out, and give more --repeat instead")
+        orders = nodes.orders(repeat, restorer, only_recorded_calls, touch_in_order)
+        run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
+        return
+    if slurm:
+        options = [f"--repeat={repeat}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
+        options += ["--touch-in-order"] * touch_in_order
+        options += [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
+        options += [f"--target-error={target_error}"] * (target_error is not None)
+        run_as_jobs(probe_file, options, partition, per_node_type, as_json)
+        return
+    from probe.running import run as run_here
+
+    result = run_here(
+        probe_file,
+        repeats=repeat,
+        min_coverage=min_coverage,
+        restorer=restorer,
+        only_recorded_calls=only_recorded_calls,
+        touch_in_order=touch_in_order,
+        target_error=target_error,
+        display=display_for(quiet),
+    )
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        print_result(result)
+
+
+def print_result(result: RunResult) -> None:
+    """The prediction for people; never a number without its interval."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console, p = Console(), result.prediction
+    table = Table(box=None, pad_edge=False)
+    for name in ("phase", "time share", "T_ref", "T_here", "ratio", "status"):
+        table.add_column(name, justify="right")
+    for phase in result.to_json()["phases"]:
+        here, ref = phase["t_cand"], phase["t_ref"]
+        table.add_row(
+            str(phase["id"]), percent(phase["time_share"]), seconds(ref), seconds(here),
+            f"{here / ref:.3f}" if here and ref else "-", phase["status"],
+        )  # fmt: skip
+    console.print(table)
+    for phase in result.phases:
+        if phase.failure:
+            console.print(f"failed: {phase.failure}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"predicted: {p.seconds:.3f} s, 95 % interval {p.low:.3f} to {p.high:.3f} s "
+        f"({percent(p.coverage)} of the run covered)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        "estimators: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in p.estimators.items()),
+        highlight=False,
+        soft_wrap=True,
+    )
+    if result.narrowed is not None and not result.narrowed.limit:
+        console.print(f"target error: {result.narrowed.sentence()}", highlight=False, markup=False, soft_wrap=True)
+    for warning in result.warnings:
+        console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)

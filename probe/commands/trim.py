@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe trim`: a smaller probe from another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from probe.commands.figures import percent, size
+from probe.commands.rows import AS_JSON
+from probe.parameters import COMPRESS, PROBE_FILE, Size
+from reducer.choices import Compression
+
+if TYPE_CHECKING:
+    from probe.trimming import TrimmedProbe
+
+
+@click.command()
+@PROBE_FILE
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="The smaller probe to write."
+)
+@click.option("--phases", type=click.IntRange(1, 1000), help="Keep this many phases.")
+@click.option("--coverage", type=click.FloatRange(0, 1), help="Keep phases with this share of the run's time.")
+@click.option("--max-size", type=Size(), help="Keep what fits in this size, such as 20M.")
+@COMPRESS
+@AS_JSON
+def trim(
+    probe_file: Path,
+    output: Path,
+    phases: int | None,
+    coverage: float | None,
+    max_size: int | None,
+    compress: Compression,
+    as_json: bool,
+) -> None:
+    """Write a smaller probe with the most important phases of another."""
+    if sum(x is not None for x in (phases, coverage, max_size)) != 1:
+        raise click.UsageError("give exactly one of --phases, --coverage and --max-size")
+    from probe.trimming import trim as trim_probe
+
+    trimmed = trim_probe(probe_file, output, phases=phases, coverage=coverage, max_size=max_size, compression=compress)
+    if as_json:
+        click.echo(json.dumps(trimmed.to_json(), indent=2))
+    else:
+        print_trimmed(trimmed)
+
+
+def print_trimmed(trimmed: TrimmedProbe) -> None:
+    """What `probe trim` has made, and what it takes to run it."""
+    from rich.console import Console
+
+    console, m = Console(), trimmed.manifest
+    console.print(
+        f"{trimmed.path}: {len(m.phases)} of {m.trimmed_from} phases, {percent(m.coverage)} of the time covered, "
+        f"{size(trimmed.size_bytes)} (before: {size(trimmed.source_bytes)}), expected error "
+        f"{percent(trimmed.expected_error, 2)}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
+    if trimmed.least_coverage is not None:
+        console.print(
+            f"warning: `probe run` predicts from this probe only with --min-coverage {trimmed.least_coverage:g}; "
+            "the rest of the time is extrapolated",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
