@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.binary.sites import SiteTable, find_sites
 from checkpoint.loading import LoadedImage
 from checkpoint.mapped import find_gap, read_maps
-from checkpoint.sites import SiteTable, find_sites
 from checkpoint.stubs import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.tracee import Tracee
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from checkpoint.elf import ElfImage, read_image
+from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.errors import ProgramNotRunnable
 from checkpoint.mapped import image_paths, is_own, load_bias, read_maps
 from checkpoint.tracee import Tracee

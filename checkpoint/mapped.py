@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.elf import ElfImage
+from checkpoint.binary.elf import ElfImage
 
 _REACH = 0x7000_0000
 """Farthest a stub area may begin from its image: the 2 GB of a rel32 jump less the size of any image and area."""

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from checkpoint.binary.sites import SiteTable, find_sites
 from checkpoint.errors import Diverged
 from checkpoint.event import EVENT_BYTES, event_of
 from checkpoint.loading import LoadedImage, LoadWatch
 from checkpoint.mapped import find_gap, read_maps
-from checkpoint.sites import SiteTable, find_sites
 from checkpoint.stubs import (
     NEVER,
     RECORD_BYTES,

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checkpoint.elf import check_runnable
+from checkpoint.binary.elf import check_runnable
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.isa import DEFAULT_ISA, ISA_BASELINES
 

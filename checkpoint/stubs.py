@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 
+from checkpoint.binary.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
 from checkpoint.event import EVENT_BYTES
 from checkpoint.native import built
-from checkpoint.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
 
 Bytes = npt.NDArray[np.uint8]
 

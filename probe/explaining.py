@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.call_names import call_name
+from checkpoint.binary.symbols import Names, names_of
+from checkpoint.binary.syscall_names import call_name
 from checkpoint.errors import ProbeError
-from checkpoint.symbols import Names, names_of
 from probe.choices import SECONDS
 from probe.manifest import Manifest, PhaseRecord
 from probe.node.files import file_sha256

@@ -9,10 +9,10 @@ import iced_x86
 import numpy as np
 from iced_x86 import Instruction
 
-from checkpoint.elf import ElfImage, read_image
+from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.binary.sites import decode_functions, find_sites
 from checkpoint.isa import ISA_BASELINES
 from checkpoint.program import Program
-from checkpoint.sites import decode_functions, find_sites
 from probe.node.facts import cpu_flags
 from probe.profile import BlockTable, Profile
 

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import BAD_FILES, VARIANTS, bad_file, build, symbols
 
-from checkpoint.elf import ElfImage, check_runnable, read_image
+from checkpoint.binary.elf import ElfImage, check_runnable, read_image
+from checkpoint.binary.sites import _analyse
 from checkpoint.errors import ProgramNotRunnable
 from checkpoint.program import resolve_program
-from checkpoint.sites import _analyse
 
 SECONDS_FOR_ANY_FILE = 5.0
 

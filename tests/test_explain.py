@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from programs import PHASED, build, symbols
 from small_probe import SmallProbe, command, small_probe
 
-from checkpoint.call_names import call_name
+from checkpoint.binary.symbols import names_of
+from checkpoint.binary.syscall_names import call_name
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat_image import NAME
 from checkpoint.flat_image import decode as decode_image
-from checkpoint.symbols import names_of
 from probe.manifest import Manifest
 from probe.phase_code import NO_FILE, PhaseCode, ProbeCode, decode, encode
 from reducer.repacking import Kept, repack

@@ -11,10 +11,10 @@ import pytest
 from programs import build, expected_counts, run, symbols
 from tracing import SECONDS, Marked, compile_small, marked, program_of, to_exit
 
-from checkpoint.elf import read_image
+from checkpoint.binary.elf import read_image
+from checkpoint.binary.sites import find_sites
 from checkpoint.errors import Diverged
 from checkpoint.markers import REGION_EVENTS, Marker
-from checkpoint.sites import find_sites
 from checkpoint.stubs import EVENT_BYTES, STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.tracee import What
 

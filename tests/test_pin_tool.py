@@ -22,7 +22,7 @@ from programs import symbols
 from test_valgrind_tracer import recorded_run
 from tracing import program_of, streams_of
 
-from checkpoint.elf import read_image
+from checkpoint.binary.elf import read_image
 from checkpoint.errors import PrivilegeMissing, ProgramUnsupported, StorageError, ToolMissing
 from checkpoint.program import Program
 from probe.choices import INSTRUCTIONS

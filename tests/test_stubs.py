@@ -16,13 +16,13 @@ from iced_x86 import BlockEncoder, Code, Decoder, Register
 from programs import build, run, symbols
 from tracing import SECONDS, compile_small, marked, program_of, single_step, streams_of
 
+from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.binary.sites import DISPLACED, REDIRECTED, SiteTable, find_sites
 from checkpoint.counting import SiteCounters
-from checkpoint.elf import ElfImage, read_image
 from checkpoint.loading import LoadWatch
 from checkpoint.mapped import read_maps
 from checkpoint.markers import Marker
 from checkpoint.program import Streams
-from checkpoint.sites import DISPLACED, REDIRECTED, SiteTable, find_sites
 from checkpoint.stubs import (
     EVENT_BYTES,
     NEVER,

@@ -19,7 +19,7 @@ from assembly import LOOP, SPLIT, STRINGS, assembled, blocks_of_loop, blocks_of_
 from programs import bad_file, build, expected_counts, run, symbols
 from tracing import compile_small, count_run, program_of, streams_of
 
-from checkpoint.elf import read_image
+from checkpoint.binary.elf import read_image
 from checkpoint.errors import (
     Diverged,
     ProbeError,

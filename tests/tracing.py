@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint.binary.sites import SiteTable
 from checkpoint.counting import CountedImage, SiteCounters
 from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
 from checkpoint.program import Program, Streams, resolve_program
-from checkpoint.sites import SiteTable
 from checkpoint.stubs import Event
 from checkpoint.tracee import Tracee, What
 from probe.arrays import IntArray

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what an instruction-exact tool recorded to a profile.
 
-The tool's blocks are the columns, all of them. Native runs count at sites (`checkpoint.sites`): an instruction that
+The tool's blocks are the columns, all of them. Native runs count at sites (`checkpoint.binary.sites`): an instruction that
 can be displaced. A block in which one lies can be a marker, by that site; the site's executions are those of *all*
 blocks that cover it, since blocks of such tools overlap (`probe.boundaries`).
 """
@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.binary.sites import find_sites
 from checkpoint.descriptors import written_files
-from checkpoint.elf import ElfImage, read_image
 from checkpoint.errors import ProbeError, ProgramNotRunnable, ProgramTooShort, ProgramUnsupported, StorageError
 from checkpoint.mapped import is_own
 from checkpoint.plain import PlainRun
 from checkpoint.program import Program, Streams
-from checkpoint.sites import find_sites
 from probe.arrays import BoolArray, IntArray
 from probe.choices import INSTRUCTIONS
 from probe.profile import NO_FILE, NO_SITE, BlockTable, Markers, Profile

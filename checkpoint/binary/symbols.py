@@ -19,7 +19,7 @@ from typing import IO, Any
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection, SymbolTableSection
 
-from checkpoint.elf import read_image
+from checkpoint.binary.elf import read_image
 from checkpoint.errors import ProgramNotRunnable
 
 DEBUG_FOLDER = Path("/usr/lib/debug")

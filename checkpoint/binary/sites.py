@@ -32,7 +32,7 @@ from iced_x86 import (
     RflagsBits,
 )
 
-from checkpoint.elf import ElfImage
+from checkpoint.binary.elf import ElfImage
 from checkpoint.paths import cache_dir
 
 JUMP_BYTES = 5

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program file says by itself: no process is needed, none is touched."""
