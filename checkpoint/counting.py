@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.binary.sites import SiteTable, find_sites
-from checkpoint.loading import LoadedImage
-from checkpoint.mapped import find_gap, read_maps
+from checkpoint.process.loader import LoadedImage
+from checkpoint.process.maps import find_gap, read_maps
+from checkpoint.process.tracee import Tracee
 from checkpoint.stubs import counter_code_size, encode_counters, page_align, patched_text
-from checkpoint.tracee import Tracee
 
 _GUARD = 4096
 

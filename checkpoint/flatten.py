@@ -34,7 +34,7 @@ from checkpoint.flat_image import (
 )
 from checkpoint.images import CheckpointImages, File, FileKind, Vma, VmaStatus
 from checkpoint.pagemap import PAGE_SIZE
-from checkpoint.program import ADDR_NO_RANDOMIZE
+from checkpoint.process.program import ADDR_NO_RANDOMIZE
 from checkpoint.protobuf import Message
 from checkpoint.unsupported import unsupported
 from checkpoint.vdso import NotAVdso, with_system_calls

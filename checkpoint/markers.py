@@ -19,8 +19,9 @@ import numpy as np
 from checkpoint.binary.sites import SiteTable, find_sites
 from checkpoint.errors import Diverged
 from checkpoint.event import EVENT_BYTES, event_of
-from checkpoint.loading import LoadedImage, LoadWatch
-from checkpoint.mapped import find_gap, read_maps
+from checkpoint.process.loader import LoadedImage, LoadWatch
+from checkpoint.process.maps import find_gap, read_maps
+from checkpoint.process.tracee import Tracee
 from checkpoint.stubs import (
     NEVER,
     RECORD_BYTES,
@@ -30,7 +31,6 @@ from checkpoint.stubs import (
     marker_sizes,
     patched_text,
 )
-from checkpoint.tracee import Tracee
 
 REGION_EVENTS = 4
 """Events a marker can be given for one region: warm-up start, warm-up end and region end may share a marker."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from checkpoint.isa import DEFAULT_ISA
+from checkpoint.process.isa import DEFAULT_ISA
 from probe.choices import DEFAULT_RUNS, DEFAULT_WARMUP
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection import SelectionOptions

@@ -12,10 +12,10 @@ import numpy as np
 
 from checkpoint.criu import Criu
 from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooShort
-from checkpoint.isa import DEFAULT_ISA
 from checkpoint.native import restorer
-from checkpoint.plain import run_plain
-from checkpoint.program import Program, Streams, resolve_program
+from checkpoint.process.isa import DEFAULT_ISA
+from checkpoint.process.plain_run import run_plain
+from checkpoint.process.program import Program, Streams, resolve_program
 from checkpoint.restore import RestoreJob
 from probe.build_options import BuildOptions
 from probe.capture import CapturedPhase, plan_regions

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from checkpoint.criu import Criu
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, RegionPlan, capture
 from probe.contents import copy_written_files

@@ -11,8 +11,8 @@ from iced_x86 import Instruction
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import decode_functions, find_sites
-from checkpoint.isa import ISA_BASELINES
-from checkpoint.program import Program
+from checkpoint.process.isa import ISA_BASELINES
+from checkpoint.process.program import Program
 from probe.node.facts import cpu_flags
 from probe.profile import BlockTable, Profile
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from checkpoint.errors import Diverged, StorageError
-from checkpoint.program import Streams
+from checkpoint.process.program import Streams
 
 _NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
 _LARGEST_BY_LINE = 64 << 20

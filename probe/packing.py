@@ -14,7 +14,7 @@ from checkpoint.criu import Criu
 from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.images import read_checkpoint
 from checkpoint.native import restorer
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from probe.arrays import FloatArray
 from probe.capture import CapturedPhase
 from probe.carried_criu import pack_criu

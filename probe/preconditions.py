@@ -8,7 +8,7 @@ from pathlib import Path
 
 from checkpoint.criu import Criu, find_criu
 from checkpoint.errors import Diverged, PrivilegeMissing
-from checkpoint.program import check_randomisation_control
+from checkpoint.process.program import check_randomisation_control
 from probe.node.files import file_sha256
 from probe.profile import Profile
 from reducer.output_file import check_target

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from probe.arrays import FloatArray, IntArray
 
 FORMAT_VERSION = 1

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.plain import PlainRun, run_plain
-from checkpoint.program import Program, Streams
-from probe.exit_status import check_exit
+from checkpoint.process.exit_status import check_exit
+from checkpoint.process.plain_run import PlainRun, run_plain
+from checkpoint.process.program import Program, Streams
 from probe.reference import Reference
 
 EARLY_RUNS = 2

@@ -17,15 +17,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.errors import Diverged
-from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
-from checkpoint.program import Streams
+from checkpoint.process.exit_status import check_exit
+from checkpoint.process.loader import LoadWatch
+from checkpoint.process.program import Streams
+from checkpoint.process.tracee import Tracee, What
 from checkpoint.stubs import STAMP, Event
-from checkpoint.tracee import Tracee, What
 from probe.arrays import FloatArray, IntArray
 from probe.boundaries import Candidate, candidates, site_counts
 from probe.choices import INSTRUCTIONS
-from probe.exit_status import check_exit
 from probe.profile import Profile
 from probe.timing import TimedProfile
 

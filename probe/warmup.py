@@ -17,7 +17,7 @@ import numpy as np
 
 from checkpoint.criu import Criu
 from checkpoint.native import restorer
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from probe.capture import CapturedPhase, RegionPlan, plan_region
 from probe.checkpoints import restore_job, take_checkpoints
 from probe.choices import DEFAULT_WARMUP

@@ -17,7 +17,7 @@ from tracing import program_of
 from checkpoint.criu import find_criu
 from checkpoint.images import CheckpointImages
 from checkpoint.markers import Marker
-from checkpoint.program import Streams
+from checkpoint.process.program import Streams
 from checkpoint.restore import RestoreJob
 from probe.capture import Place, RegionPlan, capture
 

@@ -13,7 +13,7 @@ from programs import DYNAMIC, PROGRAMS, VARIANTS, build, expected_counts, run, s
 from tracing import SECONDS, count_run, program_of
 
 from checkpoint.counting import SiteCounters
-from checkpoint.tracee import Tracee, What
+from checkpoint.process.tracee import Tracee, What
 
 # Labels that no site counts: indirect calls and jumps cannot be redirected, and whole functions are left alone
 # where something takes the address of their inside or jumps between two of their instructions.

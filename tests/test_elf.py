@@ -18,7 +18,7 @@ from programs import BAD_FILES, VARIANTS, bad_file, build, symbols
 from checkpoint.binary.elf import ElfImage, check_runnable, read_image
 from checkpoint.binary.sites import _analyse
 from checkpoint.errors import ProgramNotRunnable
-from checkpoint.program import resolve_program
+from checkpoint.process.program import resolve_program
 
 SECONDS_FOR_ANY_FILE = 5.0
 

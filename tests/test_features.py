@@ -10,8 +10,8 @@ from programs import build
 from tracing import program_of, streams_of
 
 from checkpoint.errors import NodeUnfit
-from checkpoint.isa import ISA_BASELINES
-from checkpoint.program import Program
+from checkpoint.process.isa import ISA_BASELINES
+from checkpoint.process.program import Program
 from probe.features import needed_features
 from probe.node import facts
 from probe.node.facts import check_features, cpu_flags

@@ -13,7 +13,7 @@ import probe.node.measuring
 import probe.reference_runs
 from checkpoint.direct import DirectRefused
 from checkpoint.errors import PhaseFailed, ProgramFailed
-from checkpoint.plain import PlainRun
+from checkpoint.process.plain_run import PlainRun
 from checkpoint.restore import RegionTime, RestoreJob
 from probe.manifest import CRIU, DIRECT
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases

@@ -24,9 +24,9 @@ from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 import probe.tracers.native as native
 from checkpoint.counting import SiteCounters
 from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooShort, ProgramUnsupported
-from checkpoint.loading import LoadWatch
-from checkpoint.program import Program
-from checkpoint.tracee import Tracee, process_state
+from checkpoint.process.loader import LoadWatch
+from checkpoint.process.program import Program
+from checkpoint.process.tracee import Tracee, process_state
 from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.boundaries import Candidate, candidates
 from probe.profile import BlockTable, Profile
@@ -216,7 +216,7 @@ def test_waiting_for_a_processor_makes_no_intervals(builds: Path) -> None:
 
 def test_interrupted_from_the_keyboard(builds: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from checkpoint.program import *; from probe.tracers.native import *\n"
+        "import sys; from pathlib import Path; from checkpoint.process.program import *; from probe.tracers.native import *\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in background
         f"p = resolve_program([{str(build('flat', builds))!r}, '20000'])\n"
         "try:\n"

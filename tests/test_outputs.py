@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoint.errors import Diverged, StorageError
-from checkpoint.program import Streams
+from checkpoint.process.program import Streams
 from probe.outputs import compare_outputs
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

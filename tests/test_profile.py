@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged, ProgramTooShort, StorageError
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from probe.boundaries import candidates
 from probe.profile import BlockTable, Markers, Profile, load_profile, save_profile
 from probe.selection import select_phases

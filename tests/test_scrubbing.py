@@ -13,7 +13,7 @@ import pytest
 from programs import build
 
 from checkpoint.errors import ProbeError
-from probe.scrubbing import scrubbed
+from checkpoint.process.environment import scrubbed
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[1]

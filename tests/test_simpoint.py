@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeError, StorageError
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from probe import BuildOptions, SelectionOptions, build
 from probe.choices import INSTRUCTIONS
 from probe.profile import BlockTable, Profile

@@ -17,8 +17,8 @@ from tracing import compile_small, count_run, program_of
 from checkpoint.binary import sites as sites_module
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import DISPLACED, JUMP_BYTES, REDIRECTED, SiteTable, find_sites
-from checkpoint.mapped import is_own
 from checkpoint.paths import cache_dir
+from checkpoint.process.maps import is_own
 
 REAL = ("/usr/bin/perl", "/bin/bash")
 _ALL_FLAGS = 0x3F  # iced: OF SF ZF AF CF PF

@@ -19,10 +19,11 @@ from tracing import SECONDS, compile_small, marked, program_of, single_step, str
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import DISPLACED, REDIRECTED, SiteTable, find_sites
 from checkpoint.counting import SiteCounters
-from checkpoint.loading import LoadWatch
-from checkpoint.mapped import read_maps
 from checkpoint.markers import Marker
-from checkpoint.program import Streams
+from checkpoint.process.loader import LoadWatch
+from checkpoint.process.maps import read_maps
+from checkpoint.process.program import Streams
+from checkpoint.process.tracee import Registers, Tracee, What
 from checkpoint.stubs import (
     EVENT_BYTES,
     NEVER,
@@ -36,7 +37,6 @@ from checkpoint.stubs import (
     marker_sizes,
     patched_text,
 )
-from checkpoint.tracee import Registers, Tracee, What
 
 _ARITHMETIC, _DIRECTION = 0x8D5, 0x400
 

@@ -30,7 +30,7 @@ from checkpoint.errors import (
     StorageError,
     ToolMissing,
 )
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from probe.boundaries import Candidate, candidates, site_counts
 from probe.choices import INSTRUCTIONS
 from probe.measures import vectors, work

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from checkpoint.binary.sites import SiteTable
 from checkpoint.counting import CountedImage, SiteCounters
-from checkpoint.loading import LoadWatch
 from checkpoint.markers import Marker, MarkerSet
-from checkpoint.program import Program, Streams, resolve_program
+from checkpoint.process.loader import LoadWatch
+from checkpoint.process.program import Program, Streams, resolve_program
+from checkpoint.process.tracee import Tracee, What
 from checkpoint.stubs import Event
-from checkpoint.tracee import Tracee, What
 from probe.arrays import IntArray
 
 SECONDS = 30.0

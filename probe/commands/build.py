@@ -9,6 +9,7 @@ from typing import Literal
 
 import click
 
+from checkpoint.process.environment import scrubbed
 from probe.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.commands.rows import AS_JSON
 from probe.commands.show import print_description
@@ -29,7 +30,6 @@ from probe.parameters import (
     Warmup,
 )
 from probe.progress import display_for
-from probe.scrubbing import scrubbed
 from reducer.choices import REDUCTIONS, Compression, Reduction
 
 

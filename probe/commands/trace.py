@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from checkpoint.process.environment import scrubbed
 from probe.choices import SECONDS
 from probe.commands.rows import AS_JSON
 from probe.parameters import INTERVAL, ISA, PROGRAM, QUIET, SCRUB, STDIN, TRACER, Length
 from probe.progress import display_for
-from probe.scrubbing import scrubbed
 
 if TYPE_CHECKING:
     from probe.profile import Profile

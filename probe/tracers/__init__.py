@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from checkpoint.errors import ProbeError
-from checkpoint.program import Program, Streams
+from checkpoint.process.program import Program, Streams
 from probe.choices import NATIVE, TRACERS, VALGRIND
 from probe.profile import Profile
 from probe.tracers import exact, native, pin, valgrind

@@ -21,11 +21,11 @@ import scipy.sparse as sp
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import find_sites
-from checkpoint.descriptors import written_files
 from checkpoint.errors import ProbeError, ProgramNotRunnable, ProgramTooShort, ProgramUnsupported, StorageError
-from checkpoint.mapped import is_own
-from checkpoint.plain import PlainRun
-from checkpoint.program import Program, Streams
+from checkpoint.process.descriptors import written_files
+from checkpoint.process.maps import is_own
+from checkpoint.process.plain_run import PlainRun
+from checkpoint.process.program import Program, Streams
 from probe.arrays import BoolArray, IntArray
 from probe.choices import INSTRUCTIONS
 from probe.profile import NO_FILE, NO_SITE, BlockTable, Markers, Profile

@@ -19,15 +19,15 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.counting import SiteCounters
-from checkpoint.descriptors import written_files
 from checkpoint.errors import ProbeError, ProgramTooShort
-from checkpoint.loading import LoadWatch
-from checkpoint.plain import run_delay
-from checkpoint.program import Program, Streams
-from checkpoint.tracee import Occurrence, Tracee, What
+from checkpoint.process.descriptors import written_files
+from checkpoint.process.exit_status import check_exit
+from checkpoint.process.loader import LoadWatch
+from checkpoint.process.plain_run import run_delay
+from checkpoint.process.program import Program, Streams
+from checkpoint.process.tracee import Occurrence, Tracee, What
 from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.choices import NATIVE, SECONDS
-from probe.exit_status import check_exit
 from probe.profile import BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors

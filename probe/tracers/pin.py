@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 
 from checkpoint.errors import PrivilegeMissing, ToolMissing
-from checkpoint.mapped import FOREIGN_PREFIXES
 from checkpoint.paths import cache_dir
-from checkpoint.plain import PlainRun, run_plain
-from checkpoint.program import Program, Streams
+from checkpoint.process.exit_status import check_exit
+from checkpoint.process.maps import FOREIGN_PREFIXES
+from checkpoint.process.plain_run import PlainRun, run_plain
+from checkpoint.process.program import Program, Streams
 from checkpoint.run_group import run_group
 from probe.choices import PIN
-from probe.exit_status import check_exit
 from probe.tracers.exact import (
     SLACK,
     TEMPORARY,

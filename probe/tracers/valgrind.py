@@ -19,12 +19,12 @@ from pathlib import Path
 from iced_x86 import Code, Decoder
 
 from checkpoint.errors import ProgramUnsupported, ToolMissing
-from checkpoint.mapped import FOREIGN_PREFIXES
 from checkpoint.native import built
-from checkpoint.plain import PlainRun, run_plain
-from checkpoint.program import Program, Streams
+from checkpoint.process.exit_status import check_exit
+from checkpoint.process.maps import FOREIGN_PREFIXES
+from checkpoint.process.plain_run import PlainRun, run_plain
+from checkpoint.process.program import Program, Streams
 from probe.choices import VALGRIND
-from probe.exit_status import check_exit
 from probe.tracers.exact import (
     SLACK,
     TEMPORARY,

@@ -24,8 +24,8 @@ from disturbance import wait_until_quiet, watched
 from measure import environment, probe_command
 from programs import Benchmark, resolved
 
-from checkpoint.plain import run_plain
-from checkpoint.program import Program, Streams, resolve_program
+from checkpoint.process.plain_run import run_plain
+from checkpoint.process.program import Program, Streams, resolve_program
 from probe.arrays import IntArray
 from probe.node.measuring import away_from, measuring_cpu
 from probe.timing import load_timing

@@ -21,8 +21,8 @@ from disturbance import wait_until_quiet, watched
 from programs import Benchmark, resolved
 from random_choice import random_error
 
-from checkpoint.plain import PlainRun, run_plain
-from checkpoint.program import Streams, resolve_program
+from checkpoint.process.plain_run import PlainRun, run_plain
+from checkpoint.process.program import Streams, resolve_program
 from probe.node.measuring import away_from, measuring_cpu
 from probe.profile import load_profile
 from probe.timing import load_timing

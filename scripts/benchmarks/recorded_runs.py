@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from checkpoint.program import Program, Streams
+from checkpoint.process.program import Program, Streams
 from probe.arrays import FloatArray, IntArray
 from probe.measures import vectors
 from probe.node.measuring import away_from, measuring_cpu

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from checkpoint.program import Program
+from checkpoint.process.program import Program
 from probe.arrays import IntArray
 from probe.profile import BlockTable, Profile, load_profile, save_profile
 from probe.selection import select_phases

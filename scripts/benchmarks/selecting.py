@@ -14,7 +14,7 @@ from reconstruction import evaluate
 from recorded_runs import RecordedRuns, record
 
 from checkpoint.errors import ProbeError
-from checkpoint.program import Program, resolve_program
+from checkpoint.process.program import Program, resolve_program
 
 RUNS, INTERVAL = 4, 0.02
 """Timing runs of each program; seconds."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from command import Command
 
-from checkpoint.descriptors import written_files
 from checkpoint.errors import Diverged, StorageError
+from checkpoint.process.descriptors import written_files
 from probe.outputs import compare_written_files, note_written_files
 from probe.profile import load_profile
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.errors import ProgramNotRunnable
-from checkpoint.mapped import image_paths, is_own, load_bias, read_maps
-from checkpoint.tracee import Tracee
+from checkpoint.process.maps import image_paths, is_own, load_bias, read_maps
+from checkpoint.process.tracee import Tracee
 
 _DT_NULL, _DT_DEBUG = 0, 21
 _PT_DYNAMIC = 2

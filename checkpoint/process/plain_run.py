@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.program import Program, Streams, fork_stopped
+from checkpoint.process.program import Program, Streams, fork_stopped
 
 LOOK_SECONDS = 0.02
 

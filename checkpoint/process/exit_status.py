@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from checkpoint.errors import ProgramFailed
-from checkpoint.program import Program, Streams
+from checkpoint.process.program import Program, Streams
 
 
 def check_exit(program: Program, status: int, streams: Streams) -> None:

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
-from checkpoint.program import Program, Streams, fork_stopped
-from checkpoint.ptrace import Registers, ptrace
+from checkpoint.process.program import Program, Streams, fork_stopped
+from checkpoint.process.ptrace import Registers, ptrace
 
 _CONT, _GETREGS, _SETREGS, _DETACH = 7, 12, 13, 17
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208

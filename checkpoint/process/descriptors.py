@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.mapped import read_maps
+from checkpoint.process.maps import read_maps
 
 _KINDS = {
     "socket:": "a socket",

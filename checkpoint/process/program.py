@@ -18,7 +18,7 @@ from typing import Any
 
 from checkpoint.binary.elf import check_runnable
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
-from checkpoint.isa import DEFAULT_ISA, ISA_BASELINES
+from checkpoint.process.isa import DEFAULT_ISA, ISA_BASELINES
 
 ADDR_NO_RANDOMIZE = 0x0040000
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9

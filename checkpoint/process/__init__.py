@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One live process: started, traced, looked at, ended."""
