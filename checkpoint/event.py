@@ -14,7 +14,7 @@ FIRED, USAGE_KNOWN = 1, 2
 
 
 def event_of(record: bytes) -> Event:
-    """What an event record says (checkpoint/stubs.S)."""
+    """What an event record says (checkpoint/stubs/stubs.S)."""
     fired, wall, wall_ns, cpu, cpu_ns, kernel, faults = struct.unpack_from("<I6q", record, 12)
     known = kernel * 1e-6 if fired & USAGE_KNOWN else None
     return bool(fired), wall + wall_ns * 1e-9, cpu + cpu_ns * 1e-9, known, faults

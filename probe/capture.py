@@ -20,13 +20,13 @@ from typing import Any
 from checkpoint.criu import Criu
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
 from checkpoint.images import CheckpointImages, read_checkpoint
-from checkpoint.markers import Marker, MarkerSet
 from checkpoint.process.descriptors import refuse_outside_descriptors
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.stubs import STAMP, STOP_AFTER, STOP_BEFORE, Event
+from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
+from checkpoint.stubs.markers import Marker, MarkerSet
 from checkpoint.unsupported import unsupported
 from probe.profile import Profile
 from probe.selection import Selection

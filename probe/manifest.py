@@ -31,7 +31,7 @@ class PhaseRecord:
     t_ref, cpu_ref              restored on the reference node; empty where that failed, `failure` says why
     warm_ref                    the warm-up, restored on the reference node
     warmup                      intervals of warm-up
-    *_event                     addresses of event records (checkpoint/stubs.S)
+    *_event                     addresses of event records (checkpoint/stubs/stubs.S)
     raw_pages, kept_pages       pages of the checkpoint as CRIU wrote it, and in the probe
     touched_pages               pages the phase touches; `whole` says why a phase was not reduced
     raw_bytes                   size of the checkpoint as CRIU wrote it

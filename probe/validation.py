@@ -17,12 +17,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.errors import Diverged
-from checkpoint.markers import Marker, MarkerSet
 from checkpoint.process.exit_status import check_exit
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.stubs import STAMP, Event
+from checkpoint.stubs.encode import STAMP, Event
+from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.arrays import FloatArray, IntArray
 from probe.boundaries import Candidate, candidates, site_counts
 from probe.choices import INSTRUCTIONS

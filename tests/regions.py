@@ -16,9 +16,9 @@ from tracing import program_of
 
 from checkpoint.criu import find_criu
 from checkpoint.images import CheckpointImages
-from checkpoint.markers import Marker
 from checkpoint.process.program import Streams
 from checkpoint.restore import RestoreJob
+from checkpoint.stubs.markers import Marker
 from probe.capture import Place, RegionPlan, capture
 
 SECONDS = 10.0

@@ -12,8 +12,8 @@ import pytest
 from programs import DYNAMIC, PROGRAMS, VARIANTS, build, expected_counts, run, symbols
 from tracing import SECONDS, count_run, program_of
 
-from checkpoint.counting import SiteCounters
 from checkpoint.process.tracee import Tracee, What
+from checkpoint.stubs.counters import SiteCounters
 
 # Labels that no site counts: indirect calls and jumps cannot be redirected, and whole functions are left alone
 # where something takes the address of their inside or jumps between two of their instructions.

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import NodeMisbehaved
 from checkpoint.event import FIRED, USAGE_KNOWN, event_of
-from checkpoint.markers import read_stamp
 from checkpoint.restore import RegionTime
 from checkpoint.restore_agent import region_times
-from checkpoint.stubs import EVENT_BYTES
+from checkpoint.stubs.encode import EVENT_BYTES
+from checkpoint.stubs.markers import read_stamp
 from probe.candidates.checked import region_time
 from probe.kernel_time import COARSEST_TICK, KernelShare, kernel_share
 from probe.node.agent import _times

@@ -22,11 +22,11 @@ from rivals import rivals
 from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 
 import probe.tracers.native as native
-from checkpoint.counting import SiteCounters
 from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooShort, ProgramUnsupported
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Program
 from checkpoint.process.tracee import Tracee, process_state
+from checkpoint.stubs.counters import SiteCounters
 from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.boundaries import Candidate, candidates
 from probe.profile import BlockTable, Profile

@@ -18,13 +18,12 @@ from tracing import SECONDS, compile_small, marked, program_of, single_step, str
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import DISPLACED, REDIRECTED, SiteTable, find_sites
-from checkpoint.counting import SiteCounters
-from checkpoint.markers import Marker
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import read_maps
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Registers, Tracee, What
-from checkpoint.stubs import (
+from checkpoint.stubs.counters import SiteCounters
+from checkpoint.stubs.encode import (
     EVENT_BYTES,
     NEVER,
     PAGE,
@@ -37,6 +36,7 @@ from checkpoint.stubs import (
     marker_sizes,
     patched_text,
 )
+from checkpoint.stubs.markers import Marker
 
 _ARITHMETIC, _DIRECTION = 0x8D5, 0x400
 

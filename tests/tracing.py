@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.binary.sites import SiteTable
-from checkpoint.counting import CountedImage, SiteCounters
-from checkpoint.markers import Marker, MarkerSet
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Program, Streams, resolve_program
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.stubs import Event
+from checkpoint.stubs.counters import CountedImage, SiteCounters
+from checkpoint.stubs.encode import Event
+from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.arrays import IntArray
 
 SECONDS = 30.0

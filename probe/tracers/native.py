@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from checkpoint.counting import SiteCounters
 from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.process.descriptors import written_files
 from checkpoint.process.exit_status import check_exit
@@ -26,6 +25,7 @@ from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
+from checkpoint.stubs.counters import SiteCounters
 from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.choices import NATIVE, SECONDS
 from probe.profile import BlockTable, Profile

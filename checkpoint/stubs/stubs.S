@@ -3,7 +3,7 @@
  * The counting stubs: every piece of machine code that a probe adds to a program.
  *
  * A patched instruction becomes a five-byte jump to a stub; the stub counts, runs the displaced instruction
- * and jumps back. Three templates and one shared handler are assembled here; checkpoint/stubs.py copies them
+ * and jumps back. Three templates and one shared handler are assembled here; checkpoint/stubs/encode.py copies them
  * and fills the holes (labels ending in _hole are four-byte displacements).
  *
  * Rules that every stub keeps:

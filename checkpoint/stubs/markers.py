@@ -22,7 +22,7 @@ from checkpoint.event import EVENT_BYTES, event_of
 from checkpoint.process.loader import LoadedImage, LoadWatch
 from checkpoint.process.maps import find_gap, read_maps
 from checkpoint.process.tracee import Tracee
-from checkpoint.stubs import (
+from checkpoint.stubs.encode import (
     NEVER,
     RECORD_BYTES,
     Event,

@@ -17,7 +17,7 @@ from checkpoint.binary.sites import SiteTable, find_sites
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.maps import find_gap, read_maps
 from checkpoint.process.tracee import Tracee
-from checkpoint.stubs import counter_code_size, encode_counters, page_align, patched_text
+from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 
 _GUARD = 4096
 
