@@ -14,6 +14,10 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from checkpoint.criu.images import CheckpointImages, File, FileKind, Vma, VmaStatus
+from checkpoint.criu.pagemap import PAGE_SIZE
+from checkpoint.criu.protobuf import Message
+from checkpoint.criu.unsupported import unsupported
 from checkpoint.event import EVENT_BYTES
 from checkpoint.flat_image import (
     LIMITS,
@@ -32,11 +36,7 @@ from checkpoint.flat_image import (
     Run,
     Timer,
 )
-from checkpoint.images import CheckpointImages, File, FileKind, Vma, VmaStatus
-from checkpoint.pagemap import PAGE_SIZE
 from checkpoint.process.program import ADDR_NO_RANDOMIZE
-from checkpoint.protobuf import Message
-from checkpoint.unsupported import unsupported
 from checkpoint.vdso import NotAVdso, with_system_calls
 
 _NOT_MAPPED = VmaStatus.VVAR | VmaStatus.VSYSCALL | VmaStatus.GUARD

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.agent_process import AgentProcess
-from checkpoint.criu import Criu, failure, read_tail, real_errors
+from checkpoint.criu.images import CheckpointImages, open_files, read_checkpoint
+from checkpoint.criu.tool import Criu, failure, read_tail, real_errors
 from checkpoint.errors import (
     CriuError,
     NodeUnfit,
@@ -25,7 +26,6 @@ from checkpoint.errors import (
     ProbeError,
     StorageError,
 )
-from checkpoint.images import CheckpointImages, open_files, read_checkpoint
 
 RESTORE_SECONDS = 120.0
 _LEAST_REGION_SECONDS = 30.0

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from checkpoint.criu import Criu
+from checkpoint.criu.tool import Criu
 from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooShort
 from checkpoint.native import restorer
 from checkpoint.process.isa import DEFAULT_ISA

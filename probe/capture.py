@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.criu import Criu
+from checkpoint.criu.images import CheckpointImages, read_checkpoint
+from checkpoint.criu.tool import Criu
+from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
-from checkpoint.images import CheckpointImages, read_checkpoint
 from checkpoint.process.descriptors import refuse_outside_descriptors
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
@@ -27,7 +28,6 @@ from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from checkpoint.unsupported import unsupported
 from probe.profile import Profile
 from probe.selection import Selection
 from probe.timing import TimedProfile

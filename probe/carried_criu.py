@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CRIU into a probe (`probe build --with-criu`), for nodes that have none: its program, libraries and loader.
 
-Laid out as the private CRIU is (checkpoint/private_criu.py), so that the same code finds and starts it there; the
+Laid out as the private CRIU is (checkpoint/criu/private_copy.py), so that the same code finds and starts it there; the
 loader comes along, since a node's own belongs to another C library.
 """
 
@@ -13,7 +13,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from checkpoint.criu import MULTIARCH, Criu
+from checkpoint.criu.tool import MULTIARCH, Criu
 from checkpoint.errors import CriuError
 
 _SECONDS = 20.0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from checkpoint.criu import Criu
+from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
 from checkpoint.restore import RestoreJob
 from probe.capture import CapturedPhase, RegionPlan, capture

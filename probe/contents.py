@@ -9,8 +9,8 @@ import stat
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from checkpoint.criu.images import CheckpointImages, file_mappings, open_files
 from checkpoint.errors import ProbeError, ProgramUnsupported, StorageError
-from checkpoint.images import CheckpointImages, file_mappings, open_files
 from probe.manifest import OUTPUT, ExternalFile, PrivateFile
 from probe.node.files import file_sha256
 from reducer.archive import ContainedFile

@@ -14,9 +14,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from checkpoint.criu import format_version
+from checkpoint.criu.private_copy import fetch_private_criu
+from checkpoint.criu.tool import format_version
 from checkpoint.errors import ProbeError, ToolMissing
-from checkpoint.private_criu import fetch_private_criu
 from probe.machine import GOVERNORS, Finding, checks
 
 FORMAT_VERSION: Final = 1

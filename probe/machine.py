@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from checkpoint import abilities
-from checkpoint.criu import find_criu, format_version
+from checkpoint.criu.tool import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
 from checkpoint.native import restorer
 from checkpoint.paths import data_dir

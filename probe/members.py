@@ -12,8 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 from elftools.elf.elffile import ELFFile
 
-from checkpoint.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
-from checkpoint.pagemap import PAGE_SIZE
+from checkpoint.criu.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
+from checkpoint.criu.pagemap import PAGE_SIZE
 from probe.arrays import FloatArray
 from probe.clustering import project
 from probe.flattening import FlatPhase

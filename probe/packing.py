@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint.criu import Criu
+from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.tool import Criu
 from checkpoint.errors import NoPrediction, ProbeError
-from checkpoint.images import read_checkpoint
 from checkpoint.native import restorer
 from checkpoint.process.program import Program
 from probe.arrays import FloatArray

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from checkpoint.criu import Criu, find_criu
+from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import Diverged, PrivilegeMissing
 from checkpoint.process.program import check_randomisation_control
 from probe.node.files import file_sha256

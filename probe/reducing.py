@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from checkpoint.criu import Criu
+from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
-from checkpoint.images import read_checkpoint
 from checkpoint.restore import RestoreJob
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from checkpoint.criu import Criu
+from checkpoint.criu.tool import Criu
 from checkpoint.native import restorer
 from checkpoint.process.program import Program
 from probe.capture import CapturedPhase, RegionPlan, plan_region

@@ -18,8 +18,8 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.images import CheckpointImages
-from checkpoint.pagemap import PAGE_SIZE, PageRun, write_pagemap
+from checkpoint.criu.images import CheckpointImages
+from checkpoint.criu.pagemap import PAGE_SIZE, PageRun, write_pagemap
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions

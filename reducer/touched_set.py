@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.criu import Criu
-from checkpoint.images import CheckpointImages
-from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE, PageRun
-from checkpoint.protobuf import Message
+from checkpoint.criu.images import CheckpointImages
+from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE, PageRun
+from checkpoint.criu.protobuf import Message
+from checkpoint.criu.tool import Criu
 from checkpoint.restore import RestoreJob, observe_touches
 
 MARGIN_SHARE = 0.1

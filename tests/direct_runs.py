@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.direct_agent import Control, launch
 from checkpoint.flat_image import NAME, FlatImage, encode
 from checkpoint.flatten import flatten
-from checkpoint.images import read_checkpoint
 from checkpoint.native import restorer
 from checkpoint.recorded_calls import record_calls
 from checkpoint.restore import RestoreJob

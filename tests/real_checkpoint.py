@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from checkpoint.criu import find_criu
+from checkpoint.criu.tool import find_criu
 
 ADDR_NO_RANDOMIZE = 0x0040000
 

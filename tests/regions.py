@@ -14,8 +14,8 @@ from typing import Any, cast
 from programs import symbols
 from tracing import program_of
 
-from checkpoint.criu import find_criu
-from checkpoint.images import CheckpointImages
+from checkpoint.criu.images import CheckpointImages
+from checkpoint.criu.tool import find_criu
 from checkpoint.process.program import Streams
 from checkpoint.restore import RestoreJob
 from checkpoint.stubs.markers import Marker

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from real_checkpoint import WORKER, dump_process
 from small_archive import contents, make_checkpoint, small, unpack_each
 
-from checkpoint.criu import find_criu
+from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.pagemap import write_pagemap
+from checkpoint.criu.tool import find_criu
 from checkpoint.errors import ProbeFileDamaged
-from checkpoint.images import read_checkpoint
-from checkpoint.pagemap import write_pagemap
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
 from reducer.member_table import PAGE_SIZE, read_table
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint import private_criu
-from checkpoint.criu import Criu, failure, find_criu, private_command, real_errors
-from checkpoint.errors import CriuError, StorageError
-from checkpoint.paths import HOME_VARIABLE, private_criu_dir
-from checkpoint.private_criu import (
+from checkpoint.criu.private_copy import (
     AptSource,
     archive_source,
     fetch_private_criu,
     read_sources,
     suites_from,
 )
+from checkpoint.criu.tool import Criu, failure, find_criu, private_command, real_errors
+from checkpoint.criu.tool import private_copy as private_criu
+from checkpoint.errors import CriuError, StorageError
+from checkpoint.paths import HOME_VARIABLE, private_criu_dir
 from checkpoint.run_group import run_group
 from probe import doctor
 from probe.doctor import run_doctor

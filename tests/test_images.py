@@ -15,18 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from real_checkpoint import HOLDER, WORKER, dump_process
 
-from checkpoint.errors import ProbeFileDamaged, StorageError
-from checkpoint.image_entries import MAGIC, encode_entries, read_entries, write_entries
-from checkpoint.images import (
+from checkpoint.criu.entries import MAGIC, encode_entries, read_entries, write_entries
+from checkpoint.criu.images import (
     CheckpointImages,
     VmaStatus,
     file_mappings,
     open_files,
     read_checkpoint,
 )
-from checkpoint.pagemap import PAGE_SIZE, PageRun, read_pagemap, write_pagemap
-from checkpoint.protobuf import Field, Message
-from checkpoint.unsupported import unsupported
+from checkpoint.criu.pagemap import PAGE_SIZE, PageRun, read_pagemap, write_pagemap
+from checkpoint.criu.protobuf import Field, Message
+from checkpoint.criu.unsupported import unsupported
+from checkpoint.errors import ProbeFileDamaged, StorageError
 
 INPUT = bytes(range(256)) * 100
 

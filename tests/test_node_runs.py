@@ -17,7 +17,7 @@ from candidate_runs import as_json, assert_nothing_left, cache, client, command,
 from small_probe import SmallProbe, small_probe
 from sshd import Machine, Server, machine, wait_until
 
-from checkpoint.criu import find_criu, private_command, read_version
+from checkpoint.criu.tool import find_criu, private_command, read_version
 from checkpoint.errors import NodeUnfit, PrivilegeMissing
 from probe.carried_criu import pack_criu
 from probe.manifest import CRIU, DIRECT, Manifest

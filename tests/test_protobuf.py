@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint.protobuf import (
+from checkpoint.criu.protobuf import (
     MAX_DEPTH,
     Field,
     Message,
@@ -117,7 +117,7 @@ def test_nesting_is_bounded() -> None:
 
 
 def test_a_message_larger_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checkpoint.protobuf.MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr("checkpoint.criu.protobuf.MAX_MESSAGE_BYTES", 10)
     with pytest.raises(ProtobufError, match="larger than 10"):
         Message.decode(b"\x08\x01" * 6)
 

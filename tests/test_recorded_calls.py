@@ -16,7 +16,7 @@ from programs import build
 from regions import captured_regions
 
 from checkpoint import recorded_calls
-from checkpoint.images import read_checkpoint
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.native import restorer
 
 

@@ -21,10 +21,10 @@ from regions import captured_regions
 import probe.reducing
 from checkpoint import restore
 from checkpoint.agent_process import AgentProcess
-from checkpoint.criu import find_criu
+from checkpoint.criu.images import CheckpointImages, read_checkpoint
+from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
+from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
-from checkpoint.images import CheckpointImages, read_checkpoint
-from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.restore import RestoreJob, observe_touches, time_phase
 from probe.arrays import BoolArray
 from probe.build_options import BuildOptions
@@ -264,7 +264,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from checkpoint.errors import StorageError
-from checkpoint.images import read_checkpoint
+from checkpoint.criu.images import read_checkpoint
 from reducer.reduction import reduce_checkpoint
 source, disk, how = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 images = read_checkpoint(source)

@@ -16,7 +16,7 @@ from programs import build, symbols
 from regions import captured_regions
 from tracing import compile_small
 
-from checkpoint.criu import find_criu
+from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged
 from checkpoint.restore import time_phase
 from probe.build_options import BuildOptions

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from programs import build, symbols
 from regions import captured_regions
 
-from checkpoint.criu import find_criu
-from checkpoint.images import CheckpointImages, VmaStatus, read_checkpoint
+from checkpoint.criu.images import CheckpointImages, VmaStatus, read_checkpoint
+from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
+from checkpoint.criu.protobuf import Field, Message, WireType
+from checkpoint.criu.tool import find_criu
 from checkpoint.lazy_agent import PageServer
-from checkpoint.pagemap import PAGE_LAZY, PAGE_SIZE
-from checkpoint.protobuf import Field, Message, WireType
 from checkpoint.restore import PageDropped, RestoreJob, time_phase
 from probe.arrays import BoolArray
 from reducer.reduction import reduce_checkpoint

@@ -2,7 +2,7 @@
 """CRIU out of a probe (`probe build --with-criu`): its program, libraries and loader, from the member `criu`.
 
 A tar archive (probe/carried_criu.py) of ordinary files whose paths are those of the private CRIU
-(checkpoint/private_criu.py), so that `find_criu` finds it on a node once it is unpacked.
+(checkpoint/criu/private_copy.py), so that `find_criu` finds it on a node once it is unpacked.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from checkpoint.criu import Criu
+from checkpoint.criu.tool import Criu
 from checkpoint.direct import DirectAgent, DirectRefused
 from checkpoint.errors import PhaseFailed, ProbeError
 from checkpoint.restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob

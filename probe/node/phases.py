@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from checkpoint.criu import find_criu
+from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.pagemap import PAGE_SIZE
+from checkpoint.criu.tool import find_criu
 from checkpoint.errors import CriuError, NodeUnfit, ProbeFileDamaged, ToolMissing
-from checkpoint.images import read_checkpoint
-from checkpoint.pagemap import PAGE_SIZE
 from checkpoint.restore import RestoreJob, check_privilege
 from probe.manifest import CRIU, DIRECT, Manifest, PhaseRecord
 from probe.node.files import NodeFiles

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 
-from checkpoint.criu import find_criu
-from checkpoint.images import read_checkpoint
+from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.tool import find_criu
 from checkpoint.restore import RestoreJob, time_phase
 from probe.capture import CapturedPhase
 from probe.checkpoints import written_copies

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from checkpoint.criu import find_criu
+from checkpoint.criu.tool import find_criu
 from checkpoint.paths import HOME_VARIABLE
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.image_entries import damaged, read_entries
-from checkpoint.pagemap import PAGE_SIZE, PageRun, read_pagemap
-from checkpoint.protobuf import Message, ProtobufError, signed
+from checkpoint.criu.entries import damaged, read_entries
+from checkpoint.criu.pagemap import PAGE_SIZE, PageRun, read_pagemap
+from checkpoint.criu.protobuf import Message, ProtobufError, signed
 
 IMAGE_VERSIONS = (2,)
 """Inventory versions taken: 2 is images of version 1.1, written since CRIU 1.5."""
@@ -53,7 +53,7 @@ class VmaStatus:
 
 
 class FileKind:
-    """Kinds of open files that matter here; `checkpoint.unsupported` names all of them."""
+    """Kinds of open files that matter here; `checkpoint.criu.unsupported` names all of them."""
 
     REGULAR = 1
 
@@ -195,7 +195,7 @@ def read_checkpoint(folder: Path) -> CheckpointImages:
 
     Raises ProbeFileDamaged if an image is missing, damaged, of an unknown version, or if the pages image has
     not exactly the size its page map demands (a restore from it would never end); StorageError if a file
-    cannot be read. What a probe cannot hold is no error here: see `checkpoint.unsupported`.
+    cannot be read. What a probe cannot hold is no error here: see `checkpoint.criu.unsupported`.
     """
     image = folder / "inventory.img"
     try:

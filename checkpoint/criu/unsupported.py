@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
-from checkpoint.image_entries import damaged
-from checkpoint.images import CheckpointImages, FileKind, Vma, VmaStatus, read_checkpoint
-from checkpoint.protobuf import Message, ProtobufError
+from checkpoint.criu.entries import damaged
+from checkpoint.criu.images import CheckpointImages, FileKind, Vma, VmaStatus, read_checkpoint
+from checkpoint.criu.protobuf import Message, ProtobufError
 
 _KINDS = {
     2: "a pipe",

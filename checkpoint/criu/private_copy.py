@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from checkpoint.criu import MINIMUM_VERSION, Criu, format_version, private_command, read_version
+from checkpoint.criu.tool import MINIMUM_VERSION, Criu, format_version, private_command, read_version
 from checkpoint.errors import CriuError, StorageError, ToolMissing
 from checkpoint.paths import private_criu_dir
 from checkpoint.run_group import run_group

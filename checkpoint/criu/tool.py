@@ -3,7 +3,7 @@
 
 CRIU older than 4.1 starts on any kernel but fails at the dump on kernels from 6.13 on (the vDSO grew
 another area), so its version decides, not its presence. A system without a recent one is served by a
-private copy, see `checkpoint.private_criu`.
+private copy, see `checkpoint.criu.private_copy`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from checkpoint.criu.protobuf import MAX_MESSAGE_BYTES, Message, ProtobufError
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from checkpoint.protobuf import MAX_MESSAGE_BYTES, Message, ProtobufError
 
 COMMON_MAGIC = 0x54564319
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from checkpoint.image_entries import damaged, read_entries, write_entries
-from checkpoint.protobuf import Field, Message, ProtobufError, WireType
+from checkpoint.criu.entries import damaged, read_entries, write_entries
+from checkpoint.criu.protobuf import Field, Message, ProtobufError, WireType
 
 PAGE_SIZE = 4096
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CRIU the tool, and the images that it writes and reads."""
