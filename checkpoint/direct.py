@@ -14,7 +14,7 @@ from checkpoint.agent_process import AgentProcess
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.direct_agent import may_have_private_view
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
-from checkpoint.flat_image import NAME, Confined, FlatImage, Kind, Option, decode
+from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode
 from checkpoint.restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 
 _AGENT = Path(__file__).with_name("direct_agent.py")

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from checkpoint.direct import direct_spec
 from checkpoint.direct_agent import RESTORED, Control, die_with_parent, enter_private_view, launch
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat_image import FlatImage
+from checkpoint.flat.image import FlatImage
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore import RESTORE_SECONDS, RestoreJob, region_limit
 

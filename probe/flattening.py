@@ -12,8 +12,8 @@ import numpy as np
 
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat_image import NAME, encode
-from checkpoint.flatten import NotFlat, flatten
+from checkpoint.flat.convert import NotFlat, flatten
+from checkpoint.flat.image import NAME, encode
 from checkpoint.native import restorer
 from checkpoint.recorded_calls import record_calls
 from checkpoint.restore import RestoreJob

@@ -18,8 +18,8 @@ from typing import Any
 
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.direct_agent import Control, launch
-from checkpoint.flat_image import NAME, FlatImage, encode
-from checkpoint.flatten import flatten
+from checkpoint.flat.convert import flatten
+from checkpoint.flat.image import NAME, FlatImage, encode
 from checkpoint.native import restorer
 from checkpoint.recorded_calls import record_calls
 from checkpoint.restore import RestoreJob

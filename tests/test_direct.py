@@ -35,8 +35,8 @@ from checkpoint.criu.tool import find_criu
 from checkpoint.direct import DirectAgent, DirectRefused, landlock_version
 from checkpoint.direct_agent import Control, limit
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeFileDamaged
-from checkpoint.flat_image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
-from checkpoint.flatten import NotFlat, flatten
+from checkpoint.flat.convert import NotFlat, flatten
+from checkpoint.flat.image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
 from checkpoint.native import restorer
 from checkpoint.recorded_calls import plain_path
 from checkpoint.restore import RegionTime, RestoreJob, time_phase

@@ -19,8 +19,8 @@ from small_probe import SmallProbe, command, small_probe
 from checkpoint.binary.symbols import names_of
 from checkpoint.binary.syscall_names import call_name
 from checkpoint.errors import ProbeFileDamaged
-from checkpoint.flat_image import NAME
-from checkpoint.flat_image import decode as decode_image
+from checkpoint.flat.image import NAME
+from checkpoint.flat.image import decode as decode_image
 from probe.manifest import Manifest
 from probe.phase_code import NO_FILE, PhaseCode, ProbeCode, decode, encode
 from reducer.repacking import Kept, repack

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint.vdso import NotAVdso, functions, with_system_calls
+from checkpoint.flat.vdso import NotAVdso, functions, with_system_calls
 
 
 def own_vdso() -> bytes:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flat phase image and the report, as docs/phase-image.md describes them and checkpoint/flat_image.py writes
+ * The flat phase image and the report, as docs/phase-image.md describes them and checkpoint/flat/image.py writes
  * and reads them. All integers are little-endian; offsets count from the start of the image; tables are aligned to
  * eight bytes. The pages are not in here: they are in a file of their own, in the order of the runs.
  */

@@ -19,7 +19,7 @@ from checkpoint.criu.pagemap import PAGE_SIZE
 from checkpoint.criu.protobuf import Message
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.event import EVENT_BYTES
-from checkpoint.flat_image import (
+from checkpoint.flat.image import (
     LIMITS,
     PARK_ROOM,
     SIGNALS,
@@ -36,8 +36,8 @@ from checkpoint.flat_image import (
     Run,
     Timer,
 )
+from checkpoint.flat.vdso import NotAVdso, with_system_calls
 from checkpoint.process.program import ADDR_NO_RANDOMIZE
-from checkpoint.vdso import NotAVdso, with_system_calls
 
 _NOT_MAPPED = VmaStatus.VVAR | VmaStatus.VSYSCALL | VmaStatus.GUARD
 _MAP_SHARED, _MAP_PRIVATE, _MAP_GROWSDOWN, _MAP_NORESERVE = 1, 2, 0x100, 0x4000
