@@ -16,7 +16,7 @@ from checkpoint.native import restorer
 from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Program, Streams, resolve_program
-from checkpoint.restore import RestoreJob
+from checkpoint.restore.criu_restore import RestoreJob
 from probe.build_options import BuildOptions
 from probe.capture import CapturedPhase, plan_regions
 from probe.checkpoints import captured_outputs, restore_job, take_checkpoints

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
-from checkpoint.restore import RestoreJob
+from checkpoint.restore.criu_restore import RestoreJob
 from probe.capture import CapturedPhase, RegionPlan, capture
 from probe.contents import copy_written_files
 from probe.profile import Profile

@@ -15,8 +15,8 @@ from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME, encode
 from checkpoint.native import restorer
-from checkpoint.recorded_calls import record_calls
-from checkpoint.restore import RestoreJob
+from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.recorded_calls import record_calls
 from probe.reducing import touched_file
 
 
@@ -24,7 +24,7 @@ from probe.reducing import touched_file
 class FlatPhase:
     """What the stage found out about a phase. `refused`: why only CRIU can restore it ("" if that is not so);
     `opened`: files that it opens by their paths while it runs; `calls`: (number, times) of its system calls, `seen`:
-    (address, times) of its code (checkpoint.recorded_calls); `all_calls`: whether none is missing in these two."""
+    (address, times) of its code (checkpoint.restore.recorded_calls); `all_calls`: whether none is missing in these two."""
 
     phase: int
     refused: str

@@ -14,7 +14,7 @@ import numpy as np
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
-from checkpoint.restore import RestoreJob
+from checkpoint.restore.criu_restore import RestoreJob
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set

@@ -18,7 +18,7 @@ from checkpoint.criu.images import CheckpointImages
 from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE, PageRun
 from checkpoint.criu.protobuf import Message
 from checkpoint.criu.tool import Criu
-from checkpoint.restore import RestoreJob, observe_touches
+from checkpoint.restore.criu_restore import RestoreJob, observe_touches
 
 MARGIN_SHARE = 0.1
 """The phase runs on for this share of its region behind the end, so that a slightly longer region finds its pages."""
@@ -45,7 +45,7 @@ class TouchedSet:
 def record_touched_set(
     job: RestoreJob, images: CheckpointImages, criu: Criu, *, scratch: Path, region_seconds: float
 ) -> TouchedSet:
-    """Restore the phase lazily and note every first touch. Errors as checkpoint.restore.time_phase."""
+    """Restore the phase lazily and note every first touch. Errors as checkpoint.restore.criu_restore.time_phase."""
     found = observe_touches(
         job, criu, images.page_runs, images.pages_image, scratch=scratch, margin=MARGIN_SHARE * region_seconds
     )

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.direct_agent import Control, launch
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.image import NAME, FlatImage, encode
 from checkpoint.native import restorer
-from checkpoint.recorded_calls import record_calls
-from checkpoint.restore import RestoreJob
+from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.direct_agent import Control, launch
+from checkpoint.restore.recorded_calls import record_calls
 
 NOBODY = 65534
 SECONDS = 60.0

@@ -17,7 +17,7 @@ from tracing import program_of
 from checkpoint.criu.images import CheckpointImages
 from checkpoint.criu.tool import find_criu
 from checkpoint.process.program import Streams
-from checkpoint.restore import RestoreJob
+from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.stubs.markers import Marker
 from probe.capture import Place, RegionPlan, capture
 

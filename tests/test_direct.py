@@ -32,14 +32,14 @@ from regions import captured_regions
 
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.tool import find_criu
-from checkpoint.direct import DirectAgent, DirectRefused, landlock_version
-from checkpoint.direct_agent import Control, limit
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeFileDamaged
 from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
 from checkpoint.native import restorer
-from checkpoint.recorded_calls import plain_path
-from checkpoint.restore import RegionTime, RestoreJob, time_phase
+from checkpoint.restore.criu_restore import RegionTime, RestoreJob, time_phase
+from checkpoint.restore.direct_agent import Control, limit
+from checkpoint.restore.direct_restore import DirectAgent, DirectRefused, landlock_version
+from checkpoint.restore.recorded_calls import plain_path
 from probe.capture import RegionPlan
 from probe.contents import copy_written_files
 from reducer.member_table import is_plain_absolute
@@ -128,9 +128,9 @@ def test_an_ordinary_user_can(flat_state: RestoreJob, builds: Path, places: Path
     program.chmod(0o755)
 
     def restored() -> float:
-        import checkpoint.direct
+        import checkpoint.restore.direct_restore
 
-        checkpoint.direct._AGENT = tmp_path / "code" / "checkpoint" / "direct_agent.py"
+        checkpoint.restore.direct_restore._AGENT = tmp_path / "code" / "checkpoint" / "direct_agent.py"
         with DirectAgent(flat_state, program, scratch=tmp_path / "scratch") as agent:
             return agent.repeat().wall
 
@@ -344,15 +344,15 @@ def test_a_folder_that_is_not_here_is_any_folder_to_a_phase_without_paths(plain:
 
 
 def test_too_little_address_space_is_named(plain: RestoreJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import checkpoint.direct
+    import checkpoint.restore.direct_restore
 
-    monkeypatch.setattr(checkpoint.direct, "_MEMORY_SLACK", -(10**12))
-    original = checkpoint.direct.direct_spec
+    monkeypatch.setattr(checkpoint.restore.direct_restore, "_MEMORY_SLACK", -(10**12))
+    original = checkpoint.restore.direct_restore.direct_spec
 
     def tight(*a: object, **k: object) -> dict[str, object]:
         return {**original(*a, **k), "memory_bytes": 2 << 20}  # type: ignore[arg-type]
 
-    monkeypatch.setattr(checkpoint.direct, "direct_spec", tight)
+    monkeypatch.setattr(checkpoint.restore.direct_restore, "direct_spec", tight)
     with pytest.raises(DirectRefused, match=r"mapping .*Cannot allocate memory.*ulimit -v"):
         timed(plain, tmp_path)
 
@@ -468,9 +468,9 @@ def test_nothing_outlives_whoever_asked(
     view: bool, flat_state: RestoreJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent is killed at many moments; the phase, its child, goes with it every time, with no namespace to help."""
-    import checkpoint.direct
+    import checkpoint.restore.direct_restore
 
-    monkeypatch.setattr(checkpoint.direct, "may_unshare", lambda _flags: False)
+    monkeypatch.setattr(checkpoint.restore.direct_restore, "may_unshare", lambda _flags: False)
     job = moved(flat_state, tmp_path / "images")
     flat = decode(job.images / NAME)
     flat.header.changes_paths = view
@@ -585,9 +585,9 @@ def test_an_ordinary_user_gets_a_view_too(by_path: RestoreJob, builds: Path, tmp
     by_path = replace(by_path, folders=(str(tmp_path / "paths"),))
 
     def restored() -> float:
-        import checkpoint.direct
+        import checkpoint.restore.direct_restore
 
-        checkpoint.direct._AGENT = code / "checkpoint" / "direct_agent.py"
+        checkpoint.restore.direct_restore._AGENT = code / "checkpoint" / "direct_agent.py"
         with DirectAgent(by_path, program, scratch=scratch) as agent:
             agent.repeat()
             return agent.repeat().wall
@@ -676,12 +676,12 @@ def test_a_container_of_sorts(flat_state: RestoreJob, builds: Path, places: Path
         no_namespaces()
 
     def restored() -> float:
-        import checkpoint.direct
+        import checkpoint.restore.direct_restore
 
         with pytest.raises(OSError) as refused:
             os.open("/dev/../tmp", os.O_TMPFILE | os.O_WRONLY)
         assert refused.value.errno == errno.EROFS
-        checkpoint.direct._AGENT = code / "checkpoint" / "direct_agent.py"
+        checkpoint.restore.direct_restore._AGENT = code / "checkpoint" / "direct_agent.py"
         with DirectAgent(flat_state, tmp_path / "restorer", scratch=scratch) as agent:
             return agent.repeat().wall
 

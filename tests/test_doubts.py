@@ -18,7 +18,7 @@ from small_probe import command, small_probe
 from test_docs import rows, section
 
 from checkpoint.errors import ProgramTooShort, Unpredictable
-from checkpoint.restore import RegionTime
+from checkpoint.restore.criu_restore import RegionTime
 from probe import doubts, run
 from probe.doubts import (
     LIMITS,

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint import direct, direct_agent
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat import image as flat_image
 from checkpoint.flat.image import FlatImage, Header, Mapping, OpenDescriptor, Run, decode, encode
+from checkpoint.restore.criu_restore import direct_agent
+from checkpoint.restore.criu_restore import direct_restore as direct
 
 SOURCES = Path(flat_image.__file__).with_name("restorer")
 C_NAMES = {

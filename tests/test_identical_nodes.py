@@ -20,7 +20,7 @@ from sshd import GUEST, Machine, Server, machine
 
 import probe.candidates.probing
 from checkpoint.errors import NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
-from checkpoint.restore import RegionTime
+from checkpoint.restore.criu_restore import RegionTime
 from probe.candidates.addresses import Address, parse_address
 from probe.candidates.probing import CandidateResult, run_on, split_phases
 from probe.manifest import DIRECT, Manifest, PhaseRecord

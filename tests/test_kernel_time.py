@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import NodeMisbehaved
 from checkpoint.event import FIRED, USAGE_KNOWN, event_of
-from checkpoint.restore import RegionTime
-from checkpoint.restore_agent import region_times
+from checkpoint.restore.criu_agent import region_times
+from checkpoint.restore.criu_restore import RegionTime
 from checkpoint.stubs.encode import EVENT_BYTES
 from checkpoint.stubs.markers import read_stamp
 from probe.candidates.checked import region_time

@@ -11,10 +11,10 @@ from tracing import program_of
 
 import probe.node.measuring
 import probe.reference_runs
-from checkpoint.direct import DirectRefused
 from checkpoint.errors import PhaseFailed, ProgramFailed
 from checkpoint.process.plain_run import PlainRun
-from checkpoint.restore import RegionTime, RestoreJob
+from checkpoint.restore.criu_restore import RegionTime, RestoreJob
+from checkpoint.restore.direct_restore import DirectRefused
 from probe.manifest import CRIU, DIRECT
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
 from probe.reference import Reference

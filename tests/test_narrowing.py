@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from checkpoint.errors import ProbeError
-from checkpoint.restore import RegionTime
+from checkpoint.restore.criu_restore import RegionTime
 from probe.cli import cli
 from probe.manifest import CRIU, DIRECT
 from probe.narrowing import (

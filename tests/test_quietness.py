@@ -12,7 +12,7 @@ import pytest
 from rivals import rivals
 from small_probe import SmallProbe, small_probe
 
-from checkpoint.restore import PhaseAgent, RegionTime, RestoreJob
+from checkpoint.restore.criu_restore import PhaseAgent, RegionTime, RestoreJob
 from probe.manifest import DIRECT, Manifest
 from probe.node.measuring import (
     ARRIVING,

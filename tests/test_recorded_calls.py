@@ -15,9 +15,9 @@ from interruption import interrupted_after
 from programs import build
 from regions import captured_regions
 
-from checkpoint import recorded_calls
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.native import restorer
+from checkpoint.restore.criu_restore import recorded_calls
 
 
 def test_an_interruption_while_calls_are_watched_leaves_nothing(

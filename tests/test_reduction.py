@@ -19,13 +19,13 @@ from programs import build
 from regions import captured_regions
 
 import probe.reducing
-from checkpoint import restore
-from checkpoint.agent_process import AgentProcess
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
-from checkpoint.restore import RestoreJob, observe_touches, time_phase
+from checkpoint.restore.agent_process import AgentProcess
+from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
+from checkpoint.restore.criu_restore import criu_restore as restore
 from probe.arrays import BoolArray
 from probe.build_options import BuildOptions
 from probe.building import build as build_probe
@@ -105,7 +105,7 @@ def test_zeroed_pages_leave_the_layout_as_criu_wrote_it(job: RestoreJob, tmp_pat
 STATE = """
 import ctypes, hashlib, json, os, signal, sys
 sys.path.insert(0, %r)
-from checkpoint import restore_agent as agent
+from checkpoint.restore.criu_restore import criu_agent as agent
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 spec = json.loads(sys.stdin.buffer.readline())
 agent.prepare(spec)

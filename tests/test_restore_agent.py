@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from checkpoint.restore_agent import Spec, time_region
+from checkpoint.restore.criu_agent import Spec, time_region
 
 SPEC: Spec = {"region_seconds": 20.0}
 

@@ -18,7 +18,7 @@ from tracing import compile_small
 
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged
-from checkpoint.restore import time_phase
+from checkpoint.restore.criu_restore import time_phase
 from probe.build_options import BuildOptions
 from probe.building import build as build_probe
 from probe.manifest import OUTPUT
@@ -190,7 +190,7 @@ COVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from checkpoint.restore_agent import cover, mount
+from checkpoint.restore.criu_agent import cover, mount
 base = Path(sys.argv[2])
 mount("tmpfs", str(base), "tmpfs", 0)
 for name in ("low", "u1", "w1", "u2", "w2", "one", "two", "target", "layers"):

@@ -22,8 +22,8 @@ from checkpoint.criu.images import CheckpointImages, VmaStatus, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.criu.protobuf import Field, Message, WireType
 from checkpoint.criu.tool import find_criu
-from checkpoint.lazy_agent import PageServer
-from checkpoint.restore import PageDropped, RestoreJob, time_phase
+from checkpoint.restore.criu_restore import PageDropped, RestoreJob, time_phase
+from checkpoint.restore.lazy_agent import PageServer
 from probe.arrays import BoolArray
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, check_reduced, pages_to_keep, record_touched_set, with_positions

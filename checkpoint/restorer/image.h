@@ -124,7 +124,7 @@ struct header {
 	u8 zmm_more[1024];
 };
 
-/* Where the restorer is, for whoever reads a failure; checkpoint/direct.py has the sentences. */
+/* Where the restorer is, for whoever reads a failure; checkpoint/restore/direct_restore.py has the sentences. */
 enum step {
 	STEP_START = 1,	   /* arguments and inherited descriptors */
 	STEP_PARENT,	   /* whoever started us is gone */

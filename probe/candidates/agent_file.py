@@ -13,11 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 NODE_MODULES = (
-    "checkpoint/__init__.py", "checkpoint/agent_process.py", "checkpoint/criu/__init__.py",
-    "checkpoint/criu/entries.py", "checkpoint/criu/images.py", "checkpoint/criu/pagemap.py",
-    "checkpoint/criu/protobuf.py", "checkpoint/criu/tool.py", "checkpoint/direct.py", "checkpoint/direct_agent.py",
-    "checkpoint/errors.py", "checkpoint/event.py", "checkpoint/flat/__init__.py", "checkpoint/flat/image.py",
-    "checkpoint/paths.py", "checkpoint/restore.py", "checkpoint/restore_agent.py", "checkpoint/run_group.py",
+    "checkpoint/__init__.py", "checkpoint/criu/__init__.py", "checkpoint/criu/entries.py",
+    "checkpoint/criu/images.py", "checkpoint/criu/pagemap.py", "checkpoint/criu/protobuf.py",
+    "checkpoint/criu/tool.py", "checkpoint/errors.py", "checkpoint/event.py", "checkpoint/flat/__init__.py",
+    "checkpoint/flat/image.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",
+    "checkpoint/restore/agent_process.py", "checkpoint/restore/criu_agent.py", "checkpoint/restore/criu_restore.py",
+    "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/run_group.py",
     "probe/kernel_time.py", "probe/leaving.py", "probe/manifest.py", "probe/node/__init__.py", "probe/node/agent.py",
     "probe/node/criu_member.py", "probe/node/facts.py", "probe/node/files.py", "probe/node/machine_lock.py",
     "probe/node/measuring.py", "probe/node/member_cache.py", "probe/node/phases.py", "probe/node/quietness.py",

@@ -10,7 +10,7 @@ from typing import Any
 
 from checkpoint import errors
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, ProbeError
-from checkpoint.restore import RegionTime
+from checkpoint.restore.criu_restore import RegionTime
 from probe.candidates.remote_text import printable
 
 MOST_TEXT = 600

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, PrivilegeMissing, ProbeError
-from checkpoint.restore import RESTORE_SECONDS, region_seconds
+from checkpoint.restore.criu_restore import RESTORE_SECONDS, region_seconds
 from probe.candidates import checked
 from probe.candidates.agent_file import agent_file
 from probe.candidates.bootstrap import start_command

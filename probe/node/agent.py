@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
-from checkpoint.restore import RegionTime
+from checkpoint.restore.criu_restore import RegionTime
 from probe.leaving import LEAVING, leave_on
 from probe.manifest import CRIU, Manifest
 from probe.node.criu_member import CRIU_NAME, unpack_criu

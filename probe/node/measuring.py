@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoint.criu.tool import Criu
-from checkpoint.direct import DirectAgent, DirectRefused
 from checkpoint.errors import PhaseFailed, ProbeError
-from checkpoint.restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob
+from checkpoint.restore.criu_restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob
+from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
 from probe.manifest import CRIU, DIRECT
 
 DEFAULT_REPEATS = 5

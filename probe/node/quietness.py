@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from checkpoint.restore import RegionTime
+from checkpoint.restore.criu_restore import RegionTime
 from probe.manifest import Manifest
 from probe.node.measuring import ARRIVING, OTHER_WORK
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
-from checkpoint.restore import RestoreJob, time_phase
+from checkpoint.restore.criu_restore import RestoreJob, time_phase
 from probe.capture import CapturedPhase
 from probe.checkpoints import written_copies
 from probe.node.measuring import away_from, measuring_cpu

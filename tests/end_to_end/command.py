@@ -28,12 +28,12 @@ SECONDS = 120.0
 
 _AS_NOBODY = """
 import ctypes, os, sys
-import checkpoint.direct, probe.cli
+import checkpoint.restore.direct_restore, probe.cli
 from pathlib import Path
 if "CODE_FOR_ANYBODY" in os.environ:
     # Both may lie where that user cannot go.
     sys.executable = os.environ["PYTHON_FOR_ANYBODY"]
-    checkpoint.direct._AGENT = Path(os.environ["CODE_FOR_ANYBODY"]) / "checkpoint" / "direct_agent.py"
+    checkpoint.restore.direct_restore._AGENT = Path(os.environ["CODE_FOR_ANYBODY"]) / "checkpoint" / "direct_agent.py"
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)

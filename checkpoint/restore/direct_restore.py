@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from checkpoint.agent_process import AgentProcess
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.direct_agent import may_have_private_view
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
 from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode
-from checkpoint.restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
+from checkpoint.restore.agent_process import AgentProcess
+from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
+from checkpoint.restore.direct_agent import may_have_private_view
 
 _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30

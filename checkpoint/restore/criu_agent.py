@@ -3,7 +3,7 @@
 
 Standard library alone, Python 3.8 and newer: this file also runs on candidate nodes. It is started as
 
-    unshare --pid --mount --fork --mount-proc --kill-child --propagation private python3 -I restore_agent.py
+    unshare --pid --mount --fork --mount-proc --kill-child --propagation private python3 -I criu_agent.py
 
 and reads one line of JSON from standard input (see `main`), then one line for every repeat that is wanted; it writes
 one line of JSON per repeat. When standard input ends, whoever asked has gone: the agent leaves at once, and its
@@ -28,7 +28,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 # Started by its path, and without the environment's.
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
 from checkpoint.event import EVENT_BYTES, Event, event_of
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.agent_process import AgentProcess
 from checkpoint.criu.images import CheckpointImages, open_files, read_checkpoint
 from checkpoint.criu.tool import Criu, failure, read_tail, real_errors
 from checkpoint.errors import (
@@ -26,13 +25,14 @@ from checkpoint.errors import (
     ProbeError,
     StorageError,
 )
+from checkpoint.restore.agent_process import AgentProcess
 
 RESTORE_SECONDS = 120.0
 _LEAST_REGION_SECONDS = 30.0
 _REGION_SLACK = 100.0
 """A region may take this many times as long as on the reference node, or the process is taken for lost."""
 
-_AGENT = Path(__file__).with_name("restore_agent.py")
+_AGENT = Path(__file__).with_name("criu_agent.py")
 _LAZY_AGENT = Path(__file__).with_name("lazy_agent.py")
 _TOUCHED = "touched"
 

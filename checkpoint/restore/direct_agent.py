@@ -2,7 +2,7 @@
 """Restores one phase again and again with the direct restorer, as an ordinary user, and reports its times.
 
 Standard library alone, Python 3.8 and newer: this file also runs on candidate nodes. It reads and writes the same
-lines as restore_agent.py. The restorer becomes the phase's process itself, as our child: the kernel tells us when it
+lines as criu_agent.py. The restorer becomes the phase's process itself, as our child: the kernel tells us when it
 stops, and its stamps arrive in a file that it shares with us. It dies with us.
 """
 
@@ -22,10 +22,10 @@ import threading
 import time
 from typing import Any, Dict
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
 from checkpoint.event import EVENT_BYTES, Event, event_of
-from checkpoint.restore_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
+from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 
 Spec = Dict[str, Any]
 

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from checkpoint.direct import direct_spec
-from checkpoint.direct_agent import RESTORED, Control, die_with_parent, enter_private_view, launch
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.image import FlatImage
 from checkpoint.process.ptrace import Registers, ptrace
-from checkpoint.restore import RESTORE_SECONDS, RestoreJob, region_limit
+from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
+from checkpoint.restore.direct_agent import RESTORED, Control, die_with_parent, enter_private_view, launch
+from checkpoint.restore.direct_restore import direct_spec
 
 MOST_CALLS = 500_000
 """Calls watched one by one. Of a phase that makes more nobody knows which files it uses: it gets a private view."""

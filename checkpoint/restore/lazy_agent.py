@@ -5,9 +5,9 @@
 kernel then asks us for every page at its first touch, whether the program or the kernel on its behalf touches it.
 We answer each request and copy nothing in advance, so the requests are the touched set.
 
-Started like restore_agent.py, in the same namespaces, with the same line of JSON and three entries more: `runs`
+Started like criu_agent.py, in the same namespaces, with the same line of JSON and three entries more: `runs`
 (address, pages, flags of every page run, in the order of the pages image), `pages` (its path), and `margin_seconds`,
-for which the process runs on behind the region's end. Answers with one line as restore_agent does, and writes the
+for which the process runs on behind the region's end. Answers with one line as criu_agent does, and writes the
 touched pages to `touched` in the scratch folder: 64-bit addresses in order, lowest bit set where it was a write. With
 `guard` (address, pages), pages of these runs were dropped or zeroed: the first one asked for ends the run with status
 "dropped".
@@ -34,9 +34,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from checkpoint.restore_agent import (
+from checkpoint.restore.criu_agent import (
     kill,
     pass_orders,
     prepare,
