@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import Diverged, ProbeError, ProgramFailed, ProgramTooShort
-from checkpoint.native import restorer
 from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Program, Streams, resolve_program

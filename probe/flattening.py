@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME, encode
-from checkpoint.native import restorer
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
 from probe.reducing import touched_file

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import NoPrediction, ProbeError
-from checkpoint.native import restorer
 from checkpoint.process.program import Program
 from probe.arrays import FloatArray
 from probe.capture import CapturedPhase

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
-from checkpoint.native import restorer
 from checkpoint.process.program import Program
 from probe.capture import CapturedPhase, RegionPlan, plan_region
 from probe.checkpoints import restore_job, take_checkpoints

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.image import NAME, FlatImage, encode
-from checkpoint.native import restorer
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_agent import Control, launch
 from checkpoint.restore.recorded_calls import record_calls

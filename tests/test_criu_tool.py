@@ -24,7 +24,7 @@ from checkpoint.criu.tool import Criu, failure, find_criu, private_command, real
 from checkpoint.criu.tool import private_copy as private_criu
 from checkpoint.errors import CriuError, StorageError
 from checkpoint.paths import HOME_VARIABLE, private_criu_dir
-from checkpoint.run_group import run_group
+from checkpoint.run_command import run_group
 from probe import doctor
 from probe.doctor import run_doctor
 from probe.machine import checks

@@ -30,12 +30,12 @@ from elftools.elf.elffile import ELFFile
 from programs import build
 from regions import captured_regions
 
+from checkpoint.compiled import restorer
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeFileDamaged
 from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
-from checkpoint.native import restorer
 from checkpoint.restore.criu_restore import RegionTime, RestoreJob, time_phase
 from checkpoint.restore.direct_agent import Control, limit
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused, landlock_version

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from interruption import interrupted_after
 
+from checkpoint.compiled import built
 from checkpoint.errors import ToolMissing
-from checkpoint.native import built
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from interruption import interrupted_after
 from programs import build
 from regions import captured_regions
 
+from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.native import restorer
 from checkpoint.restore.criu_restore import recorded_calls
 
 

@@ -22,7 +22,7 @@ from typing import Final
 from checkpoint.criu.tool import MINIMUM_VERSION, Criu, format_version, private_command, read_version
 from checkpoint.errors import CriuError, StorageError, ToolMissing
 from checkpoint.paths import private_criu_dir
-from checkpoint.run_group import run_group
+from checkpoint.run_command import run_group
 
 # Suites in order of age, oldest first, with the component that holds CRIU. A suite the mirror does not have
 # (any more, or yet) is passed over; the last entry of each is the distribution's moving name for its newest.

@@ -22,7 +22,7 @@ from typing import Final
 
 from checkpoint.errors import CriuError, PrivilegeMissing, StorageError
 from checkpoint.paths import private_criu_dir
-from checkpoint.run_group import run_group
+from checkpoint.run_command import run_group
 
 MINIMUM_VERSION: Final = (4, 1)
 """First release that understands the vDSO of kernels >= 6.13."""

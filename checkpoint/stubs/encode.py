@@ -20,8 +20,8 @@ import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 
 from checkpoint.binary.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
+from checkpoint.compiled import built
 from checkpoint.event import EVENT_BYTES
-from checkpoint.native import built
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -18,7 +18,7 @@ NODE_MODULES = (
     "checkpoint/criu/tool.py", "checkpoint/errors.py", "checkpoint/event.py", "checkpoint/flat/__init__.py",
     "checkpoint/flat/image.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",
     "checkpoint/restore/agent_process.py", "checkpoint/restore/criu_agent.py", "checkpoint/restore/criu_restore.py",
-    "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/run_group.py",
+    "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/run_command.py",
     "probe/kernel_time.py", "probe/leaving.py", "probe/manifest.py", "probe/node/__init__.py", "probe/node/agent.py",
     "probe/node/criu_member.py", "probe/node/facts.py", "probe/node/files.py", "probe/node/machine_lock.py",
     "probe/node/measuring.py", "probe/node/member_cache.py", "probe/node/phases.py", "probe/node/quietness.py",

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from iced_x86 import Code, Decoder
 
+from checkpoint.compiled import built
 from checkpoint.errors import ProgramUnsupported, ToolMissing
-from checkpoint.native import built
 from checkpoint.process.exit_status import check_exit
 from checkpoint.process.maps import FOREIGN_PREFIXES
 from checkpoint.process.plain_run import PlainRun, run_plain

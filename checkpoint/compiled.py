@@ -12,7 +12,7 @@ from pathlib import Path
 
 from checkpoint.errors import ToolMissing
 from checkpoint.paths import cache_dir
-from checkpoint.run_group import run_group
+from checkpoint.run_command import run_group
 
 _SECONDS = 120
 
