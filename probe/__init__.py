@@ -19,8 +19,8 @@ from checkpoint.errors import ProbeError
 from probe.build_options import BuildOptions
 from probe.building import BuiltProbe, build, trace
 from probe.explaining import explain
+from probe.formats.profile import Profile
 from probe.prediction import Prediction
-from probe.profile import Profile
 from probe.result import RunResult
 from probe.running import run
 from probe.selection import SelectionOptions

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probe.arrays import IntArray
-from probe.choices import SelectionOptions
+from probe.formats.arrays import IntArray
+from probe.formats.choices import SelectionOptions
 from probe.strata import Intervals, seconds_spread
 
 _IDENTICAL = 1e-9

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from probe.arrays import FloatArray, IntArray
-from probe.choices import INSTRUCTIONS
-from probe.profile import NO_SITE, BlockTable, Profile
+from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.choices import INSTRUCTIONS
+from probe.formats.profile import NO_SITE, BlockTable, Profile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 CANDIDATES = 3

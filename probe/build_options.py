@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from checkpoint.process.isa import DEFAULT_ISA
-from probe.choices import DEFAULT_RUNS, DEFAULT_WARMUP
+from probe.formats.choices import DEFAULT_RUNS, DEFAULT_WARMUP
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection import SelectionOptions
 from probe.simpoint import Point

@@ -28,9 +28,9 @@ from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.profile import Profile
+from probe.formats.profile import Profile
+from probe.formats.timing import TimedProfile
 from probe.selection import Selection
-from probe.timing import TimedProfile
 from probe.validation import marker_of
 
 DUMP_SECONDS = 300.0

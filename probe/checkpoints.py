@@ -12,9 +12,9 @@ from checkpoint.process.program import Program
 from checkpoint.restore.criu_restore import RestoreJob
 from probe.capture import CapturedPhase, RegionPlan, capture
 from probe.contents import copy_written_files
-from probe.profile import Profile
+from probe.formats.profile import Profile
+from probe.formats.timing import TimedProfile
 from probe.reference_runs import output_streams
-from probe.timing import TimedProfile
 
 _RUN = "capture"
 

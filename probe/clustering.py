@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from probe.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 
 VARIANCE_FLOOR = 1e-12
 """Smallest variance the likelihood may divide by, where the resolution is zero."""

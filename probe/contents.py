@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint.criu.images import CheckpointImages, file_mappings, open_files
 from checkpoint.errors import ProbeError, ProgramUnsupported, StorageError
-from probe.manifest import OUTPUT, ExternalFile, PrivateFile
+from probe.formats.manifest import OUTPUT, ExternalFile, PrivateFile
 from probe.node.files import file_sha256
 from reducer.archive import ContainedFile
 

@@ -14,13 +14,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeError, ProgramTooShort, Unpredictable
-from probe.arrays import FloatArray
-from probe.choices import RANDOM
-from probe.manifest import DIRECT, Manifest, PhaseRecord
+from probe.formats.arrays import FloatArray
+from probe.formats.choices import RANDOM
+from probe.formats.manifest import DIRECT, Manifest, PhaseRecord
+from probe.formats.reference import Reference
+from probe.formats.selection import Selection
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.quietness import DISTURBED
-from probe.reference import Reference
-from probe.selected import Selection
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 from checkpoint.binary.symbols import Names, names_of
 from checkpoint.binary.syscall_names import call_name
 from checkpoint.errors import ProbeError
-from probe.choices import SECONDS
-from probe.manifest import Manifest, PhaseRecord
+from probe.formats.choices import SECONDS
+from probe.formats.manifest import Manifest, PhaseRecord
+from probe.formats.phase_code import CODE_NAME, MOST_BYTES, NO_FILE, PhaseCode, ProbeCode, decode
 from probe.node.files import file_sha256
-from probe.phase_code import CODE_NAME, MOST_BYTES, NO_FILE, PhaseCode, ProbeCode, decode
 from reducer.member_table import damaged
 from reducer.unpack import ProbeArchive, open_probe
 

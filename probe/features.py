@@ -13,8 +13,8 @@ from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import decode_functions, find_sites
 from checkpoint.process.isa import ISA_BASELINES
 from checkpoint.process.program import Program
+from probe.formats.profile import BlockTable, Profile
 from probe.node.facts import cpu_flags
-from probe.profile import BlockTable, Profile
 
 # Names of /proc/cpuinfo, which every node can tell, for the features iced-x86 reports. What every x86-64
 # processor has (SSE2, CMOV ...) is left out.

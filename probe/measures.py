@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from probe.arrays import FloatArray
-from probe.profile import Profile
-from probe.reference import Reference
-from probe.timing import TimedProfile
+from probe.formats.arrays import FloatArray
+from probe.formats.profile import Profile
+from probe.formats.reference import Reference
+from probe.formats.timing import TimedProfile
 
 WORK_UNIT = "counted instructions"
 

@@ -14,14 +14,14 @@ from elftools.elf.elffile import ELFFile
 
 from checkpoint.criu.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_SIZE
-from probe.arrays import FloatArray
 from probe.clustering import project
 from probe.flattening import FlatPhase
-from probe.interval_table import MOST_COORDINATES, IntervalTable
-from probe.phase_code import MOST_BLOCKS, NO_FILE, PhaseCode, ProbeCode
-from probe.profile import Profile
-from probe.selected import Selection
-from probe.timing import TimedProfile
+from probe.formats.arrays import FloatArray
+from probe.formats.interval_table import MOST_COORDINATES, IntervalTable
+from probe.formats.phase_code import MOST_BLOCKS, NO_FILE, PhaseCode, ProbeCode
+from probe.formats.profile import Profile
+from probe.formats.selection import Selection
+from probe.formats.timing import TimedProfile
 
 
 def interval_table(rows: sp.csr_array, amounts: FloatArray, timed: TimedProfile, selection: Selection) -> IntervalTable:

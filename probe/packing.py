@@ -15,7 +15,6 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.process.program import Program
-from probe.arrays import FloatArray
 from probe.capture import CapturedPhase
 from probe.carried_criu import pack_criu
 from probe.checkpoints import written_copies
@@ -23,23 +22,24 @@ from probe.contents import external_files, needed_files, private_files, set_apar
 from probe.doubts import doubts_of_phases
 from probe.features import needed_features
 from probe.flattening import FlatPhase
-from probe.interval_table import MEMBER as INTERVALS_NAME
-from probe.interval_table import encode as encode_intervals
-from probe.kernel_time import KernelShare, kernel_share
-from probe.manifest import Manifest, PhaseRecord, WarmupTrial
+from probe.formats.arrays import FloatArray
+from probe.formats.interval_table import MEMBER as INTERVALS_NAME
+from probe.formats.interval_table import encode as encode_intervals
+from probe.formats.kernel_time import KernelShare, kernel_share
+from probe.formats.manifest import Manifest, PhaseRecord, WarmupTrial
+from probe.formats.phase_code import CODE_NAME
+from probe.formats.phase_code import encode as encode_code
+from probe.formats.profile import Profile
+from probe.formats.reference import Reference
+from probe.formats.selection import Phase, Selection
+from probe.formats.timing import TimedProfile
 from probe.measures import WORK_UNIT, vectors, work
 from probe.members import interval_table, phase_code, touched_name
 from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.phase_code import CODE_NAME
-from probe.phase_code import encode as encode_code
-from probe.profile import Profile
 from probe.reducing import ReducedPhase, touched_file
-from probe.reference import Reference
-from probe.selected import Phase, Selection
-from probe.timing import TimedProfile
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.choices import Compression
 

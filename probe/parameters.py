@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 from checkpoint.process.isa import DEFAULT_ISA, ISA_BASELINES
-from probe.choices import AUTO, INSTRUCTIONS, SECONDS, TRACERS, unit_of
+from probe.formats.choices import AUTO, INSTRUCTIONS, SECONDS, TRACERS, unit_of
 from reducer.choices import COMPRESSIONS
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}

@@ -9,8 +9,8 @@ from pathlib import Path
 from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import Diverged, PrivilegeMissing
 from checkpoint.process.program import check_randomisation_control
+from probe.formats.profile import Profile
 from probe.node.files import file_sha256
-from probe.profile import Profile
 from reducer.output_file import check_target
 
 

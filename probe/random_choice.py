@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from probe.arrays import FloatArray
-from probe.choices import SelectionOptions
-from probe.selected import Phase, Selection
+from probe.formats.arrays import FloatArray
+from probe.formats.choices import SelectionOptions
+from probe.formats.selection import Phase, Selection
 from probe.strata import Intervals, seconds_spread
 
 

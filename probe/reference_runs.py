@@ -11,7 +11,7 @@ from pathlib import Path
 from checkpoint.process.exit_status import check_exit
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program, Streams
-from probe.reference import Reference
+from probe.formats.reference import Reference
 
 EARLY_RUNS = 2
 """Plain runs before anything else: enough to see which of its output a program does not repeat."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from checkpoint.errors import NoPrediction, PhaseFailed
 from probe.doubts import doubts_of_run
-from probe.kernel_time import kernel_share
-from probe.manifest import CRIU, Manifest, PhaseRecord
+from probe.formats.kernel_time import kernel_share
+from probe.formats.manifest import CRIU, Manifest, PhaseRecord
 from probe.narrowing import Narrowed
 from probe.node.measuring import MeasuredPhase
 from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from checkpoint.errors import ProbeError
-from probe.manifest import Manifest
+from probe.formats.manifest import Manifest
 from probe.narrowing import check_target_error, narrow
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files

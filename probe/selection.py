@@ -18,11 +18,11 @@ from threadpoolctl import threadpool_limits
 
 from checkpoint.errors import ProbeError, ProgramTooShort
 from probe.allocation import parts, representatives
-from probe.arrays import BoolArray, FloatArray, IntArray
-from probe.choices import RANDOM, RECONSTRUCT, SELECTIONS, SIMPOINT, SelectionOptions
 from probe.clustering import Clustering, bic_choice, project, sweep
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.choices import RANDOM, RECONSTRUCT, SELECTIONS, SIMPOINT, SelectionOptions
+from probe.formats.selection import ALONE, Merge, Phase, Selection
 from probe.random_choice import random_phases, random_selection
-from probe.selected import ALONE, Merge, Phase, Selection
 from probe.strata import (
     Cut,
     Intervals,

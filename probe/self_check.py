@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probe.manifest import DIRECT
+from probe.formats.manifest import DIRECT
+from probe.formats.profile import Profile
+from probe.formats.reference import Reference
+from probe.formats.timing import TimedProfile
 from probe.measures import work
 from probe.narrowing import ON_BOTH_SIDES, Narrowed, narrow
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
 from probe.prediction import PhaseTiming, Prediction, ReferenceRun, predict
-from probe.profile import Profile
-from probe.reference import Reference
 from probe.reference_runs import SpreadRuns
 from probe.selection import Selection
-from probe.timing import TimedProfile
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from probe.choices import SECONDS
-from probe.kernel_time import KernelShare
-from probe.manifest import CRIU, DIRECT, Manifest
+from probe.formats.choices import SECONDS
+from probe.formats.kernel_time import KernelShare
+from probe.formats.manifest import CRIU, DIRECT, Manifest
 from reducer.member_table import FORMAT_VERSION
 from reducer.unpack import open_probe
 

@@ -17,9 +17,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.clustering import project
-from probe.profile import Profile
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.profile import Profile
 from probe.selection import Phase, Selection, SelectionOptions, select_phases
 from probe.strata import Intervals, seconds_spread
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from checkpoint.errors import ProbeError
-from probe.arrays import FloatArray
+from probe.formats.arrays import FloatArray
 from probe.node.quietness import DISTURBED
 
 MEDIAN_FACTOR = math.pi / 2.0

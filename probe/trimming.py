@@ -16,7 +16,7 @@ import numpy as np
 
 from checkpoint.errors import ProbeError
 from probe.contents import private_path
-from probe.manifest import OUTPUT, Manifest, PhaseRecord
+from probe.formats.manifest import OUTPUT, Manifest, PhaseRecord
 from probe.members import touched_name
 from probe.result import rounded_down
 from probe.timings import PredictionOptions

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
-from probe.arrays import FloatArray
+from probe.formats.arrays import FloatArray
 from probe.timings import (
     Measured,
     PredictionOptions,

@@ -20,14 +20,14 @@ from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
 from probe.capture import CapturedPhase, RegionPlan, plan_region
 from probe.checkpoints import restore_job, take_checkpoints
-from probe.choices import DEFAULT_WARMUP
 from probe.flattening import flatten_phases
-from probe.manifest import CRIU, DIRECT, WarmupTrial
+from probe.formats.choices import DEFAULT_WARMUP
+from probe.formats.manifest import CRIU, DIRECT, WarmupTrial
+from probe.formats.profile import Profile
+from probe.formats.reference import Clock
+from probe.formats.selection import Phase, Selection
+from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
-from probe.profile import Profile
-from probe.reference import Clock
-from probe.selected import Phase, Selection
-from probe.timing import TimedProfile
 from probe.timings import PredictionOptions, median_factor, relative_variance
 
 TRIED = (0, 1, 2, 4)

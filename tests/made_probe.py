@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from probe.interval_table import MEMBER, IntervalTable, encode
-from probe.manifest import Manifest, PhaseRecord
-from probe.reference import Reference
+from probe.formats.interval_table import MEMBER, IntervalTable, encode
+from probe.formats.manifest import Manifest, PhaseRecord
+from probe.formats.reference import Reference
 from reducer.archive import PhaseCheckpoint, write_probe
 
 PAGE = 4096

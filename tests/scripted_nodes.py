@@ -13,7 +13,7 @@ from typing import Any
 from candidate_runs import Listening
 
 from probe.candidates.session import Answer, Orders, ask
-from probe.manifest import DIRECT, Manifest
+from probe.formats.manifest import DIRECT, Manifest
 from probe.node.wire import VERSION
 from reducer.unpack import open_probe
 

@@ -24,7 +24,7 @@ from checkpoint.errors import INTERRUPTED_EXIT_CODE, NodeUnreachable
 from probe.candidates import agent_file
 from probe.candidates.agent_file import NODE_MODULES
 from probe.candidates.probing import CandidateResult
-from probe.manifest import Manifest
+from probe.formats.manifest import Manifest
 from probe.node.agent import _phase_members
 from reducer.unpack import open_probe
 

@@ -228,7 +228,7 @@ def test_a_node_without_zstd_says_what_to_do(tmp_path: Path, monkeypatch: pytest
     path = probe_of(tmp_path, "zstd")
     without_zstd(monkeypatch)
     with open_probe(path) as probe:
-        assert probe.manifest == {"program": "tool"}
+        assert probe.formats.manifest == {"program": "tool"}
         for use_it, name in (
             (probe.verify, "data/profile.json"),
             (lambda: probe.extract_phase(5, tmp_path / "out"), "phase/5/index"),

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from probe.arrays import FloatArray
+from probe.formats.arrays import FloatArray
 from probe.prediction import PhaseTiming, ReferenceRun, predict
 from probe.selection import Selection, SelectionOptions, select_phases
 

@@ -29,9 +29,9 @@ from probe.doubts import (
     doubts_of_selection,
     unlike_share,
 )
-from probe.manifest import CRIU, DIRECT
+from probe.formats.manifest import CRIU, DIRECT
+from probe.formats.reference import Reference
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
-from probe.reference import Reference
 from probe.selection import SelectionOptions, select_phases
 
 from programs import build  # isort: skip

@@ -21,8 +21,8 @@ from checkpoint.binary.syscall_names import call_name
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat.image import NAME
 from checkpoint.flat.image import decode as decode_image
-from probe.manifest import Manifest
-from probe.phase_code import NO_FILE, PhaseCode, ProbeCode, decode, encode
+from probe.formats.manifest import Manifest
+from probe.formats.phase_code import NO_FILE, PhaseCode, ProbeCode, decode, encode
 from reducer.repacking import Kept, repack
 from reducer.unpack import open_probe
 
@@ -225,7 +225,7 @@ def test_a_probe_from_before_is_explained_as_far_as_it_goes(sorter: SmallProbe, 
 
 @pytest.mark.slow
 def test_a_program_left_out_is_named_only_if_it_is_the_same(sorter: SmallProbe, tmp_path: Path, builds: Path) -> None:
-    from probe.manifest import ExternalFile
+    from probe.formats.manifest import ExternalFile
 
     program = sorter.arguments[-2]
     apart = tmp_path / "apart.probe"

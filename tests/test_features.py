@@ -13,9 +13,9 @@ from checkpoint.errors import NodeUnfit
 from checkpoint.process.isa import ISA_BASELINES
 from checkpoint.process.program import Program
 from probe.features import needed_features
+from probe.formats.profile import Profile
 from probe.node import facts
 from probe.node.facts import check_features, cpu_flags
-from probe.profile import Profile
 from probe.tracers import trace_program
 
 

@@ -26,7 +26,7 @@ from probe.candidates.connection import RemoteCommandEnded
 from probe.candidates.probing import CandidateResult
 from probe.candidates.session import Answer
 from probe.candidates.table import candidates_json, print_candidates
-from probe.manifest import DIRECT
+from probe.formats.manifest import DIRECT
 from probe.node.wire import CHUNK, LONGEST_LINE, VERSION, decode
 from probe.result import RunResult, predict_from
 from reducer.unpack import open_probe

@@ -23,7 +23,7 @@ from checkpoint.errors import NodeUnreachable, NoPrediction, PhaseFailed, ProbeE
 from checkpoint.restore.criu_restore import RegionTime
 from probe.candidates.addresses import Address, parse_address
 from probe.candidates.probing import CandidateResult, run_on, split_phases
-from probe.manifest import DIRECT, Manifest, PhaseRecord
+from probe.formats.manifest import DIRECT, Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.result import predict_from
 from reducer.member_table import HEADER, HEADER_SIZE

@@ -16,8 +16,16 @@ from made_probe import made_manifest, made_probe
 from small_probe import command, small_probe
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.interval_table import MEMBER, MOST_COORDINATES, IntervalTable, decode, encode, read_intervals, size_of
-from probe.manifest import Manifest
+from probe.formats.interval_table import (
+    MEMBER,
+    MOST_COORDINATES,
+    IntervalTable,
+    decode,
+    encode,
+    read_intervals,
+    size_of,
+)
+from probe.formats.manifest import Manifest
 from probe.members import principal
 from reducer.unpack import open_probe
 

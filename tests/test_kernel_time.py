@@ -18,7 +18,7 @@ from checkpoint.restore.criu_restore import RegionTime
 from checkpoint.stubs.encode import EVENT_BYTES
 from checkpoint.stubs.markers import read_stamp
 from probe.candidates.checked import region_time
-from probe.kernel_time import COARSEST_TICK, KernelShare, kernel_share
+from probe.formats.kernel_time import COARSEST_TICK, KernelShare, kernel_share
 from probe.node.agent import _times
 
 

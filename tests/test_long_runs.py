@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import probe.tracers.native as native
 import probe.tracers.stream as stream
 from checkpoint.process.program import Program, Streams
-from probe.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 from probe.tracers.joining import join_neighbours, matrix_of, sum_of_vectors
 from probe.tracers.native import DEFAULT_INTERVAL, _Recording
 from probe.tracers.stream import Recorded, read_stream

@@ -10,7 +10,7 @@ import pytest
 from made_probe import made_manifest
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.manifest import Manifest
+from probe.formats.manifest import Manifest
 
 
 def said(**more: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from checkpoint.errors import ProbeError
 from checkpoint.restore.criu_restore import RegionTime
 from probe.cli import cli
-from probe.manifest import CRIU, DIRECT
+from probe.formats.manifest import CRIU, DIRECT
 from probe.narrowing import (
     HERE,
     MOST_FACTOR,

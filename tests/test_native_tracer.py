@@ -27,10 +27,10 @@ from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Program
 from checkpoint.process.tracee import Tracee, process_state
 from checkpoint.stubs.counters import SiteCounters
-from probe.arrays import BoolArray, FloatArray, IntArray
 from probe.boundaries import Candidate, candidates
-from probe.profile import BlockTable, Profile
-from probe.timing import load_timing, save_timing
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.profile import BlockTable, Profile
+from probe.formats.timing import load_timing, save_timing
 from probe.tracers.hot_sites import MARKER_FIRINGS, MOST_OVERHEAD, Row, hottest_sites, sites_to_remove
 from probe.tracers.native import trace
 from probe.validation import StampedRun, longest_rising, merge_bad_boundaries, stamped_run, validate

@@ -17,7 +17,7 @@ import pytest
 from small_probe import small_probe
 
 from checkpoint.errors import NodeUnfit
-from probe.manifest import ExternalFile, Manifest
+from probe.formats.manifest import ExternalFile, Manifest
 from probe.node import facts
 from probe.node.facts import available_memory, check_node
 from probe.node.files import check_external

@@ -20,7 +20,7 @@ from sshd import Machine, Server, machine, wait_until
 from checkpoint.criu.tool import find_criu, private_command, read_version
 from checkpoint.errors import NodeUnfit, PrivilegeMissing
 from probe.carried_criu import pack_criu
-from probe.manifest import CRIU, DIRECT, Manifest
+from probe.formats.manifest import CRIU, DIRECT, Manifest
 from probe.node.agent import _runtime
 from probe.node.criu_member import unpack_criu
 from reducer.unpack import open_probe
@@ -282,7 +282,7 @@ def test_what_is_of_use_is_sent(
     archive: Any = Carrying()
     monkeypatch.setattr(os, "geteuid", lambda: user)
     with open_probe(small.path) as probe:
-        manifest = Manifest.from_json(probe.manifest)
+        manifest = Manifest.from_json(probe.formats.manifest)
     first, *others = manifest.phases
     manifest = replace(manifest, phases=(replace(first, only_criu=refused), *others))
     assert _runtime(restorer, archive, manifest, frozenset(p.id for p in manifest.phases)) == sent

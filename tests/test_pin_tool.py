@@ -25,7 +25,7 @@ from tracing import program_of, streams_of
 from checkpoint.binary.elf import read_image
 from checkpoint.errors import PrivilegeMissing, ProgramUnsupported, StorageError, ToolMissing
 from checkpoint.process.program import Program
-from probe.choices import INSTRUCTIONS
+from probe.formats.choices import INSTRUCTIONS
 from probe.tracers import trace_program
 from probe.tracers.pin import build_tool, find_pin, record
 from probe.tracers.stream import Origin, Recorded

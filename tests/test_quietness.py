@@ -13,7 +13,7 @@ from rivals import rivals
 from small_probe import SmallProbe, small_probe
 
 from checkpoint.restore.criu_restore import PhaseAgent, RegionTime, RestoreJob
-from probe.manifest import DIRECT, Manifest
+from probe.formats.manifest import DIRECT, Manifest
 from probe.node.measuring import (
     ARRIVING,
     LEAST_UNDISTURBED,

@@ -26,9 +26,9 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
 from checkpoint.restore.criu_restore import criu_restore as restore
-from probe.arrays import BoolArray
 from probe.build_options import BuildOptions
 from probe.building import build as build_probe
+from probe.formats.arrays import BoolArray
 from probe.reducing import reduce_phases, touched_file
 from probe.running import run as run_probe
 from probe.selection import SelectionOptions

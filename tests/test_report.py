@@ -26,7 +26,7 @@ from small_probe import ROOT, command, small_probe
 
 from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, StorageError, StoreUnusable
 from probe.candidates.probing import CandidateResult
-from probe.manifest import Manifest
+from probe.formats.manifest import Manifest
 from probe.parameters import NodeSeconds
 from probe.report.gathering import Gathered, _check_numbers, gather
 from probe.report.refusals import nodes_without, phases_left_out, warnings

@@ -21,7 +21,7 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged
 from checkpoint.restore.criu_restore import time_phase
 from probe.build_options import BuildOptions
 from probe.building import build as build_probe
-from probe.manifest import OUTPUT
+from probe.formats.manifest import OUTPUT
 from probe.result import RunResult
 from probe.running import run as run_probe
 from probe.selection import SelectionOptions

@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from checkpoint.errors import ProbeError, StorageError
 from checkpoint.process.program import Program
 from probe import BuildOptions, SelectionOptions, build
-from probe.choices import INSTRUCTIONS
-from probe.profile import BlockTable, Profile
+from probe.formats.choices import INSTRUCTIONS
+from probe.formats.profile import BlockTable, Profile
 from probe.simpoint import Point, export, read_points, select_points
 
 PER_INTERVAL = 1000

@@ -24,7 +24,7 @@ from checkpoint.criu.protobuf import Field, Message, WireType
 from checkpoint.criu.tool import find_criu
 from checkpoint.restore.criu_restore import PageDropped, RestoreJob, time_phase
 from checkpoint.restore.lazy_agent import PageServer
-from probe.arrays import BoolArray
+from probe.formats.arrays import BoolArray
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, check_reduced, pages_to_keep, record_touched_set, with_positions
 

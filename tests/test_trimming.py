@@ -25,8 +25,8 @@ from test_docs import check_keys
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
 from probe.cli import cli
 from probe.contents import private_path
-from probe.manifest import Manifest, PhaseRecord, PrivateFile
-from probe.reference import Reference
+from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
+from probe.formats.reference import Reference
 from probe.result import check_coverage
 from probe.showing import show
 from probe.timings import PhaseTiming, PredictionOptions, ReferenceRun, measure
@@ -101,7 +101,7 @@ def check_valid(path: Path, kept: Sequence[int], scratch: Path, originals: Path)
     """The probe at `path` is whole, and its phases `kept` are those of the probe it was made from."""
     with open_probe(path) as probe:
         probe.verify()
-        manifest = Manifest.from_json(probe.manifest)
+        manifest = Manifest.from_json(probe.formats.manifest)
         assert [p.id for p in probe.phases] == sorted(kept) == [p.id for p in manifest.phases]
         for phase in sorted(kept, reverse=True):
             probe.extract_phase(phase, scratch / str(phase))

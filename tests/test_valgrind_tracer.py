@@ -32,9 +32,9 @@ from checkpoint.errors import (
 )
 from checkpoint.process.program import Program
 from probe.boundaries import Candidate, candidates, site_counts
-from probe.choices import INSTRUCTIONS
+from probe.formats.choices import INSTRUCTIONS
+from probe.formats.profile import NO_FILE, NO_SITE, Profile, load_profile, save_profile
 from probe.measures import vectors, work
-from probe.profile import NO_FILE, NO_SITE, Profile, load_profile, save_profile
 from probe.selection import select_phases
 from probe.tracers import trace_program
 from probe.tracers.stream import Recorded, read_stream

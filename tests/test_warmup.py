@@ -12,7 +12,7 @@ import click
 import numpy as np
 import pytest
 
-from probe.choices import DEFAULT_WARMUP
+from probe.formats.choices import DEFAULT_WARMUP
 from probe.parameters import Warmup
 from probe.warmup import SAMPLED, TOLERANCE, TRIED, TriedPhase, WarmupChoice, choose_warmup, sampled_phases
 

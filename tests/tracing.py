@@ -20,7 +20,7 @@ from checkpoint.process.tracee import Tracee, What
 from checkpoint.stubs.counters import CountedImage, SiteCounters
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.arrays import IntArray
+from probe.formats.arrays import IntArray
 
 SECONDS = 30.0
 """No test program runs longer than a part of this; a test that waits for more has failed."""

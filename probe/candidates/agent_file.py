@@ -19,12 +19,13 @@ NODE_MODULES = (
     "checkpoint/flat/image.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",
     "checkpoint/restore/agent_process.py", "checkpoint/restore/criu_agent.py", "checkpoint/restore/criu_restore.py",
     "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/run_command.py",
-    "probe/kernel_time.py", "probe/leaving.py", "probe/manifest.py", "probe/node/__init__.py", "probe/node/agent.py",
+    "probe/formats/__init__.py", "probe/formats/kernel_time.py", "probe/formats/manifest.py",
+    "probe/formats/reference.py", "probe/leaving.py", "probe/node/__init__.py", "probe/node/agent.py",
     "probe/node/criu_member.py", "probe/node/facts.py", "probe/node/files.py", "probe/node/machine_lock.py",
     "probe/node/measuring.py", "probe/node/member_cache.py", "probe/node/phases.py", "probe/node/quietness.py",
-    "probe/node/run_folder.py", "probe/node/wire.py", "probe/reference.py", "reducer/__init__.py",
-    "reducer/choices.py", "reducer/compression.py", "reducer/member_source.py", "reducer/member_table.py",
-    "reducer/output_file.py", "reducer/page_spool.py", "reducer/unpack.py",
+    "probe/node/run_folder.py", "probe/node/wire.py", "reducer/__init__.py", "reducer/choices.py",
+    "reducer/compression.py", "reducer/member_source.py", "reducer/member_table.py", "reducer/output_file.py",
+    "reducer/page_spool.py", "reducer/unpack.py",
 )  # fmt: skip
 """Everything that runs on a node: the standard library of Python 3.8 is all that these need (a test sees to that)."""
 

@@ -15,7 +15,7 @@ from checkpoint.errors import NodeMisbehaved, NodeUnreachable, NoPrediction, Pha
 from probe.candidates.addresses import Address, parse_address
 from probe.candidates.connection import Connection, SshOptions, connect
 from probe.candidates.session import Answer, Orders, SilentNode, Watcher, ask
-from probe.manifest import Manifest, PhaseRecord
+from probe.formats.manifest import Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.result import RunResult, check_coverage, predict_from
 from reducer.unpack import open_probe

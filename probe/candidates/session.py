@@ -23,7 +23,7 @@ from probe.candidates.bootstrap import start_command
 from probe.candidates.checked import MOST_TEXT
 from probe.candidates.connection import RemoteCommandEnded
 from probe.candidates.remote_text import printable, printable_end
-from probe.manifest import CRIU, DIRECT, Manifest
+from probe.formats.manifest import CRIU, DIRECT, Manifest
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT

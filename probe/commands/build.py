@@ -10,9 +10,9 @@ from typing import Literal
 import click
 
 from checkpoint.process.environment import scrubbed
-from probe.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.commands.rows import AS_JSON
 from probe.commands.show import print_description
+from probe.formats.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.parameters import (
     COMPRESS,
     DIMENSIONS,

@@ -82,7 +82,7 @@ def export(
 
 
 def _write_points(names: Sequence[str], output: Path | None, max_phases: int, dimensions: int, seed: int) -> None:
-    from probe.profile import load_profile
+    from probe.formats.profile import load_profile
     from probe.selection import SelectionOptions
     from probe.simpoint import export as export_points
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probe.choices import SECONDS
 from probe.commands.figures import milliseconds, percent, seconds, size
 from probe.commands.rows import AS_JSON
+from probe.formats.choices import SECONDS
 from probe.parameters import PROBE_FILE
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoint.process.environment import scrubbed
-from probe.choices import SECONDS
 from probe.commands.rows import AS_JSON
+from probe.formats.choices import SECONDS
 from probe.parameters import INTERVAL, ISA, PROGRAM, QUIET, SCRUB, STDIN, TRACER, Length
 from probe.progress import display_for
 
 if TYPE_CHECKING:
-    from probe.profile import Profile
+    from probe.formats.profile import Profile
 
 TRACE_VERSION = 1
 """Of the JSON of `probe trace`."""

@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
 from checkpoint.restore.criu_restore import RegionTime
+from probe.formats.manifest import CRIU, Manifest
 from probe.leaving import LEAVING, leave_on
-from probe.manifest import CRIU, Manifest
 from probe.node.criu_member import CRIU_NAME, unpack_criu
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files

@@ -13,7 +13,7 @@ from typing import Any
 
 from checkpoint.criu.pagemap import PAGE_SIZE
 from checkpoint.errors import NodeUnfit
-from probe.manifest import Manifest
+from probe.formats.manifest import Manifest
 
 OLDEST_KERNEL = (3, 18)
 """First Linux on which an ordinary user can set a process's heap and stack bounds (PR_SET_MM_MAP)."""

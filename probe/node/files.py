@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from checkpoint.errors import NodeUnfit
-from probe.manifest import OUTPUT, ExternalFile, PrivateFile
+from probe.formats.manifest import OUTPUT, ExternalFile, PrivateFile
 from reducer.member_source import sha256_of
 from reducer.member_table import StoredFile
 from reducer.unpack import ProbeArchive

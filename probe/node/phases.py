@@ -13,7 +13,7 @@ from checkpoint.criu.pagemap import PAGE_SIZE
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import CriuError, NodeUnfit, ProbeFileDamaged, ToolMissing
 from checkpoint.restore.criu_restore import RestoreJob, check_privilege
-from probe.manifest import CRIU, DIRECT, Manifest, PhaseRecord
+from probe.formats.manifest import CRIU, DIRECT, Manifest, PhaseRecord
 from probe.node.files import NodeFiles
 from probe.node.measuring import PhaseToMeasure, Restorers
 from reducer.member_table import StoredFile

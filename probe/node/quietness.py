@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.restore.criu_restore import RegionTime
-from probe.manifest import Manifest
+from probe.formats.manifest import Manifest
 from probe.node.measuring import ARRIVING, OTHER_WORK
 
 DISTURBED = 0.05

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from probe.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 from probe.ranking.pool import Cluster, Workload
 
 Integers = IntArray

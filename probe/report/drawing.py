@@ -19,8 +19,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from probe.arrays import FloatArray
-from probe.manifest import PhaseRecord
+from probe.formats.arrays import FloatArray
+from probe.formats.manifest import PhaseRecord
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 """Okabe and Ito's, told apart by people who are colour-blind; the palest last."""

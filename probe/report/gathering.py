@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint.errors import NotInStore, ProbeError, ProbeFileDamaged
-from probe.interval_table import IntervalTable, read_intervals
-from probe.manifest import Manifest
+from probe.formats.interval_table import IntervalTable, read_intervals
+from probe.formats.manifest import Manifest
 from probe.report.results import NodeResult, NodeWithout, read_results
 from probe.trimming import Tradeoff, tradeoff
 from reducer.unpack import open_probe

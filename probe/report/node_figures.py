@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from probe.arrays import FloatArray
+from probe.formats.arrays import FloatArray
 from probe.report.drawing import (
     COLOURS,
     FAINT,

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from probe.choices import SECONDS
+from probe.formats.choices import SECONDS
 from probe.report import wording
 from probe.report.drawing import Drawing, by_share
 from probe.report.gathering import Gathered

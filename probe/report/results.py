@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.arrays import FloatArray
-from probe.manifest import Manifest
+from probe.formats.arrays import FloatArray
+from probe.formats.manifest import Manifest
 from probe.report.wording import command_line
 from probe.result import RESULT_VERSION
 from probe.uncertainty import CAUSES

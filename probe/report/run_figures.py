@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from probe.arrays import FloatArray, IntArray
-from probe.interval_table import IntervalTable
-from probe.manifest import PhaseRecord
+from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.interval_table import IntervalTable
+from probe.formats.manifest import PhaseRecord
 from probe.measures import WORK_UNIT
 from probe.report.drawing import (
     COLOURS,

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from checkpoint.errors import ProbeError
-from probe.manifest import Manifest
+from probe.formats.manifest import Manifest
 from probe.result import RESULT_VERSION
 from probe.store.opening import Store
 from probe.store.records import digest, node_state, probe_key

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from checkpoint.errors import ProbeError
 from checkpoint.process.program import Program, Streams
-from probe.choices import NATIVE, TRACERS, VALGRIND
-from probe.profile import Profile
+from probe.formats.choices import NATIVE, TRACERS, VALGRIND
+from probe.formats.profile import Profile
 from probe.tracers import exact, native, pin, valgrind
 
 

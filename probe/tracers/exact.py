@@ -26,9 +26,9 @@ from checkpoint.process.descriptors import written_files
 from checkpoint.process.maps import is_own
 from checkpoint.process.plain_run import PlainRun
 from checkpoint.process.program import Program, Streams
-from probe.arrays import BoolArray, IntArray
-from probe.choices import INSTRUCTIONS
-from probe.profile import NO_FILE, NO_SITE, BlockTable, Markers, Profile
+from probe.formats.arrays import BoolArray, IntArray
+from probe.formats.choices import INSTRUCTIONS
+from probe.formats.profile import NO_FILE, NO_SITE, BlockTable, Markers, Profile
 from probe.tracers.stream import Ending, Origin, Recorded
 
 DEFAULT_INTERVAL = 100_000_000

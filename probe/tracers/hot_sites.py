@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
 
 PLAIN_SECONDS, SAVING_SECONDS = 0.8e-9, 1.6e-9
 """What one execution of a stub costs, without and with saving the flags (docs/how-it-works.md, Tracing cost)."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.sparse as sp
 
-from probe.arrays import IntArray
+from probe.formats.arrays import IntArray
 
 MOST_INTERVALS = 20_000
 """Intervals that a tracer keeps."""

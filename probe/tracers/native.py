@@ -26,9 +26,9 @@ from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs.counters import SiteCounters
-from probe.arrays import BoolArray, FloatArray, IntArray
-from probe.choices import NATIVE, SECONDS
-from probe.profile import BlockTable, Profile
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.choices import NATIVE, SECONDS
+from probe.formats.profile import BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
 

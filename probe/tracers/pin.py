@@ -25,7 +25,7 @@ from checkpoint.process.maps import FOREIGN_PREFIXES
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program, Streams
 from checkpoint.run_command import run_group
-from probe.choices import PIN
+from probe.formats.choices import PIN
 from probe.tracers.exact import (
     SLACK,
     TEMPORARY,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from probe.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 from probe.tracers.joining import MOST_ENTRIES, join_neighbours, matrix_of, sum_of_vectors
 
 VERSION = 1

@@ -24,7 +24,7 @@ from checkpoint.process.exit_status import check_exit
 from checkpoint.process.maps import FOREIGN_PREFIXES
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program, Streams
-from probe.choices import VALGRIND
+from probe.formats.choices import VALGRIND
 from probe.tracers.exact import (
     SLACK,
     TEMPORARY,

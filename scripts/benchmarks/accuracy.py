@@ -24,11 +24,11 @@ from disturbance import wait_until_quiet, watched
 from measure import COMMAND_SECONDS, REFUSED, ROOT, environment, full_runs, probe_command
 from programs import Benchmark, resolved
 
+from probe.formats.profile import load_profile
+from probe.formats.reference import Reference
+from probe.formats.timing import load_timing
 from probe.measures import interval_times, vectors, work
-from probe.profile import load_profile
-from probe.reference import Reference
 from probe.selection import RANDOM, SelectionOptions, select_phases
-from probe.timing import load_timing
 
 Record = dict[str, Any]
 

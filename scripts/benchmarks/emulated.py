@@ -25,9 +25,9 @@ from checkpoint.errors import ProbeError
 from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders
-from probe.choices import RANDOM
 from probe.contents import PROGRAM
-from probe.manifest import Manifest
+from probe.formats.choices import RANDOM
+from probe.formats.manifest import Manifest
 from probe.node.measuring import MeasuredPhase
 from reducer.unpack import open_probe
 

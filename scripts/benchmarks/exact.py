@@ -26,9 +26,9 @@ from programs import Benchmark, resolved
 
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Program, Streams, resolve_program
-from probe.arrays import IntArray
+from probe.formats.arrays import IntArray
+from probe.formats.timing import load_timing
 from probe.node.measuring import away_from, measuring_cpu
-from probe.timing import load_timing
 from probe.tracers import valgrind
 from probe.tracers.stream import Recorded
 

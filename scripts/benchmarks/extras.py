@@ -11,7 +11,7 @@ from typing import Any
 from measure import measure, probe_command
 from programs import LONG, Benchmark
 
-from probe.profile import load_profile
+from probe.formats.profile import load_profile
 
 ROOT = Path(__file__).parents[2]
 

@@ -23,9 +23,9 @@ from random_choice import random_error
 
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Streams, resolve_program
+from probe.formats.profile import load_profile
+from probe.formats.timing import load_timing
 from probe.node.measuring import away_from, measuring_cpu
-from probe.profile import load_profile
-from probe.timing import load_timing
 
 COMMAND_SECONDS = 3600
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from probe.arrays import FloatArray
+from probe.formats.arrays import FloatArray
 
 DRAWS = 20_000
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from recorded_runs import RecordedRuns
 
-from probe.arrays import FloatArray
-from probe.choices import RANDOM, SIMPOINT
+from probe.formats.arrays import FloatArray
+from probe.formats.choices import RANDOM, SIMPOINT
 from probe.selection import Selection, SelectionOptions, select_phases
 
 TRAINING = 2

@@ -11,10 +11,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.process.program import Program, Streams
-from probe.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.timing import TimedProfile
 from probe.measures import vectors
 from probe.node.measuring import away_from, measuring_cpu
-from probe.timing import TimedProfile
 from probe.tracers import trace_program
 from probe.validation import validate
 

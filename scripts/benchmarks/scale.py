@@ -17,8 +17,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.process.program import Program
-from probe.arrays import IntArray
-from probe.profile import BlockTable, Profile, load_profile, save_profile
+from probe.formats.arrays import IntArray
+from probe.formats.profile import BlockTable, Profile, load_profile, save_profile
 from probe.selection import select_phases
 
 INTERVALS, BLOCKS, ACTIVE = 100_000, 50_000, 200

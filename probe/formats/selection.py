@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.arrays import IntArray
-from probe.choices import SelectionOptions
+from probe.formats.arrays import IntArray
+from probe.formats.choices import SelectionOptions
 
 FORMAT_VERSION = 1
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.arrays import FloatArray, IntArray
-from probe.manifest import Manifest
+from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.manifest import Manifest
 from reducer.unpack import ProbeArchive
 
 MEMBER = "intervals"

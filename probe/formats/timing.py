@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.errors import StorageError
-from probe.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 
 _COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared", "shifted")
 

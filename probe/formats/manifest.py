@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.kernel_time import KernelShare, kernel_share
-from probe.reference import Reference
+from probe.formats.kernel_time import KernelShare, kernel_share
+from probe.formats.reference import Reference
 
 MANIFEST_VERSION = 1
 DIRECT, CRIU = "direct", "criu"
@@ -37,7 +37,7 @@ class PhaseRecord:
     raw_bytes                   size of the checkpoint as CRIU wrote it
     t_ref_direct, cpu_ref_direct   as t_ref and cpu_ref, restored by the direct restorer
     warm_ref_direct             the warm-up then
-    kernel_ref, kernel_ref_direct  CPU seconds in the kernel, of the same repeats (probe/kernel_time.py)
+    kernel_ref, kernel_ref_direct  CPU seconds in the kernel, of the same repeats (probe/formats/kernel_time.py)
     faults_ref, faults_ref_direct  page faults in the region, median
     kernel_run, kernel_run_error   share of the phase's CPU time in the kernel in the timing run, all its intervals
                                 taken together, and its standard error; None if it was not stamped

@@ -25,7 +25,7 @@ import scipy.sparse as sp
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.process.program import Program
-from probe.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 
 FORMAT_VERSION = 1
 _MAGIC = "probe profile"
