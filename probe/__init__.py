@@ -23,7 +23,7 @@ from probe.formats.profile import Profile
 from probe.prediction import Prediction
 from probe.result import RunResult
 from probe.running import run
-from probe.selection import SelectionOptions
+from probe.selection.select import SelectionOptions
 from probe.showing import show
 from probe.trimming import TrimmedProbe, trim
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from checkpoint.process.isa import DEFAULT_ISA
 from probe.formats.choices import DEFAULT_RUNS, DEFAULT_WARMUP
 from probe.node.measuring import DEFAULT_REPEATS
-from probe.selection import SelectionOptions
-from probe.simpoint import Point
+from probe.selection.select import SelectionOptions
+from probe.selection.simpoint import Point
 from reducer.choices import Compression, Reduction
 
 
@@ -21,7 +21,7 @@ class BuildOptions:
 
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
-    (probe.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval that a
+    (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval that a
     prediction for this node should have; the self-check then repeats more often.
     """
 

@@ -43,9 +43,9 @@ from probe.reference_runs import (
     output_streams,
     plain_run_names,
 )
-from probe.selection import Selection, select_phases
+from probe.selection.select import Selection, select_phases
+from probe.selection.simpoint import select_points
 from probe.self_check import Known, self_check
-from probe.simpoint import select_points
 from probe.tracers import trace_program
 from probe.validation import MOST_SHIFT, validate
 from probe.warmup import WarmupChoice, try_warmups

@@ -30,7 +30,7 @@ from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
-from probe.selection import Selection
+from probe.selection.select import Selection
 from probe.validation import marker_of
 
 DUMP_SECONDS = 300.0

@@ -14,7 +14,6 @@ from elftools.elf.elffile import ELFFile
 
 from checkpoint.criu.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_SIZE
-from probe.clustering import project
 from probe.flattening import FlatPhase
 from probe.formats.arrays import FloatArray
 from probe.formats.interval_table import MOST_COORDINATES, IntervalTable
@@ -22,6 +21,7 @@ from probe.formats.phase_code import MOST_BLOCKS, NO_FILE, PhaseCode, ProbeCode
 from probe.formats.profile import Profile
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
+from probe.selection.clustering import project
 
 
 def interval_table(rows: sp.csr_array, amounts: FloatArray, timed: TimedProfile, selection: Selection) -> IntervalTable:

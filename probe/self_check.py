@@ -17,7 +17,7 @@ from probe.narrowing import ON_BOTH_SIDES, Narrowed, narrow
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
 from probe.prediction import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.reference_runs import SpreadRuns
-from probe.selection import Selection
+from probe.selection.select import Selection
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
 import reconstruction
 from recorded_runs import RecordedRuns
 
-from probe.selection import SelectionOptions, select_phases
+from probe.selection.select import SelectionOptions, select_phases
 
 
 def made(runs: int = 3) -> RecordedRuns:

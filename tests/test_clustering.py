@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from probe.clustering import Clustering, bic_choice, bic_score, project, sweep, variance_floor
+from probe.selection.clustering import Clustering, bic_choice, bic_score, project, sweep, variance_floor
 
 
 def test_projection_is_of_normalised_rows_and_keeps_empty_rows_at_the_origin() -> None:
@@ -61,7 +61,7 @@ def test_bic_rule_takes_the_smallest_good_k_also_where_scores_are_not_monotone()
 def test_clustering_leaves_no_settings_in_the_environment_that_programs_inherit() -> None:
     code = (
         "import os; before = dict(os.environ)\n"
-        "import numpy as np; from probe.clustering import sweep\n"
+        "import numpy as np; from probe.selection.clustering import sweep\n"
         "sweep(np.eye(4), max_k=2, seeds=[1], iterations=9, resolution=0.01)\n"
         "assert dict(os.environ) == before, set(os.environ) ^ set(before)"
     )

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from probe.formats.arrays import FloatArray
 from probe.prediction import PhaseTiming, ReferenceRun, predict
-from probe.selection import Selection, SelectionOptions, select_phases
+from probe.selection.select import Selection, SelectionOptions, select_phases
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.npz"))
 MACHINES = 250

@@ -32,7 +32,7 @@ from probe.doubts import (
 from probe.formats.manifest import CRIU, DIRECT
 from probe.formats.reference import Reference
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
-from probe.selection import SelectionOptions, select_phases
+from probe.selection.select import SelectionOptions, select_phases
 
 from programs import build  # isort: skip
 

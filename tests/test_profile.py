@@ -17,7 +17,7 @@ from checkpoint.errors import ProbeFileDamaged, ProgramTooShort, StorageError
 from checkpoint.process.program import Program
 from probe.boundaries import candidates
 from probe.formats.profile import BlockTable, Markers, Profile, load_profile, save_profile
-from probe.selection import select_phases
+from probe.selection.select import select_phases
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)

@@ -31,7 +31,7 @@ from probe.building import build as build_probe
 from probe.formats.arrays import BoolArray
 from probe.reducing import reduce_phases, touched_file
 from probe.running import run as run_probe
-from probe.selection import SelectionOptions
+from probe.selection.select import SelectionOptions
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, pages_to_keep, record_touched_set

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, ProgramTooShort
-from probe.allocation import parts, representatives
-from probe.clustering import project
-from probe.selection import Selection, SelectionOptions, select_phases
-from probe.strata import (
+from probe.selection.allocation import parts, representatives
+from probe.selection.clustering import project
+from probe.selection.select import Selection, SelectionOptions, select_phases
+from probe.selection.strata import (
     Intervals,
     apply_cuts,
     best_cut,

@@ -24,7 +24,7 @@ from probe.building import build as build_probe
 from probe.formats.manifest import OUTPUT
 from probe.result import RunResult
 from probe.running import run as run_probe
-from probe.selection import SelectionOptions
+from probe.selection.select import SelectionOptions
 from reducer.archive import ContainedFile, PhaseCheckpoint, write_probe
 from reducer.unpack import open_probe
 

@@ -16,7 +16,7 @@ from checkpoint.process.program import Program
 from probe import BuildOptions, SelectionOptions, build
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import BlockTable, Profile
-from probe.simpoint import Point, export, read_points, select_points
+from probe.selection.simpoint import Point, export, read_points, select_points
 
 PER_INTERVAL = 1000
 

@@ -35,7 +35,7 @@ from probe.boundaries import Candidate, candidates, site_counts
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_FILE, NO_SITE, Profile, load_profile, save_profile
 from probe.measures import vectors, work
-from probe.selection import select_phases
+from probe.selection.select import select_phases
 from probe.tracers import trace_program
 from probe.tracers.stream import Recorded, read_stream
 from probe.tracers.valgrind import build_tool, find_valgrind, record, trace

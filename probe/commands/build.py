@@ -119,7 +119,7 @@ def build(
         raise click.UsageError("--simpoints and --weights go together")
     from probe.build_options import BuildOptions
     from probe.building import build as build_probe
-    from probe.simpoint import read_points
+    from probe.selection.simpoint import read_points
 
     options = BuildOptions(
         tracer=tracer,

@@ -28,7 +28,7 @@ from probe.formats.profile import load_profile
 from probe.formats.reference import Reference
 from probe.formats.timing import load_timing
 from probe.measures import interval_times, vectors, work
-from probe.selection import RANDOM, SelectionOptions, select_phases
+from probe.selection.select import RANDOM, SelectionOptions, select_phases
 
 Record = dict[str, Any]
 

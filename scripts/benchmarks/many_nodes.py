@@ -28,7 +28,7 @@ from sshd import GUEST, Machine, machine  # noqa: E402
 from probe import BuildOptions, build  # noqa: E402
 from probe.candidates.probing import run_on  # noqa: E402
 from probe.candidates.session import Orders  # noqa: E402
-from probe.selection import SelectionOptions  # noqa: E402
+from probe.selection.select import SelectionOptions  # noqa: E402
 
 NODES = 8
 _SETTLE_SECONDS = 5.0

@@ -16,7 +16,7 @@ from recorded_runs import RecordedRuns
 
 from probe.formats.arrays import FloatArray
 from probe.formats.choices import RANDOM, SIMPOINT
-from probe.selection import Selection, SelectionOptions, select_phases
+from probe.selection.select import Selection, SelectionOptions, select_phases
 
 TRAINING = 2
 """How many of the runs selections are made from, one after the other."""

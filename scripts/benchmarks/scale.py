@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from checkpoint.process.program import Program
 from probe.formats.arrays import IntArray
 from probe.formats.profile import BlockTable, Profile, load_profile, save_profile
-from probe.selection import select_phases
+from probe.selection.select import select_phases
 
 INTERVALS, BLOCKS, ACTIVE = 100_000, 50_000, 200
 """Of the selection; ACTIVE blocks in each interval."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.clustering import variance_floor
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import SelectionOptions
+from probe.selection.clustering import variance_floor
 
 
 @dataclass(frozen=True)

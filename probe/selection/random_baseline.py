@@ -8,7 +8,7 @@ import numpy as np
 from probe.formats.arrays import FloatArray
 from probe.formats.choices import SelectionOptions
 from probe.formats.selection import Phase, Selection
-from probe.strata import Intervals, seconds_spread
+from probe.selection.strata import Intervals, seconds_spread
 
 
 def random_phases(run: Intervals, count: int, seed: int) -> list[Phase]:

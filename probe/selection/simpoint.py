@@ -17,11 +17,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.clustering import project
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.profile import Profile
-from probe.selection import Phase, Selection, SelectionOptions, select_phases
-from probe.strata import Intervals, seconds_spread
+from probe.selection.clustering import project
+from probe.selection.select import Phase, Selection, SelectionOptions, select_phases
+from probe.selection.strata import Intervals, seconds_spread
 
 MOST_WEIGHT = 1.001
 """What weights may add up to: they are written with few digits."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many representatives each stratum gets, and which of its intervals each of them stands for.
 
-Cuts by time (`probe.strata`) part intervals that the reference node can tell apart. What a candidate may treat
+Cuts by time (`probe.selection.strata`) part intervals that the reference node can tell apart. What a candidate may treat
 differently and the reference does not, such as data that outgrow a smaller cache, is in none of its times. So strata
 that carry much time or spread get several representatives, spread over the run.
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from probe.formats.arrays import IntArray
 from probe.formats.choices import SelectionOptions
-from probe.strata import Intervals, seconds_spread
+from probe.selection.strata import Intervals, seconds_spread
 
 _IDENTICAL = 1e-9
 """Spread of log times that rounding alone makes."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selection of phases and their representatives from interval vectors and interval times.
 
-SimPoint's selection (see `probe.clustering`) is the base. Where it is good enough by its own rule, the choice
-among k, seeds and cuts by time (see `probe.strata`) is made by how well the representatives rebuild the
+SimPoint's selection (see `probe.selection.clustering`) is the base. Where it is good enough by its own rule, the choice
+among k, seeds and cuts by time (see `probe.selection.strata`) is made by how well the representatives rebuild the
 time of intervals that were held out. What `max_phases` leaves goes to strata that carry much time or spread (see
-`probe.allocation`).
+`probe.selection.allocation`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from checkpoint.errors import ProbeError, ProgramTooShort
-from probe.allocation import parts, representatives
-from probe.clustering import Clustering, bic_choice, project, sweep
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import RANDOM, RECONSTRUCT, SELECTIONS, SIMPOINT, SelectionOptions
 from probe.formats.selection import ALONE, Merge, Phase, Selection
-from probe.random_choice import random_phases, random_selection
-from probe.strata import (
+from probe.selection.allocation import parts, representatives
+from probe.selection.clustering import Clustering, bic_choice, project, sweep
+from probe.selection.random_baseline import random_phases, random_selection
+from probe.selection.strata import (
     Cut,
     Intervals,
     apply_cuts,
