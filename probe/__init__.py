@@ -20,7 +20,7 @@ from probe.build_options import BuildOptions
 from probe.building import BuiltProbe, build, trace
 from probe.explaining import explain
 from probe.formats.profile import Profile
-from probe.prediction import Prediction
+from probe.prediction.estimators import Prediction
 from probe.result import RunResult
 from probe.running import run
 from probe.selection.select import SelectionOptions

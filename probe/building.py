@@ -21,7 +21,6 @@ from probe.build_options import BuildOptions
 from probe.capture import CapturedPhase, plan_regions
 from probe.checkpoints import captured_outputs, restore_job, take_checkpoints
 from probe.contents import set_apart
-from probe.doubts import doubts_of_reference, doubts_of_selection
 from probe.flattening import FlatPhase, flatten_phases
 from probe.formats.choices import AUTO, SECONDS, unit_of
 from probe.formats.manifest import CRIU, DIRECT, Manifest
@@ -29,11 +28,12 @@ from probe.formats.profile import Profile, load_profile, save_profile
 from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile, load_timing, save_timing
 from probe.measures import interval_times, vectors, work
-from probe.narrowing import check_target_error
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measuring_cpu
 from probe.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.packing import Findings, checkpoint_files, pack
 from probe.preconditions import check_machine, check_unchanged
+from probe.prediction.limits import doubts_of_reference, doubts_of_selection
+from probe.prediction.target_error import check_target_error
 from probe.progress import Display, Silent
 from probe.reducing import ReducedPhase, reduce_phases
 from probe.reference_runs import (

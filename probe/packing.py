@@ -19,7 +19,6 @@ from probe.capture import CapturedPhase
 from probe.carried_criu import pack_criu
 from probe.checkpoints import written_copies
 from probe.contents import external_files, needed_files, private_files, set_apart
-from probe.doubts import doubts_of_phases
 from probe.features import needed_features
 from probe.flattening import FlatPhase
 from probe.formats.arrays import FloatArray
@@ -39,6 +38,7 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
+from probe.prediction.limits import doubts_of_phases
 from probe.reducing import ReducedPhase, touched_file
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.choices import Compression
@@ -86,7 +86,7 @@ def checkpoint_files(
 def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
     """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
     NoPrediction, where too little of the run was restored; Unpredictable, ProgramTooShort where a limit of
-    probe.doubts is exceeded."""
+    probe.prediction.limits is exceeded."""
     opened = [path for phase in found.flat for path in phase.opened]
     files, left_out = set_apart(
         checkpoint_files(folder, found.program, found.captured, found.outputs, opened), found.external

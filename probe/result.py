@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from checkpoint.errors import NoPrediction, PhaseFailed
-from probe.doubts import doubts_of_run
 from probe.formats.kernel_time import kernel_share
 from probe.formats.manifest import CRIU, Manifest, PhaseRecord
-from probe.narrowing import Narrowed
 from probe.node.measuring import MeasuredPhase
-from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
+from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
+from probe.prediction.limits import doubts_of_run
+from probe.prediction.target_error import Narrowed
 
 RESULT_VERSION = 1
 

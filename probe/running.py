@@ -11,14 +11,14 @@ from pathlib import Path
 
 from checkpoint.errors import ProbeError
 from probe.formats.manifest import Manifest
-from probe.narrowing import check_target_error, narrow
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase, away_from, measure_phases, measuring_cpu
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
-from probe.prediction import Prediction
+from probe.prediction.estimators import Prediction
+from probe.prediction.target_error import check_target_error, narrow
 from probe.progress import Display, Silent
 from probe.result import RunResult, _predicted, check_coverage
 from reducer.output_file import full_disk_named

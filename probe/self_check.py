@@ -13,9 +13,9 @@ from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile
 from probe.measures import work
-from probe.narrowing import ON_BOTH_SIDES, Narrowed, narrow
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
-from probe.prediction import PhaseTiming, Prediction, ReferenceRun, predict
+from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
+from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, narrow
 from probe.reference_runs import SpreadRuns
 from probe.selection.select import Selection
 

@@ -28,7 +28,7 @@ from probe.formats.reference import Clock
 from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
-from probe.timings import PredictionOptions, median_factor, relative_variance
+from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance
 
 TRIED = (0, 1, 2, 4)
 """Intervals of warm-up that are tried; the last is what the others are compared with."""

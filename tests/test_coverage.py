@@ -18,7 +18,7 @@ import pytest
 from scipy import sparse
 
 from probe.formats.arrays import FloatArray
-from probe.prediction import PhaseTiming, ReferenceRun, predict
+from probe.prediction.estimators import PhaseTiming, ReferenceRun, predict
 from probe.selection.select import Selection, SelectionOptions, select_phases
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.npz"))

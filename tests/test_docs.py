@@ -31,7 +31,7 @@ import probe
 from checkpoint import errors
 from probe.cli import cli
 from probe.doctor import Repair, examine, report_json
-from probe.prediction import PredictionOptions
+from probe.prediction.estimators import PredictionOptions
 from probe.tracers.native import DEFAULT_INTERVAL
 from probe.work_folder import STAGES
 

@@ -19,8 +19,12 @@ from test_docs import rows, section
 
 from checkpoint.errors import ProgramTooShort, Unpredictable
 from checkpoint.restore.criu_restore import RegionTime
-from probe import doubts, run
-from probe.doubts import (
+from probe import run
+from probe.formats.manifest import CRIU, DIRECT
+from probe.formats.reference import Reference
+from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
+from probe.prediction.estimators import limits as doubts
+from probe.prediction.limits import (
     LIMITS,
     Limit,
     doubts_of_phases,
@@ -29,9 +33,6 @@ from probe.doubts import (
     doubts_of_selection,
     unlike_share,
 )
-from probe.formats.manifest import CRIU, DIRECT
-from probe.formats.reference import Reference
-from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.selection.select import SelectionOptions, select_phases
 
 from programs import build  # isort: skip

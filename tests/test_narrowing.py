@@ -15,7 +15,10 @@ from checkpoint.errors import ProbeError
 from checkpoint.restore.criu_restore import RegionTime
 from probe.cli import cli
 from probe.formats.manifest import CRIU, DIRECT
-from probe.narrowing import (
+from probe.node.measuring import MeasuredPhase
+from probe.parameters import Share
+from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
+from probe.prediction.target_error import (
     HERE,
     MOST_FACTOR,
     ON_BOTH_SIDES,
@@ -26,10 +29,7 @@ from probe.narrowing import (
     rounds_wanted,
     with_repeats,
 )
-from probe.node.measuring import MeasuredPhase
-from probe.parameters import Share
-from probe.prediction import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
-from probe.uncertainty import CAUSES, Term
+from probe.prediction.variance import CAUSES, Term
 
 SHARES = (0.5, 0.3, 0.2)
 

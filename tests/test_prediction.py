@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint.errors import NoPrediction, ProbeError
-from probe.prediction import PhaseTiming, PredictionOptions, ReferenceRun, predict
-from probe.timings import measure
-from probe.uncertainty import CAUSES
+from probe.prediction.estimators import PhaseTiming, PredictionOptions, ReferenceRun, predict
+from probe.prediction.inputs import measure
+from probe.prediction.variance import CAUSES
 
 # Two phases of one unit of work each, 10 s and 1 s (CPI 5 against 0.5); regions of 0.1 unit. On the candidate
 # the slow one takes twice as long and the fast one as long as before: 21 s in all.

@@ -28,6 +28,7 @@ from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, Sto
 from probe.candidates.probing import CandidateResult
 from probe.formats.manifest import Manifest
 from probe.parameters import NodeSeconds
+from probe.prediction.variance import CAUSES
 from probe.report.gathering import Gathered, _check_numbers, gather
 from probe.report.refusals import nodes_without, phases_left_out, warnings
 from probe.report.results import NodeResult, NodeWithout, read_results
@@ -37,7 +38,6 @@ from probe.slurm.engine import SlurmRun
 from probe.store import find_node, find_probe, import_results, observe, open_store
 from probe.store.importing import input_checksum
 from probe.trimming import Tradeoff
-from probe.uncertainty import CAUSES
 
 FIGURES = {
     "timeline", "vectors", "shares", "restore", "tradeoff", "predictions", "phase-times", "error-budget", "estimators",

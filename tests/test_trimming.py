@@ -27,11 +27,11 @@ from probe.cli import cli
 from probe.contents import private_path
 from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
 from probe.formats.reference import Reference
+from probe.prediction.inputs import PhaseTiming, PredictionOptions, ReferenceRun, measure
+from probe.prediction.variance import variance_terms
 from probe.result import check_coverage
 from probe.showing import show
-from probe.timings import PhaseTiming, PredictionOptions, ReferenceRun, measure
 from probe.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim
-from probe.uncertainty import variance_terms
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
 from reducer.member_table import PAGE_SIZE
 

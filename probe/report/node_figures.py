@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from probe.formats.arrays import FloatArray
+from probe.prediction.variance import CAUSES
 from probe.report.drawing import (
     COLOURS,
     FAINT,
@@ -27,7 +28,6 @@ from probe.report.drawing import (
 from probe.report.gathering import Gathered
 from probe.report.results import NodeResult
 from probe.report.wording import percent, plain, seconds, several
-from probe.uncertainty import CAUSES
 
 MOST_NODE_ROWS = 30
 """Nodes that get a row of their own in a figure."""

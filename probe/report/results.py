@@ -16,9 +16,9 @@ import numpy as np
 from checkpoint.errors import ProbeError, StorageError
 from probe.formats.arrays import FloatArray
 from probe.formats.manifest import Manifest
+from probe.prediction.variance import CAUSES
 from probe.report.wording import command_line
 from probe.result import RESULT_VERSION
-from probe.uncertainty import CAUSES
 
 _ESTIMATORS = ("calibrated", "direct", "strube")
 
@@ -28,7 +28,7 @@ class NodeResult:
     """A prediction for one node, seconds. Arrays have one value per phase of the probe's manifest, NaN for none.
 
     name: as the node was asked for; host: as it calls itself.
-    estimators: NaN where one could not be formed. variances: by cause, as in `probe.prediction.Prediction`.
+    estimators: NaN where one could not be formed. variances: by cause, as in `probe.prediction.estimators.Prediction`.
     failures: why a phase has no time here, by its id. foreign: phases measured that this probe does not have (trimmed).
     """
 

@@ -11,9 +11,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from probe.prediction.inputs import PredictionOptions
 from probe.report.gathering import Gathered
 from probe.report.wording import percent, several, signed_percent
-from probe.timings import PredictionOptions
 
 USUAL_ERROR = 0.03
 """Selection, restore and reference runs are usually nearer than this."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import NoPrediction, ProbeError
-from probe.timings import (
+from probe.prediction.inputs import (
     Measured,
     PhaseTiming,
     PredictionOptions,
@@ -24,7 +24,7 @@ from probe.timings import (
     measure,
     usual_stretch,
 )
-from probe.uncertainty import CAUSES, Term, reach, variance_terms, welch_satterthwaite
+from probe.prediction.variance import CAUSES, Term, reach, variance_terms, welch_satterthwaite
 
 __all__ = ["PhaseTiming", "Prediction", "PredictionOptions", "ReferenceRun", "predict"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from checkpoint.errors import ProbeError
 from probe.node.measuring import MeasuredPhase
-from probe.prediction import Prediction, PredictionOptions
-from probe.uncertainty import Term, half_width
+from probe.prediction.estimators import Prediction, PredictionOptions
+from probe.prediction.variance import Term, half_width
 
 MOST_FACTOR = 8
 """No phase is timed more than this many times as often as was asked for at first."""

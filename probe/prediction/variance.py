@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
 from probe.formats.arrays import FloatArray
-from probe.timings import (
+from probe.prediction.inputs import (
     Measured,
     PredictionOptions,
     ReferenceRun,
