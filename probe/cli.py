@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
-from probe.leaving import LEAVING, leave_on
+from probe.signals import LEAVING, leave_on
 
 _MODULES = {
     "build": "build", "compare": "store", "completion": "completion", "doctor": "doctor", "explain": "explain",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from probe.leaving import leave_on
+from probe.signals import leave_on
 
 
 @contextmanager

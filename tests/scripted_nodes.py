@@ -14,7 +14,7 @@ from candidate_runs import Listening
 
 from probe.candidates.session import Answer, Orders, ask
 from probe.formats.manifest import DIRECT, Manifest
-from probe.node.wire import VERSION
+from probe.node.protocol import VERSION
 from reducer.unpack import open_probe
 
 Message = dict[str, Any]

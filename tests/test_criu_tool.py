@@ -25,9 +25,9 @@ from checkpoint.criu.tool import private_copy as private_criu
 from checkpoint.errors import CriuError, StorageError
 from checkpoint.paths import HOME_VARIABLE, private_criu_dir
 from checkpoint.run_command import run_group
-from probe import doctor
-from probe.doctor import run_doctor
-from probe.machine import checks
+from probe.doctor.checks import checks
+from probe.doctor.diagnosis import diagnosis as doctor
+from probe.doctor.diagnosis import run_doctor
 
 DEADLINE = 60.0
 

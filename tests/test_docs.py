@@ -30,7 +30,7 @@ from small_probe import small_probe
 import probe
 from checkpoint import errors
 from probe.cli import cli
-from probe.doctor import Repair, examine, report_json
+from probe.doctor.diagnosis import Repair, examine, report_json
 from probe.prediction.estimators import PredictionOptions
 from probe.tracers.native import DEFAULT_INTERVAL
 from probe.work_folder import STAGES

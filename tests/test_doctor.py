@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint import abilities
 from checkpoint.errors import CriuError, PrivilegeMissing, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
-from probe import doctor
-from probe.doctor import Repair, examine, exit_code, fix, report_json, run_doctor
-from probe.machine import Finding
+from probe.doctor.checks import Finding
+from probe.doctor.diagnosis import Repair, examine, exit_code, fix, report_json, run_doctor
+from probe.doctor.diagnosis import diagnosis as doctor
+from probe.doctor.diagnosis import kernel as abilities
 
 NAMES = [
     "kernel", "privileges", "ptrace", "aslr", "namespaces", "userfaultfd", "criu", "compiler", "native", "restorer",

@@ -27,7 +27,7 @@ from probe.candidates.probing import CandidateResult
 from probe.candidates.session import Answer
 from probe.candidates.table import candidates_json, print_candidates
 from probe.formats.manifest import DIRECT
-from probe.node.wire import CHUNK, LONGEST_LINE, VERSION, decode
+from probe.node.protocol import CHUNK, LONGEST_LINE, VERSION, decode
 from probe.result import RunResult, predict_from
 from reducer.unpack import open_probe
 

@@ -91,7 +91,7 @@ def test_a_signal_is_never_lost(place: str, entry: str, number: signal.Signals, 
 
 def test_what_else_python_drops_is_told_as_ever() -> None:
     script = """
-from probe.leaving import leave_on
+from probe.signals import leave_on
 leave_on([15], lambda number: SystemExit(3))
 class Failing:
     def __del__(self):

@@ -24,7 +24,7 @@ from probe.candidates.agent_file import agent_file
 from probe.candidates.bootstrap import start_command
 from probe.node.agent import Receiver
 from probe.node.member_cache import ArrivingMembers, MemberCache
-from probe.node.wire import LONGEST_LINE, VERSION, Input, Lost, decode, encode
+from probe.node.protocol import LONGEST_LINE, VERSION, Input, Lost, decode, encode
 from reducer.member_table import MAX_MEMBERS, Member, Table
 from reducer.unpack import open_probe
 

@@ -19,7 +19,7 @@ from results import result as made_result
 from small_probe import SmallProbe, command, small_probe
 
 from probe.cli import cli
-from probe.doctor import Repair, examine, report_json
+from probe.doctor.diagnosis import Repair, examine, report_json
 
 ROOT = Path(__file__).parents[1]
 MADE = runpy.run_path(str(ROOT / "scripts" / "schemas"))["schemas"]((ROOT / "docs" / "json.md").read_text())

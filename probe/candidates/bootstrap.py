@@ -12,7 +12,7 @@ import base64
 import math
 
 from probe.candidates.agent_file import AgentFile
-from probe.node.wire import SILENCE_SECONDS
+from probe.node.protocol import SILENCE_SECONDS
 
 _CODE = r"""
 import sys, os

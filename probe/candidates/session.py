@@ -28,7 +28,7 @@ from probe.node.machine_lock import WAIT_SECONDS
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT
 from probe.node.phases import AUTO
-from probe.node.wire import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode, encode
+from probe.node.protocol import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode, encode
 from reducer.unpack import ProbeArchive
 
 _MOST_WARNINGS = 20

@@ -15,6 +15,6 @@ from probe.commands.rows import AS_JSON
 @AS_JSON
 def doctor(fix: bool, as_json: bool) -> None:
     """Check what building and running probes needs."""
-    from probe.doctor import run_doctor
+    from probe.doctor.diagnosis import run_doctor
 
     sys.exit(run_doctor(fix=fix, as_json=as_json))

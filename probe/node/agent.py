@@ -24,7 +24,6 @@ from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMi
 from checkpoint.paths import HOME_VARIABLE
 from checkpoint.restore.criu_restore import RegionTime
 from probe.formats.manifest import CRIU, Manifest
-from probe.leaving import LEAVING, leave_on
 from probe.node.criu_member import CRIU_NAME, unpack_criu
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
@@ -32,9 +31,10 @@ from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import MeasuredPhase, measure_phases, measuring_cpu
 from probe.node.member_cache import ArrivingMembers, MemberCache, own_folder
 from probe.node.phases import AUTO, RESTORER_NAME, phases_here, restorers_here
+from probe.node.protocol import ALIVE_SECONDS, VERSION, Input, Lost, encode
 from probe.node.quietness import QuietJudge
 from probe.node.run_folder import own_run
-from probe.node.wire import ALIVE_SECONDS, VERSION, Input, Lost, encode
+from probe.signals import LEAVING, leave_on
 from reducer.member_table import MAX_MANIFEST_BYTES, Phase, Table, read_table
 from reducer.unpack import ProbeArchive
 

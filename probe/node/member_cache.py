@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from probe.node.wire import CHUNK
+from probe.node.protocol import CHUNK
 from reducer.member_source import sha256_of
 from reducer.member_table import Member
 from reducer.output_file import storage_errors

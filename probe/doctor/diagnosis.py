@@ -17,7 +17,7 @@ from rich.table import Table
 from checkpoint.criu.private_copy import fetch_private_criu
 from checkpoint.criu.tool import format_version
 from checkpoint.errors import ProbeError, ToolMissing
-from probe.machine import GOVERNORS, Finding, checks
+from probe.doctor.checks import GOVERNORS, Finding, checks
 
 FORMAT_VERSION: Final = 1
 """Version of the JSON report; raised when a key changes its meaning or goes away."""
