@@ -28,14 +28,14 @@ from probe.showing import show
 from probe.trimming import TrimmedProbe, trim
 
 if TYPE_CHECKING:
-    from probe.candidates.connection import SshOptions
     from probe.candidates.probing import CandidateResult, run_on
     from probe.candidates.session import Orders
+    from probe.ssh.connection import SshOptions
 
 _FOR_OTHER_NODES = {
     "CandidateResult": "probe.candidates.probing",
     "Orders": "probe.candidates.session",
-    "SshOptions": "probe.candidates.connection",
+    "SshOptions": "probe.ssh.connection",
     "run_on": "probe.candidates.probing",
 }
 """Names that need the SSH library: a tenth of a second for who reaches other nodes, none for everybody else."""

@@ -14,10 +14,10 @@ from published import schema_errors
 from small_probe import SECONDS
 from sshd import GUEST, Machine, Server, wait_until
 
-from probe.candidates.addresses import Address
-from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders, SilentNode, Watcher
+from probe.ssh.addresses import Address
+from probe.ssh.connection import SshOptions
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from probe.candidates.addresses import Address, parse_address
-from probe.candidates.connection import SshOptions
+from probe.ssh.addresses import Address, parse_address
+from probe.ssh.connection import SshOptions
 
 GUEST: Final = "guest"
 GUEST_UID: Final = 12345

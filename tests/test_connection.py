@@ -20,8 +20,8 @@ from connections import SECONDS, configured, network, node, output, refusal, run
 from sshd import GUEST, GUEST_UID, Machine, Server, wait_until
 
 from checkpoint.errors import NodeUnreachable, ProbeError
-from probe.candidates.addresses import parse_address
-from probe.candidates.connection import Channel, RemoteCommandEnded, connect
+from probe.ssh.addresses import parse_address
+from probe.ssh.connection import Channel, RemoteCommandEnded, connect
 
 __all__ = ["network", "node", "server"]
 

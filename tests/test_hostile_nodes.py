@@ -16,8 +16,8 @@ import pytest
 from connections import SECONDS, network, node, output, refusal, server
 from sshd import Machine, make_key
 
-from probe.candidates.addresses import parse_address
-from probe.candidates.connection import Connection, connect
+from probe.ssh.addresses import parse_address
+from probe.ssh.connection import Connection, connect
 
 __all__ = ["network", "node", "server"]
 

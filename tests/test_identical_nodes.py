@@ -21,11 +21,11 @@ from sshd import GUEST, Machine, Server, machine
 import probe.candidates.probing
 from checkpoint.errors import NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
 from checkpoint.restore.criu_restore import RegionTime
-from probe.candidates.addresses import Address, parse_address
 from probe.candidates.probing import CandidateResult, run_on, split_phases
 from probe.formats.manifest import DIRECT, Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.result import predict_from
+from probe.ssh.addresses import Address, parse_address
 from reducer.member_table import HEADER, HEADER_SIZE
 from reducer.unpack import open_probe
 

@@ -14,8 +14,8 @@ import pytest
 from connections import configured, network, node, refusal, run, server
 from sshd import GUEST, Machine, Server, make_key
 
-from probe.candidates.addresses import parse_address
-from probe.candidates.connection import SshOptions, connect
+from probe.ssh.addresses import parse_address
+from probe.ssh.connection import SshOptions, connect
 
 __all__ = ["network", "node", "server"]
 

@@ -20,10 +20,10 @@ from small_probe import ROOT, SmallProbe, small_probe
 from sshd import machine
 
 from checkpoint.errors import NodeBusy
-from probe.candidates.addresses import Address
 from probe.candidates.probing import CandidateResult
 from probe.node import machine_lock
 from probe.node.machine_lock import measuring_alone
+from probe.ssh.addresses import Address
 
 _FIRST = 900_000 + os.getpid() * 10
 """Numbers of processors that no machine has: other measurements here are none of ours."""

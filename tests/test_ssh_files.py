@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from sshd import make_key
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.candidates.addresses import MAX_HOSTS_BYTES, Address, parse_address, read_hosts
-from probe.candidates.known_hosts import Entry, HostKey, add, entries_of, judge
-from probe.candidates.remote_text import TAIL_BYTES, Tail, printable, printable_end
-from probe.candidates.ssh_config import REFUSED, Settings, settings
+from probe.ssh.addresses import MAX_HOSTS_BYTES, Address, parse_address, read_hosts
+from probe.ssh.config import REFUSED, Settings, settings
+from probe.ssh.known_hosts import Entry, HostKey, add, entries_of, judge
+from probe.ssh.text import TAIL_BYTES, Tail, printable, printable_end
 
 ROOT = Path(__file__).parents[1]
 

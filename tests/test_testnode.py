@@ -14,10 +14,10 @@ from programs import build
 from small_probe import ROOT, command, small_probe
 
 from checkpoint.errors import NodeUnfit
-from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders
 from probe.node.facts import cpu_flags
+from probe.ssh.connection import SshOptions
 
 NODE = ROOT / "scripts" / "testnode"
 FILES = ROOT / "build" / "testnode"

@@ -16,7 +16,7 @@ from sshd import GUEST, Machine, Server, machine
 from test_docs import check_keys
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable
-from probe.candidates.throughput import measure_link
+from probe.ssh.throughput import measure_link
 from probe.store.opening import open_store
 from probe.store.reading import all_clusters
 

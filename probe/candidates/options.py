@@ -16,13 +16,13 @@ import click
 from rich.console import Console
 
 from checkpoint.errors import NodesFailed, ProbeError
-from probe.candidates.addresses import Address, parse_address, read_hosts
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.parameters import Size
+from probe.ssh.addresses import Address, parse_address, read_hosts
 
 if TYPE_CHECKING:
-    from probe.candidates.connection import SshOptions
     from probe.candidates.session import Orders
+    from probe.ssh.connection import SshOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -103,7 +103,7 @@ class SshChoice:
         return found
 
     def ssh(self) -> SshOptions:
-        from probe.candidates.connection import SshOptions
+        from probe.ssh.connection import SshOptions
 
         return SshOptions(
             config=self.ssh_config,

@@ -21,14 +21,14 @@ from probe.candidates import checked
 from probe.candidates.agent_file import agent_file
 from probe.candidates.bootstrap import start_command
 from probe.candidates.checked import MOST_TEXT
-from probe.candidates.connection import RemoteCommandEnded
-from probe.candidates.remote_text import printable, printable_end
 from probe.formats.manifest import CRIU, DIRECT, Manifest
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT
 from probe.node.phases import AUTO
 from probe.node.protocol import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode, encode
+from probe.ssh.connection import RemoteCommandEnded
+from probe.ssh.text import printable, printable_end
 from reducer.unpack import ProbeArchive
 
 _MOST_WARNINGS = 20
@@ -40,7 +40,7 @@ _LEAST_BYTES = 1 << 16
 
 
 class Channel(Protocol):
-    """A command that runs on the node (probe/candidates/connection.py)."""
+    """A command that runs on the node (probe/ssh/connection.py)."""
 
     def send(self, data: bytes, seconds: float) -> None: ...
     def receive(self, most: int, seconds: float) -> bytes | None: ...

@@ -21,7 +21,7 @@ from probe.commands.rows import FORMAT, STORE, print_rows, throughput
 @STORE
 def net(seconds: float, jobs: int, cluster: str | None, form: str, url: str | None, **ssh: Any) -> None:
     """Measure bandwidth and latency to nodes."""
-    from probe.candidates.throughput import measure_link
+    from probe.ssh.throughput import measure_link
 
     choice = SshChoice(**ssh)
     addresses = [address for group in choice.groups() for address in group]

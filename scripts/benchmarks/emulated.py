@@ -22,13 +22,13 @@ from measure import REFUSED, probe_command
 from programs import Benchmark, resolved
 
 from checkpoint.errors import ProbeError
-from probe.candidates.connection import SshOptions
 from probe.candidates.probing import CandidateResult, run_on
 from probe.candidates.session import Orders
 from probe.contents import PROGRAM
 from probe.formats.choices import RANDOM
 from probe.formats.manifest import Manifest
 from probe.node.measuring import MeasuredPhase
+from probe.ssh.connection import SshOptions
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from typing import Any, Final
 import paramiko
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.candidates.addresses import Address, parse_address
+from probe.ssh.addresses import Address, parse_address
 
 DEFAULT_PORT: Final = 22
 ALIVE_SECONDS: Final = 15.0

@@ -17,8 +17,8 @@ import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentSSH
 
-from probe.candidates.remote_text import printable
-from probe.candidates.ssh_config import Settings
+from probe.ssh.config import Settings
+from probe.ssh.text import printable
 
 
 class LoginRefused(Exception):

@@ -12,9 +12,10 @@ from typing import Any, Final, NoReturn
 import paramiko
 
 from checkpoint.errors import NodeUnreachable
-from probe.candidates.addresses import Address
-from probe.candidates.remote_text import Tail
-from probe.candidates.sessions import (
+from probe.ssh.addresses import Address
+from probe.ssh.streams import Stream
+from probe.ssh.text import Tail
+from probe.ssh.transport import (
     CLOSE_SECONDS,
     WINDOW_BYTES,
     Session,
@@ -23,7 +24,6 @@ from probe.candidates.sessions import (
     open_sessions,
     reason,
 )
-from probe.candidates.streams import Stream
 
 __all__ = ["Channel", "Connection", "RemoteCommandEnded", "SshOptions", "connect"]
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from checkpoint.errors import NodeUnreachable
-from probe.candidates.known_hosts import Entry, HostKey, add, entries_of, judge, known_name
-from probe.candidates.ssh_config import DEFAULT_PORT, Settings
+from probe.ssh.config import DEFAULT_PORT, Settings
+from probe.ssh.known_hosts import Entry, HostKey, add, entries_of, judge, known_name
 
 _KEYSCAN_KINDS: Final = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
 

@@ -16,7 +16,7 @@ import time
 from typing import Any, Final
 
 from checkpoint.errors import ProbeError
-from probe.candidates.remote_text import Tail
+from probe.ssh.text import Tail
 
 LOGIN_BYTES: Final = 1 << 20
 """Most that a node may send before the login: greetings, key exchange and banner take a few kilobytes."""

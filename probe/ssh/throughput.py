@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable
-from probe.candidates.addresses import Address
-from probe.candidates.connection import Channel, Connection, RemoteCommandEnded, SshOptions, connect
+from probe.ssh.addresses import Address
+from probe.ssh.connection import Channel, Connection, RemoteCommandEnded, SshOptions, connect
 
 SECONDS = 2.0
 """How long each direction is loaded."""

@@ -14,13 +14,13 @@ import paramiko
 from paramiko.buffered_pipe import BufferedPipe
 
 from checkpoint.errors import NodeUnreachable, ProbeError
-from probe.candidates.addresses import Address
-from probe.candidates.host_keys import check_host_key, preferred_kinds
-from probe.candidates.known_hosts import HostKey
-from probe.candidates.login import LoginRefused, log_in
-from probe.candidates.remote_text import printable
-from probe.candidates.ssh_config import Settings, settings
-from probe.candidates.streams import ProxyStream, Stream, dial
+from probe.ssh.addresses import Address
+from probe.ssh.config import Settings, settings
+from probe.ssh.host_keys import check_host_key, preferred_kinds
+from probe.ssh.known_hosts import HostKey
+from probe.ssh.login import LoginRefused, log_in
+from probe.ssh.streams import ProxyStream, Stream, dial
+from probe.ssh.text import printable
 
 MAX_HOPS: Final = 8
 WINDOW_BYTES: Final = 8 << 20
