@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from results import result
 from slurm_cluster import SlurmCluster, cluster
 
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.slurm.installing import install
 from probe.store.importing import import_results
 from probe.store.opening import open_store

@@ -29,7 +29,7 @@ from small_probe import small_probe
 
 import probe
 from checkpoint import errors
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.doctor.diagnosis import Repair, examine, report_json
 from probe.prediction.estimators import PredictionOptions
 from probe.tracers.native import DEFAULT_INTERVAL

@@ -15,7 +15,7 @@ from results import result
 from test_docs import check_keys
 
 from checkpoint.errors import NotInStore, ProbeError, StorageError
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.schedulers.usable import write_whole
 from probe.store.describing import describe_node
 from probe.store.importing import import_results

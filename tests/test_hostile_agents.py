@@ -23,7 +23,7 @@ from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, ProbeE
 from probe.candidates import probing, session
 from probe.candidates.probing import CandidateResult
 from probe.candidates.session import Answer
-from probe.candidates.table import candidates_json, print_candidates
+from probe.cli.node_table import candidates_json, print_candidates
 from probe.formats.manifest import DIRECT
 from probe.node.protocol import CHUNK, LONGEST_LINE, VERSION, decode
 from probe.result import RunResult, predict_from

@@ -63,7 +63,7 @@ def work(*_, **__):
 {entry}
 """
 
-_COMMAND = "import probe.cli; probe.cli.cli.main = work; probe.cli.main(['show'])"
+_COMMAND = "import probe.cli.main; probe.cli.main.cli.main = work; probe.cli.main.main(['show'])"
 _AGENT = "import probe.node.agent as agent; agent._serve = work; agent.main('.')"
 
 

@@ -18,7 +18,7 @@ from results import result
 from test_docs import check_keys
 
 from checkpoint.errors import NoPrediction, NotInStore, ProbeError, StorageError
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.ranking import Cluster, Decision, Node, Pool, Workload, decide
 from probe.ranking.steady import limits
 from probe.store.describing import describe_cluster, describe_node

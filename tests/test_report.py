@@ -26,8 +26,8 @@ from small_probe import ROOT, command, small_probe
 
 from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, StorageError, StoreUnusable
 from probe.candidates.probing import CandidateResult
+from probe.cli.parameters import NodeSeconds
 from probe.formats.manifest import Manifest
-from probe.parameters import NodeSeconds
 from probe.prediction.variance import CAUSES
 from probe.report.gathering import Gathered, _check_numbers, gather
 from probe.report.refusals import nodes_without, phases_left_out, warnings

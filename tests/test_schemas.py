@@ -18,7 +18,7 @@ from published import FOLDER, schema_errors
 from results import result as made_result
 from small_probe import SmallProbe, command, small_probe
 
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.doctor.diagnosis import Repair, examine, report_json
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from slurm_cluster import SlurmCluster
 from slurm_submissions import FAST_AND_SLOW, asked, here, run, slurm, store_times, untouched
 
 from checkpoint.errors import SlurmError
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.slurm.facts import slurm_facts
 from probe.slurm.installing import install
 
@@ -296,7 +296,7 @@ def test_named_nodes_and_slurm_exclude_each_other() -> None:
 
 def test_all_options_of_measuring_reach_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[object] = []
-    monkeypatch.setattr("probe.commands.run.run_as_jobs", lambda *given: told.extend(given))
+    monkeypatch.setattr("probe.cli.run.run_as_jobs", lambda *given: told.extend(given))
     options = ["--repeat", "3", "--restorer", "direct", "--only-recorded-calls", "--touch-in-order"]
     options += ["--min-coverage", "0.8", "--target-error", "2%"]
     assert CliRunner().invoke(cli, ["run", "x.probe", "--slurm", "--partition", "main", *options]).exit_code == 0

@@ -20,7 +20,7 @@ from small_probe import small_probe
 from test_docs import check_keys
 
 from checkpoint.errors import NoPrediction, NotInStore, ProbeError, SlurmError, StorageError
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.store.importing import import_results
 from probe.store.observing import observed
 from probe.store.opening import open_store

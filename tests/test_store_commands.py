@@ -18,8 +18,8 @@ from test_docs import check_keys
 
 from checkpoint.errors import NodeUnfit, NotInStore, ProbeError, StorageError, StoreUnusable
 from probe.candidates.probing import CandidateResult
-from probe.candidates.table import candidates_json
-from probe.cli import cli
+from probe.cli.main import cli
+from probe.cli.node_table import candidates_json
 from probe.store.opening import open_store
 from probe.store.reading import all_probes, history
 

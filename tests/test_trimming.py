@@ -23,7 +23,7 @@ from small_probe import SmallProbe, command, small_probe
 from test_docs import check_keys
 
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
-from probe.cli import cli
+from probe.cli.main import cli
 from probe.contents import private_path
 from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
 from probe.formats.reference import Reference

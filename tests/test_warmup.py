@@ -12,8 +12,8 @@ import click
 import numpy as np
 import pytest
 
+from probe.cli.parameters import Warmup
 from probe.formats.choices import DEFAULT_WARMUP
-from probe.parameters import Warmup
 from probe.warmup import SAMPLED, TOLERANCE, TRIED, TriedPhase, WarmupChoice, choose_warmup, sampled_phases
 
 QUIET = 0.0005

@@ -25,7 +25,7 @@ from checkpoint.criu.tool import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
 from checkpoint.paths import data_dir
 from checkpoint.run_command import run_group
-from probe.doctor.diagnosis import kernel as abilities
+from probe.doctor import kernel as abilities
 from probe.tracers import pin, valgrind
 
 Status = Literal["ok", "warn", "fail"]

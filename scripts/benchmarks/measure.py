@@ -31,7 +31,7 @@ COMMAND_SECONDS = 3600
 ROOT = Path(__file__).parents[2]
 REFUSED = 1000
 """Letters of a message that a record keeps."""
-_PROBE = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from probe.cli import main; main()"
+_PROBE = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from probe.cli.main import main; main()"
 
 
 def environment(benchmark: Benchmark) -> dict[str, str]:

@@ -28,7 +28,7 @@ SECONDS = 120.0
 
 _AS_NOBODY = """
 import ctypes, os, sys
-import checkpoint.restore.direct_restore, probe.cli
+import checkpoint.restore.direct_restore, probe.cli.main
 from pathlib import Path
 if "CODE_FOR_ANYBODY" in os.environ:
     # Both may lie where that user cannot go.
@@ -39,7 +39,7 @@ os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
 # As after an execve, which need not be possible: the interpreter may lie in a folder of root's.
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-probe.cli.main(sys.argv[1:])
+probe.cli.main.main(sys.argv[1:])
 """
 
 _GONE_SECONDS = 10.0

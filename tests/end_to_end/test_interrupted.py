@@ -91,7 +91,7 @@ def test_a_run_survives_every_signal(sent: int, restorer: str, sample: Sample, c
 
 _IN_FORK = """
 import os, signal, sys
-import probe.cli
+import probe.cli.main
 forks = 0
 def send():
     global forks
@@ -99,7 +99,7 @@ def send():
     if forks == 2:
         os.kill(os.getpid(), signal.SIGTERM)
 os.register_at_fork(after_in_parent=send)
-probe.cli.main(sys.argv[1:])
+probe.cli.main.main(sys.argv[1:])
 """
 
 

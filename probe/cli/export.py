@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.commands.rows import JSON, JSON_FORMAT, STORE, json_asked, json_or, print_outcome
-from probe.parameters import DIMENSIONS, MAX_PHASES, SEED
+from probe.cli.parameters import DIMENSIONS, MAX_PHASES, SEED
+from probe.cli.rows import JSON, JSON_FORMAT, STORE, json_asked, json_or, print_outcome
 
 if TYPE_CHECKING:
     from probe.schedulers.usable import Predicted

@@ -10,10 +10,7 @@ from typing import Literal
 import click
 
 from checkpoint.process.environment import scrubbed
-from probe.commands.rows import AS_JSON
-from probe.commands.show import print_description
-from probe.formats.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
-from probe.parameters import (
+from probe.cli.parameters import (
     COMPRESS,
     DIMENSIONS,
     INTERVAL,
@@ -29,6 +26,9 @@ from probe.parameters import (
     Length,
     Warmup,
 )
+from probe.cli.rows import AS_JSON
+from probe.cli.show import print_description
+from probe.formats.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.progress import display_for
 from reducer.choices import REDUCTIONS, Compression, Reduction
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from probe.candidates.options import SshChoice, ssh_options
-from probe.commands.rows import FORMAT, STORE, print_rows, throughput
+from probe.cli.node_options import SshChoice, ssh_options
+from probe.cli.rows import FORMAT, STORE, print_rows, throughput
 
 
 @click.command()

@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.commands.rows import (
+from probe.cli.parameters import Duration, Moment, Size, Throughput
+from probe.cli.rows import (
     AS_JSON,
     FORMAT,
     STORE,
@@ -25,7 +26,6 @@ from probe.commands.rows import (
     seconds,
     throughput,
 )
-from probe.parameters import Duration, Moment, Size, Throughput
 
 
 @click.group()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probe.commands.figures import percent, size
-from probe.commands.rows import AS_JSON
-from probe.parameters import COMPRESS, PROBE_FILE, Size
+from probe.cli.figures import percent, size
+from probe.cli.parameters import COMPRESS, PROBE_FILE, Size
+from probe.cli.rows import AS_JSON
 from reducer.choices import Compression
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoint.errors import ProbeError
-from probe.candidates.options import CandidateOptions, candidate_options, run_on_candidates
-from probe.commands.figures import percent, seconds
-from probe.commands.rows import AS_JSON
-from probe.commands.slurm import check_slurm_options, run_as_jobs, slurm_options
+from probe.cli.figures import percent, seconds
+from probe.cli.node_options import CandidateOptions, candidate_options, run_on_candidates
+from probe.cli.parameters import PROBE_FILE, QUIET, TARGET_ERROR
+from probe.cli.rows import AS_JSON
+from probe.cli.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.node.phases import AUTO, RESTORERS
-from probe.parameters import PROBE_FILE, QUIET, TARGET_ERROR
 from probe.progress import display_for
 
 if TYPE_CHECKING:

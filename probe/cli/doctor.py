@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from probe.commands.rows import AS_JSON
+from probe.cli.rows import AS_JSON
 
 
 @click.command()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from checkpoint.errors import SlurmError
-from probe.commands.rows import AS_JSON, JSON, STORE, TABLE, print_outcome, print_rows, seconds
+from probe.cli.rows import AS_JSON, JSON, STORE, TABLE, print_outcome, print_rows, seconds
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _MARGIN = click.option(

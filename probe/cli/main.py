@@ -30,7 +30,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return None
-        found = getattr(importlib.import_module(f"probe.commands.{_MODULES[cmd_name]}"), cmd_name)
+        found = getattr(importlib.import_module(f"probe.cli.{_MODULES[cmd_name]}"), cmd_name)
         assert isinstance(found, click.Command)
         return found
 

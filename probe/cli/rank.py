@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probe.commands.rows import FORMAT, JSON, STORE, TABLE, print_rows, seconds
-from probe.parameters import Size
+from probe.cli.parameters import Size
+from probe.cli.rows import FORMAT, JSON, STORE, TABLE, print_rows, seconds
 
 if TYPE_CHECKING:
     from probe.ranking import Decision

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from checkpoint.paths import cache_dir
-from probe.commands.rows import AS_JSON
-from probe.parameters import NodeSeconds
+from probe.cli.parameters import NodeSeconds
+from probe.cli.rows import AS_JSON
 from probe.progress import display_for
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from probe.commands.rows import AS_JSON
+from probe.cli.rows import AS_JSON
 
 
 @click.command()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoint.process.environment import scrubbed
-from probe.commands.rows import AS_JSON
+from probe.cli.parameters import INTERVAL, ISA, PROGRAM, QUIET, SCRUB, STDIN, TRACER, Length
+from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
-from probe.parameters import INTERVAL, ISA, PROGRAM, QUIET, SCRUB, STDIN, TRACER, Length
 from probe.progress import display_for
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probe.commands.figures import milliseconds, percent, seconds, size
-from probe.commands.rows import AS_JSON
+from probe.cli.figures import milliseconds, percent, seconds, size
+from probe.cli.parameters import PROBE_FILE
+from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
-from probe.parameters import PROBE_FILE
 
 if TYPE_CHECKING:
     from probe.trimming import Tradeoff

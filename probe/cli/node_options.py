@@ -16,8 +16,8 @@ import click
 from rich.console import Console
 
 from checkpoint.errors import NodesFailed, ProbeError
+from probe.cli.parameters import Size
 from probe.node.machine_lock import WAIT_SECONDS
-from probe.parameters import Size
 from probe.ssh.addresses import Address, parse_address, read_hosts
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def run_on_candidates(
     """Run the probe on all candidates and print the table. Raises, then, where some have no prediction: the node's own
     error where there was only one, NodesFailed where there were several."""
     from probe.candidates.probing import run_on
-    from probe.candidates.table import candidates_json, print_candidates
-    from probe.candidates.watching import watching
+    from probe.cli.node_progress import watching
+    from probe.cli.node_table import candidates_json, print_candidates
 
     with watching(quiet) as watcher:
         found = run_on(
