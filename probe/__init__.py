@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING, Any
 from checkpoint.errors import ProbeError
 from probe.build_options import BuildOptions
 from probe.building import BuiltProbe, build, trace
+from probe.candidates.local import run
+from probe.candidates.result import RunResult
 from probe.explaining import explain
 from probe.formats.profile import Profile
 from probe.prediction.estimators import Prediction
-from probe.result import RunResult
-from probe.running import run
 from probe.selection.select import SelectionOptions
 from probe.showing import show
 from probe.trimming import TrimmedProbe, trim
 
 if TYPE_CHECKING:
-    from probe.candidates.probing import CandidateResult, run_on
-    from probe.candidates.session import Orders
+    from probe.candidates.agent_client import Orders
+    from probe.candidates.remote import CandidateResult, run_on
     from probe.ssh.connection import SshOptions
 
 _FOR_OTHER_NODES = {
-    "CandidateResult": "probe.candidates.probing",
-    "Orders": "probe.candidates.session",
+    "CandidateResult": "probe.candidates.remote",
+    "Orders": "probe.candidates.agent_client",
     "SshOptions": "probe.ssh.connection",
-    "run_on": "probe.candidates.probing",
+    "run_on": "probe.candidates.remote",
 }
 """Names that need the SSH library: a tenth of a second for who reaches other nodes, none for everybody else."""
 

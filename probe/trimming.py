@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeError
+from probe.candidates.result import rounded_down
 from probe.contents import private_path
 from probe.formats.manifest import OUTPUT, Manifest, PhaseRecord
 from probe.members import touched_name
 from probe.prediction.inputs import PredictionOptions
 from probe.prediction.variance import between_variance
-from probe.result import rounded_down
 from reducer.choices import Compression
 from reducer.output_file import check_target
 from reducer.repacking import Kept, predicted_sizes, repack

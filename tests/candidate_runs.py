@@ -14,8 +14,8 @@ from published import schema_errors
 from small_probe import SECONDS
 from sshd import GUEST, Machine, Server, wait_until
 
-from probe.candidates.probing import CandidateResult, run_on
-from probe.candidates.session import Orders, SilentNode, Watcher
+from probe.candidates.agent_client import Orders, SilentNode, Watcher
+from probe.candidates.remote import CandidateResult, run_on
 from probe.ssh.addresses import Address
 from probe.ssh.connection import SshOptions
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from candidate_runs import Listening
 
-from probe.candidates.session import Answer, Orders, ask
+from probe.candidates.agent_client import Answer, Orders, ask
 from probe.formats.manifest import DIRECT, Manifest
 from probe.node.protocol import VERSION
 from reducer.unpack import open_probe

@@ -25,7 +25,7 @@ from sshd import machine
 
 from probe.candidates import agent_file as agent_file_module
 from probe.candidates.agent_file import NODE_MODULES, ROOT, agent_file
-from probe.candidates.bootstrap import _CODE, start_command
+from probe.candidates.agent_start import _CODE, start_command
 
 _OURS = ("checkpoint", "probe", "reducer")
 _OPTIONAL = {

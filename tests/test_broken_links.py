@@ -19,11 +19,11 @@ from candidate_runs import Listening, assert_nothing_left, cache, client, guest,
 from small_probe import SmallProbe, small_probe
 from sshd import Machine, Server, machine, wait_until
 
-import probe.candidates.probing
+import probe.candidates.remote
 from checkpoint.errors import INTERRUPTED_EXIT_CODE, NodeUnreachable
 from probe.candidates import agent_file
 from probe.candidates.agent_file import NODE_MODULES
-from probe.candidates.probing import CandidateResult
+from probe.candidates.remote import CandidateResult
 from probe.formats.manifest import Manifest
 from probe.node.agent import _phase_members
 from reducer.unpack import open_probe
@@ -44,7 +44,7 @@ def small(builds: Path) -> SmallProbe:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.candidates.probing, "_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(probe.candidates.remote, "_PAUSE_SECONDS", 0.2)
 
 
 class Once:

@@ -87,7 +87,7 @@ def small(builds: Path) -> SmallProbe:
 def test_a_hostile_program_is_refused_in_bounded_time(
     nodes: Nodes, small: SmallProbe, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe.candidates.probing._PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("probe.candidates.remote._PAUSE_SECONDS", 0.0)
     _, kind, reason = _HOSTILE[name]
     begun = time.monotonic()
     (found,) = probed(nodes.machine, small.path, guest(nodes.servers[name]), silence_seconds=1.0)

@@ -20,13 +20,14 @@ from scripted_nodes import Message, Scripted, Talk, instead
 from small_probe import small_probe
 
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, ProbeError, StorageError
-from probe.candidates import probing, session
-from probe.candidates.probing import CandidateResult
-from probe.candidates.session import Answer
+from probe.candidates import agent_client as session
+from probe.candidates import remote as probing
+from probe.candidates.agent_client import Answer
+from probe.candidates.remote import CandidateResult
+from probe.candidates.result import RunResult, predict_from
 from probe.cli.node_table import candidates_json, print_candidates
 from probe.formats.manifest import DIRECT
 from probe.node.protocol import CHUNK, LONGEST_LINE, VERSION, decode
-from probe.result import RunResult, predict_from
 from probe.ssh.addresses import parse_address
 from probe.ssh.connection import RemoteCommandEnded
 from reducer.unpack import open_probe

@@ -18,13 +18,13 @@ from candidate_runs import Listening, as_json, assert_nothing_left, command, gue
 from small_probe import SmallProbe, small_probe
 from sshd import GUEST, Machine, Server, machine
 
-import probe.candidates.probing
+import probe.candidates.remote
 from checkpoint.errors import NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
 from checkpoint.restore.criu_restore import RegionTime
-from probe.candidates.probing import CandidateResult, run_on, split_phases
+from probe.candidates.remote import CandidateResult, run_on, split_phases
+from probe.candidates.result import predict_from
 from probe.formats.manifest import DIRECT, Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
-from probe.result import predict_from
 from probe.ssh.addresses import Address, parse_address
 from reducer.member_table import HEADER, HEADER_SIZE
 from reducer.unpack import open_probe
@@ -55,7 +55,7 @@ def small(builds: Path) -> SmallProbe:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.candidates.probing, "_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(probe.candidates.remote, "_PAUSE_SECONDS", 0.2)
 
 
 def manifest_of(path: Path) -> Manifest:

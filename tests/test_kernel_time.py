@@ -17,7 +17,7 @@ from checkpoint.restore.criu_agent import region_times
 from checkpoint.restore.criu_restore import RegionTime
 from checkpoint.stubs.encode import EVENT_BYTES
 from checkpoint.stubs.markers import read_stamp
-from probe.candidates.checked import region_time
+from probe.candidates.agent_replies import region_time
 from probe.formats.kernel_time import COARSEST_TICK, KernelShare, kernel_share
 from probe.node.agent import _times
 

@@ -20,7 +20,7 @@ from small_probe import ROOT, SmallProbe, small_probe
 from sshd import machine
 
 from checkpoint.errors import NodeBusy
-from probe.candidates.probing import CandidateResult
+from probe.candidates.remote import CandidateResult
 from probe.node import machine_lock
 from probe.node.machine_lock import measuring_alone
 from probe.ssh.addresses import Address

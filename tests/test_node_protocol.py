@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from small_probe import small_probe
 
 from probe.candidates.agent_file import agent_file
-from probe.candidates.bootstrap import start_command
+from probe.candidates.agent_start import start_command
 from probe.node.agent import Receiver
 from probe.node.member_cache import ArrivingMembers, MemberCache
 from probe.node.protocol import LONGEST_LINE, VERSION, Input, Lost, decode, encode

@@ -13,6 +13,7 @@ from rivals import rivals
 from small_probe import SmallProbe, small_probe
 
 from checkpoint.restore.criu_restore import PhaseAgent, RegionTime, RestoreJob
+from probe.candidates.local import run
 from probe.formats.manifest import DIRECT, Manifest
 from probe.node.measuring import (
     ARRIVING,
@@ -24,7 +25,6 @@ from probe.node.measuring import (
     measure_phases,
 )
 from probe.node.quietness import DISTURBED, QuietJudge
-from probe.running import run
 from reducer.unpack import open_probe
 
 _RULE = "repeats that it disturbed had to be used"

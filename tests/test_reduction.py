@@ -28,9 +28,9 @@ from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_ph
 from checkpoint.restore.criu_restore import criu_restore as restore
 from probe.build_options import BuildOptions
 from probe.building import build as build_probe
+from probe.candidates.local import run as run_probe
 from probe.formats.arrays import BoolArray
 from probe.reducing import reduce_phases, touched_file
-from probe.running import run as run_probe
 from probe.selection.select import SelectionOptions
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint

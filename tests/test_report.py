@@ -25,7 +25,7 @@ from made_probe import made_manifest, made_probe, made_result, without_times
 from small_probe import ROOT, command, small_probe
 
 from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, StorageError, StoreUnusable
-from probe.candidates.probing import CandidateResult
+from probe.candidates.remote import CandidateResult
 from probe.cli.parameters import NodeSeconds
 from probe.formats.manifest import Manifest
 from probe.prediction.variance import CAUSES

@@ -17,7 +17,7 @@ from small_probe import command, small_probe
 from test_docs import check_keys
 
 from checkpoint.errors import NodeUnfit, NotInStore, ProbeError, StorageError, StoreUnusable
-from probe.candidates.probing import CandidateResult
+from probe.candidates.remote import CandidateResult
 from probe.cli.main import cli
 from probe.cli.node_table import candidates_json
 from probe.store.opening import open_store

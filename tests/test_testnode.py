@@ -14,8 +14,8 @@ from programs import build
 from small_probe import ROOT, command, small_probe
 
 from checkpoint.errors import NodeUnfit
-from probe.candidates.probing import CandidateResult, run_on
-from probe.candidates.session import Orders
+from probe.candidates.agent_client import Orders
+from probe.candidates.remote import CandidateResult, run_on
 from probe.node.facts import cpu_flags
 from probe.ssh.connection import SshOptions
 

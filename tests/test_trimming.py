@@ -23,13 +23,13 @@ from small_probe import SmallProbe, command, small_probe
 from test_docs import check_keys
 
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
+from probe.candidates.result import check_coverage
 from probe.cli.main import cli
 from probe.contents import private_path
 from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
 from probe.formats.reference import Reference
 from probe.prediction.inputs import PhaseTiming, PredictionOptions, ReferenceRun, measure
 from probe.prediction.variance import variance_terms
-from probe.result import check_coverage
 from probe.showing import show
 from probe.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidate nodes: how they are named, reached and logged in to."""
+"""A probe on nodes, this one too: sent, started, timed, predicted."""

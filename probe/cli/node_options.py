@@ -21,7 +21,7 @@ from probe.node.machine_lock import WAIT_SECONDS
 from probe.ssh.addresses import Address, parse_address, read_hosts
 
 if TYPE_CHECKING:
-    from probe.candidates.session import Orders
+    from probe.candidates.agent_client import Orders
     from probe.ssh.connection import SshOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -130,13 +130,13 @@ class CandidateOptions(SshChoice):
 
     def candidates(self) -> list[tuple[Address, ...]]:
         """What to run on, one for each row. ProbeError where that is nonsense."""
-        from probe.candidates.probing import parse_candidate
+        from probe.candidates.remote import parse_candidate
 
         split = [parse_candidate(text) for text in self.split]
         return split + (self.groups() if self.on or self.hosts else [])
 
     def orders(self, repeats: int, restorer: str, only_recorded_calls: bool, touch_in_order: bool) -> Orders:
-        from probe.candidates.session import Orders
+        from probe.candidates.agent_client import Orders
 
         return Orders(
             repeats=repeats,
@@ -154,7 +154,7 @@ def run_on_candidates(
 ) -> None:
     """Run the probe on all candidates and print the table. Raises, then, where some have no prediction: the node's own
     error where there was only one, NodesFailed where there were several."""
-    from probe.candidates.probing import run_on
+    from probe.candidates.remote import run_on
     from probe.cli.node_progress import watching
     from probe.cli.node_table import candidates_json, print_candidates
 

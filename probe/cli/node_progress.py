@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from probe.candidates.session import SilentNode, Watcher
+from probe.candidates.agent_client import SilentNode, Watcher
 
 
 class LinesNode:

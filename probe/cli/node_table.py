@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from probe.candidates.probing import RESULT_VERSION, CandidateResult
+from probe.candidates.remote import RESULT_VERSION, CandidateResult
 
 _WIDTH = 400
 

@@ -20,7 +20,7 @@ from probe.node.phases import AUTO, RESTORERS
 from probe.progress import display_for
 
 if TYPE_CHECKING:
-    from probe.result import RunResult
+    from probe.candidates.result import RunResult
 
 
 @click.command()
@@ -82,7 +82,7 @@ def run(
         options += [f"--target-error={target_error}"] * (target_error is not None)
         run_as_jobs(probe_file, options, partition, per_node_type, as_json)
         return
-    from probe.running import run as run_here
+    from probe.candidates.local import run as run_here
 
     result = run_here(
         probe_file,

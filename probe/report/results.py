@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
+from probe.candidates.result import RESULT_VERSION
 from probe.formats.arrays import FloatArray
 from probe.formats.manifest import Manifest
 from probe.prediction.variance import CAUSES
 from probe.report.wording import command_line
-from probe.result import RESULT_VERSION
 
 _ESTIMATORS = ("calibrated", "direct", "strube")
 

@@ -22,8 +22,8 @@ from measure import REFUSED, probe_command
 from programs import Benchmark, resolved
 
 from checkpoint.errors import ProbeError
-from probe.candidates.probing import CandidateResult, run_on
-from probe.candidates.session import Orders
+from probe.candidates.agent_client import Orders
+from probe.candidates.remote import CandidateResult, run_on
 from probe.contents import PROGRAM
 from probe.formats.choices import RANDOM
 from probe.formats.manifest import Manifest

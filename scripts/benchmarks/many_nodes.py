@@ -26,8 +26,8 @@ from programs import OWN  # noqa: E402
 from sshd import GUEST, Machine, machine  # noqa: E402
 
 from probe import BuildOptions, build  # noqa: E402
-from probe.candidates.probing import run_on  # noqa: E402
-from probe.candidates.session import Orders  # noqa: E402
+from probe.candidates.agent_client import Orders  # noqa: E402
+from probe.candidates.remote import run_on  # noqa: E402
 from probe.selection.select import SelectionOptions  # noqa: E402
 
 NODES = 8

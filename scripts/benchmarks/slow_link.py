@@ -13,8 +13,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from sshd import GUEST, machine  # noqa: E402
 
-from probe.candidates.probing import run_on  # noqa: E402
-from probe.candidates.session import Orders  # noqa: E402
+from probe.candidates.agent_client import Orders  # noqa: E402
+from probe.candidates.remote import run_on  # noqa: E402
 from reducer.unpack import open_probe  # noqa: E402
 
 RATE = "1mbit"

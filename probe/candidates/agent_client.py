@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, PrivilegeMissing, ProbeError
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, region_seconds
-from probe.candidates import checked
+from probe.candidates import agent_replies as checked
 from probe.candidates.agent_file import agent_file
-from probe.candidates.bootstrap import start_command
-from probe.candidates.checked import MOST_TEXT
+from probe.candidates.agent_replies import MOST_TEXT
+from probe.candidates.agent_start import start_command
 from probe.formats.manifest import CRIU, DIRECT, Manifest
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
-from probe.candidates.session import Answer, Orders, SilentNode, Watcher, ask
+from probe.candidates.agent_client import Answer, Orders, SilentNode, Watcher, ask
+from probe.candidates.result import RunResult, check_coverage, predict_from
 from probe.formats.manifest import Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
-from probe.result import RunResult, check_coverage, predict_from
 from probe.ssh.addresses import Address, parse_address
 from probe.ssh.connection import Connection, SshOptions, connect
 from reducer.unpack import open_probe

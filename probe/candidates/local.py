@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from checkpoint.errors import ProbeError
+from probe.candidates.result import RunResult, _predicted, check_coverage
 from probe.formats.manifest import Manifest
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
@@ -20,7 +21,6 @@ from probe.node.quietness import QuietJudge
 from probe.prediction.estimators import Prediction
 from probe.prediction.target_error import check_target_error, narrow
 from probe.progress import Display, Silent
-from probe.result import RunResult, _predicted, check_coverage
 from reducer.output_file import full_disk_named
 from reducer.unpack import open_probe
 
