@@ -20,12 +20,12 @@ from probe.build_options import BuildOptions
 from probe.building import BuiltProbe, build, trace
 from probe.candidates.local import run
 from probe.candidates.result import RunResult
-from probe.explaining import explain
 from probe.formats.profile import Profile
+from probe.inspection.description import show
+from probe.inspection.explanation import explain
+from probe.inspection.trimming import TrimmedProbe, trim
 from probe.prediction.estimators import Prediction
 from probe.selection.select import SelectionOptions
-from probe.showing import show
-from probe.trimming import TrimmedProbe, trim
 
 if TYPE_CHECKING:
     from probe.candidates.agent_client import Orders

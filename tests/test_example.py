@@ -16,7 +16,7 @@ from PIL import Image
 from small_probe import small_probe
 from sshd import GUEST, machine
 
-from probe.trimming import trim
+from probe.inspection.trimming import trim
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "compare_nodes.py"

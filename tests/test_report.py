@@ -28,6 +28,7 @@ from checkpoint.errors import NodeUnreachable, ProbeError, ProbeFileDamaged, Sto
 from probe.candidates.remote import CandidateResult
 from probe.cli.parameters import NodeSeconds
 from probe.formats.manifest import Manifest
+from probe.inspection.trimming import Tradeoff
 from probe.prediction.variance import CAUSES
 from probe.report.gathering import Gathered, _check_numbers, gather
 from probe.report.refusals import nodes_without, phases_left_out, warnings
@@ -37,7 +38,6 @@ from probe.report.writing import write_report
 from probe.slurm.engine import SlurmRun
 from probe.store import find_node, find_probe, import_results, observe, open_store
 from probe.store.importing import input_checksum
-from probe.trimming import Tradeoff
 
 FIGURES = {
     "timeline", "vectors", "shares", "restore", "tradeoff", "predictions", "phase-times", "error-budget", "estimators",

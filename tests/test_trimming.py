@@ -28,10 +28,10 @@ from probe.cli.main import cli
 from probe.contents import private_path
 from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
 from probe.formats.reference import Reference
+from probe.inspection.description import show
+from probe.inspection.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim
 from probe.prediction.inputs import PhaseTiming, PredictionOptions, ReferenceRun, measure
 from probe.prediction.variance import variance_terms
-from probe.showing import show
-from probe.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
 from reducer.member_table import PAGE_SIZE
 

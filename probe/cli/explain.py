@@ -21,7 +21,7 @@ from probe.cli.rows import AS_JSON
 @AS_JSON
 def explain(probe_file: Path, phase: int | None, top: int, as_json: bool) -> None:
     """Show which code, memory and system calls the phases of a probe use."""
-    from probe.explaining import explain as explain_probe
+    from probe.inspection.explanation import explain as explain_probe
 
     found = explain_probe(probe_file, phase, top=top)
     if as_json:

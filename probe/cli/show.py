@@ -16,7 +16,7 @@ from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
 
 if TYPE_CHECKING:
-    from probe.trimming import Tradeoff
+    from probe.inspection.trimming import Tradeoff
 
 _MUCH_KERNEL = 0.05
 """Share of a phase's CPU time in the kernel from which on the phase is named."""
@@ -31,8 +31,8 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     if not tradeoff:
         print_description(probe_file, as_json)
         return
-    from probe.trimming import tradeoff as tradeoff_of
-    from probe.trimming import tradeoff_json
+    from probe.inspection.trimming import tradeoff as tradeoff_of
+    from probe.inspection.trimming import tradeoff_json
 
     if as_json:
         click.echo(json.dumps(tradeoff_json(probe_file), indent=2))
@@ -42,7 +42,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
 
 def print_description(probe_file: Path, as_json: bool) -> None:
     """Print what is in the probe, as JSON or for people. Raises ProbeFileDamaged, StorageError."""
-    from probe.showing import show as describe
+    from probe.inspection.description import show as describe
 
     description = describe(probe_file)
     if as_json:

@@ -197,7 +197,7 @@ def run_as_jobs(path: Path, options: Sequence[str], partition: str | None, per_k
 
     options: further ones for `probe run` on each node.
     """
-    from probe.showing import show
+    from probe.inspection.description import show
     from probe.slurm.engine import run_on_slurm, store_run
     from probe.store.opening import open_store
 

@@ -15,7 +15,7 @@ from probe.cli.rows import AS_JSON
 from reducer.choices import Compression
 
 if TYPE_CHECKING:
-    from probe.trimming import TrimmedProbe
+    from probe.inspection.trimming import TrimmedProbe
 
 
 @click.command()
@@ -40,7 +40,7 @@ def trim(
     """Write a smaller probe with the most important phases of another."""
     if sum(x is not None for x in (phases, coverage, max_size)) != 1:
         raise click.UsageError("give exactly one of --phases, --coverage and --max-size")
-    from probe.trimming import trim as trim_probe
+    from probe.inspection.trimming import trim as trim_probe
 
     trimmed = trim_probe(probe_file, output, phases=phases, coverage=coverage, max_size=max_size, compression=compress)
     if as_json:

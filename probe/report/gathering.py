@@ -11,8 +11,8 @@ from pathlib import Path
 from checkpoint.errors import NotInStore, ProbeError, ProbeFileDamaged
 from probe.formats.interval_table import IntervalTable, read_intervals
 from probe.formats.manifest import Manifest
+from probe.inspection.trimming import Tradeoff, tradeoff
 from probe.report.results import NodeResult, NodeWithout, read_results
-from probe.trimming import Tradeoff, tradeoff
 from reducer.unpack import open_probe
 
 
