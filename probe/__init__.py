@@ -16,14 +16,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from checkpoint.errors import ProbeError
-from probe.build_options import BuildOptions
-from probe.building import BuiltProbe, build, trace
 from probe.candidates.local import run
 from probe.candidates.result import RunResult
 from probe.formats.profile import Profile
 from probe.inspection.description import show
 from probe.inspection.explanation import explain
 from probe.inspection.trimming import TrimmedProbe, trim
+from probe.pipeline.build import BuiltProbe, build, trace
+from probe.pipeline.options import BuildOptions
 from probe.prediction.estimators import Prediction
 from probe.selection.select import SelectionOptions
 

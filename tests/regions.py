@@ -19,7 +19,7 @@ from checkpoint.criu.tool import find_criu
 from checkpoint.process.program import Streams
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.stubs.markers import Marker
-from probe.capture import Place, RegionPlan, capture
+from probe.pipeline.capture import Place, RegionPlan, capture
 
 SECONDS = 10.0
 

@@ -159,7 +159,7 @@ def test_a_whole_probe(reader: str, tmp_path: Path) -> None:
     path = probe_of(tmp_path, READERS[reader])
     with open_probe(path) as probe:
         probe.verify()
-        assert {one.compression for one in probe.members.values()} == {READERS[reader]}
+        assert {one.compression for one in probe.pipeline.members.values()} == {READERS[reader]}
         assert probe.read_data("profile.json") == b"[1,2,3]"
         for phase, name in ((2, "second"), (5, "first")):
             probe.extract_phase(phase, tmp_path / "out" / name)
@@ -170,7 +170,7 @@ def test_flipped_bits_are_refused(reader: str, tmp_path: Path) -> None:
     path = probe_of(tmp_path, READERS[reader])
     whole = path.read_bytes()
     with open_probe(path) as probe:
-        front = min(one.offset for one in probe.members.values())
+        front = min(one.offset for one in probe.pipeline.members.values())
     for position in range(front, len(whole)):
         changed = bytearray(whole)
         changed[position] ^= 1 << position % 8
@@ -196,7 +196,9 @@ def test_a_flipped_bit_under_a_right_checksum_is_refused_or_harmless(reader: str
 def test_impossible_sizes_are_refused_by_what_each_compression_can_do(tmp_path: Path) -> None:
     path = probe_of(tmp_path, "zstd")
     with open_probe(path) as probe:
-        number, one = next((n, m) for n, m in enumerate(probe.members.values()) if m.name == "data/profile.json")
+        number, one = next(
+            (n, m) for n, m in enumerate(probe.pipeline.members.values()) if m.name == "data/profile.json"
+        )
     for how, most in (("zstd", 1 << 15), ("gzip", 1032)):
         for raw, allowed in ((most * one.stored_size, True), (most * one.stored_size + 1, False)):
             rewrite(path, lambda d, raw=raw, how=how: d["members"][number].update(raw_size=raw, compression=how))

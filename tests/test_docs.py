@@ -31,9 +31,9 @@ import probe
 from checkpoint import errors
 from probe.cli.main import cli
 from probe.doctor.diagnosis import Repair, examine, report_json
+from probe.pipeline.work_folder import STAGES
 from probe.prediction.estimators import PredictionOptions
 from probe.tracers.native import DEFAULT_INTERVAL
-from probe.work_folder import STAGES
 
 ROOT = Path(__file__).parents[1]
 schema_file = runpy.run_path(str(ROOT / "scripts" / "schemas"))["file_name"]

@@ -26,7 +26,7 @@ from probe.formats.interval_table import (
     size_of,
 )
 from probe.formats.manifest import Manifest
-from probe.members import principal
+from probe.pipeline.members import principal
 from reducer.unpack import open_probe
 
 

@@ -10,7 +10,7 @@ import pytest
 from tracing import program_of
 
 import probe.node.measuring
-import probe.reference_runs
+import probe.pipeline.reference
 from checkpoint.errors import PhaseFailed, ProgramFailed
 from checkpoint.process.plain_run import PlainRun
 from checkpoint.restore.criu_restore import RegionTime, RestoreJob
@@ -18,7 +18,7 @@ from checkpoint.restore.direct_restore import DirectRefused
 from probe.formats.manifest import CRIU, DIRECT
 from probe.formats.reference import Reference
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
-from probe.reference_runs import SpreadRuns
+from probe.pipeline.reference import SpreadRuns
 
 
 class Recorded(Restorers):
@@ -128,7 +128,7 @@ def test_plain_runs_are_spread_between_rounds(
         made.append(float(len(made) + 1))
         return PlainRun(wall=made[-1], cpu=made[-1] / 2, waited=0.0, status=0)
 
-    monkeypatch.setattr(probe.reference_runs, "plain_run", plain)
+    monkeypatch.setattr(probe.pipeline.reference, "plain_run", plain)
     spread = SpreadRuns(program_of(Path("/bin/true")), Path("nowhere"), runs=runs, rounds=rounds, cpu=None)
     seen = []
     for number in range(1, rounds + 1):

@@ -27,13 +27,13 @@ from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Program
 from checkpoint.process.tracee import Tracee, process_state
 from checkpoint.stubs.counters import SiteCounters
-from probe.boundaries import Candidate, candidates
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.profile import BlockTable, Profile
 from probe.formats.timing import load_timing, save_timing
+from probe.pipeline.boundaries import Candidate, candidates
+from probe.pipeline.validate import StampedRun, longest_rising, merge_bad_boundaries, stamped_run, validate
 from probe.tracers.hot_sites import MARKER_FIRINGS, MOST_OVERHEAD, Row, hottest_sites, sites_to_remove
 from probe.tracers.native import trace
-from probe.validation import StampedRun, longest_rising, merge_bad_boundaries, stamped_run, validate
 
 INTERVAL = 0.01
 # Long enough for some twenty intervals of INTERVAL.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import Diverged, StorageError
 from checkpoint.process.program import Streams
-from probe.outputs import compare_outputs
+from probe.pipeline.outputs import compare_outputs
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 WORDS = st.text("abc xyz-", min_size=1, max_size=12)

@@ -18,7 +18,7 @@ import pytest
 from programs import build
 from regions import captured_regions
 
-import probe.reducing
+import probe.pipeline.reduce
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.criu.tool import find_criu
@@ -26,11 +26,11 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
 from checkpoint.restore.criu_restore import criu_restore as restore
-from probe.build_options import BuildOptions
-from probe.building import build as build_probe
 from probe.candidates.local import run as run_probe
 from probe.formats.arrays import BoolArray
-from probe.reducing import reduce_phases, touched_file
+from probe.pipeline.build import build as build_probe
+from probe.pipeline.options import BuildOptions
+from probe.pipeline.reduce import reduce_phases, touched_file
 from probe.selection.select import SelectionOptions
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
@@ -177,7 +177,7 @@ def test_a_phase_that_misses_a_page_is_kept_whole_and_says_why(
     recorded = np.frombuffer(touched_file(folder, 1).read_bytes(), dtype="<u8")
     assert len(recorded) == good.touched
     lacking = next(int(a) for a in recorded if 0x200000000 <= int(a) < 0x200060000)
-    monkeypatch.setattr(probe.reducing, "pages_to_keep", broken)
+    monkeypatch.setattr(probe.pipeline.reduce, "pages_to_keep", broken)
     (kept,) = reduce_phases([(job, 0.01)], find_criu(), how=how, folder=folder, progress=lambda _: None)
     assert kept.folder == "phase-1" and kept.kept_pages == kept.raw_pages == good.raw_pages
     assert f"{lacking:#x}" in kept.whole and "phase 1" in kept.whole
@@ -188,7 +188,7 @@ def test_a_phase_that_cannot_be_observed_is_kept_whole(job: RestoreJob, monkeypa
     def fails(*_: Any, **__: Any) -> TouchedSet:
         raise PhaseFailed("phase 1: it went wrong")
 
-    monkeypatch.setattr(probe.reducing, "record_touched_set", fails)
+    monkeypatch.setattr(probe.pipeline.reduce, "record_touched_set", fails)
     folder = job.images.parent
     (kept,) = reduce_phases([(job, 0.01)], find_criu(), how="drop", folder=folder, progress=lambda _: None)
     assert kept.folder == "phase-1" and "it went wrong" in kept.whole
@@ -204,7 +204,7 @@ def test_reduce_none_leaves_the_checkpoint_alone(job: RestoreJob) -> None:
 
 @pytest.mark.slow
 def test_a_build_ships_such_a_phase_whole(builds: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = probe.reducing.pages_to_keep
+    real = probe.pipeline.reduce.pages_to_keep
 
     def broken(images: CheckpointImages, touched: TouchedSet) -> BoolArray:
         keep = real(images, touched)
@@ -212,7 +212,7 @@ def test_a_build_ships_such_a_phase_whole(builds: Path, monkeypatch: pytest.Monk
             keep[:] = real(images, TouchedSet(touched.address[:0], touched.written[:0]))
         return keep
 
-    monkeypatch.setattr(probe.reducing, "pages_to_keep", broken)
+    monkeypatch.setattr(probe.pipeline.reduce, "pages_to_keep", broken)
     options = BuildOptions(interval=0.02, runs=1, repeats=1, selection=SelectionOptions(max_phases=2))
     built = build_probe([str(build("sorter", builds)), "1"], tmp_path / "x.probe", options=options)
     by_id = {phase.id: phase for phase in built.manifest.phases}

@@ -19,11 +19,11 @@ from tracing import compile_small
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged
 from checkpoint.restore.criu_restore import time_phase
-from probe.build_options import BuildOptions
-from probe.building import build as build_probe
 from probe.candidates.local import run as run_probe
 from probe.candidates.result import RunResult
 from probe.formats.manifest import OUTPUT
+from probe.pipeline.build import build as build_probe
+from probe.pipeline.options import BuildOptions
 from probe.selection.select import SelectionOptions
 from reducer.archive import ContainedFile, PhaseCheckpoint, write_probe
 from reducer.unpack import open_probe

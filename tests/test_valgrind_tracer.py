@@ -31,15 +31,15 @@ from checkpoint.errors import (
     ToolMissing,
 )
 from checkpoint.process.program import Program
-from probe.boundaries import Candidate, candidates, site_counts
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_FILE, NO_SITE, Profile, load_profile, save_profile
-from probe.measures import vectors, work
+from probe.pipeline.boundaries import Candidate, candidates, site_counts
+from probe.pipeline.intervals import vectors, work
+from probe.pipeline.validate import MOST_SHIFT, StampedRun, merge_bad_boundaries, stamped_run, validate
 from probe.selection.select import select_phases
 from probe.tracers import trace_program
 from probe.tracers.stream import Recorded, read_stream
 from probe.tracers.valgrind import build_tool, find_valgrind, record, trace
-from probe.validation import MOST_SHIFT, StampedRun, merge_bad_boundaries, stamped_run, validate
 
 INTERVAL = 100_000
 
@@ -382,7 +382,7 @@ def test_other_candidates_take_the_place_of_those_that_drift(sorter: Profile, mo
                 found = drifting(found, profile, column, 1)
         return found
 
-    monkeypatch.setattr("probe.validation.stamped_run", with_drift)
+    monkeypatch.setattr("probe.pipeline.validate.stamped_run", with_drift)
     with streams_of() as streams:
         timed = validate(profile, streams=streams)
         assert streams.stdout.read_text().count("sorter") == 1, "the output is that of the last run alone"

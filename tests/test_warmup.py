@@ -14,7 +14,7 @@ import pytest
 
 from probe.cli.parameters import Warmup
 from probe.formats.choices import DEFAULT_WARMUP
-from probe.warmup import SAMPLED, TOLERANCE, TRIED, TriedPhase, WarmupChoice, choose_warmup, sampled_phases
+from probe.pipeline.warmup import SAMPLED, TOLERANCE, TRIED, TriedPhase, WarmupChoice, choose_warmup, sampled_phases
 
 QUIET = 0.0005
 

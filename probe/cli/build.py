@@ -117,8 +117,8 @@ def build(
     """Build a probe of PROGRAM."""
     if (simpoints is None) != (weights is None):
         raise click.UsageError("--simpoints and --weights go together")
-    from probe.build_options import BuildOptions
-    from probe.building import build as build_probe
+    from probe.pipeline.build import build as build_probe
+    from probe.pipeline.options import BuildOptions
     from probe.selection.simpoint import read_points
 
     options = BuildOptions(

@@ -70,7 +70,7 @@ class SelectionOptions:
 
 
 AUTO: Literal["auto"] = "auto"
-"""As a warm-up: as few intervals as do (probe.warmup)."""
+"""As a warm-up: as few intervals as do (probe.pipeline.warmup)."""
 
 DEFAULT_WARMUP = 1
 """Intervals, where no other number is asked for, and where none can be tried."""

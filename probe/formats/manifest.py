@@ -119,7 +119,7 @@ class PhaseRecord:
 
 @dataclass(frozen=True)
 class WarmupTrial:
-    """What `warmup` intervals before the region do to the regions of the phases tried (probe/warmup.py).
+    """What `warmup` intervals before the region do to the regions of the phases tried (probe/pipeline/warmup.py).
 
     relative, error   their time over that behind the longest warm-up tried, and its standard error
     against_run       their time over that in the timing run

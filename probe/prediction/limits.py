@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What makes a probe or a prediction doubtful, and from where on there is none: every limit is in LIMITS.
 
-Runs that differ are judged where they are compared (probe/validation.py, probe/outputs.py).
+Runs that differ are judged where they are compared (probe/pipeline/validate.py, probe/pipeline/outputs.py).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from programs import Benchmark, resolved
 from probe.formats.profile import load_profile
 from probe.formats.reference import Reference
 from probe.formats.timing import load_timing
-from probe.measures import interval_times, vectors, work
+from probe.pipeline.intervals import interval_times, vectors, work
 from probe.selection.select import RANDOM, SelectionOptions, select_phases
 
 Record = dict[str, Any]

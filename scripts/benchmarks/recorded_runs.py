@@ -13,10 +13,10 @@ import scipy.sparse as sp
 from checkpoint.process.program import Program, Streams
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.timing import TimedProfile
-from probe.measures import vectors
 from probe.node.measuring import away_from, measuring_cpu
+from probe.pipeline.intervals import vectors
+from probe.pipeline.validate import validate
 from probe.tracers import trace_program
-from probe.validation import validate
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from command import Command
 from conftest import MakeProgram
 
-from probe.warmup import TRIED
+from probe.pipeline.warmup import TRIED
 
 
 @pytest.mark.slow

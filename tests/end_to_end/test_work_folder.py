@@ -15,7 +15,7 @@ from conftest import MakeProgram
 from test_interrupted import interrupt
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
-from probe.work_folder import STAGES, work_folder
+from probe.pipeline.work_folder import STAGES, work_folder
 
 
 def tree(folder: Path) -> dict[str, bytes]:

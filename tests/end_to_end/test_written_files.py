@@ -14,7 +14,7 @@ from command import Command
 from checkpoint.errors import Diverged, StorageError
 from checkpoint.process.descriptors import written_files
 from probe.formats.profile import load_profile
-from probe.outputs import compare_written_files, note_written_files
+from probe.pipeline.outputs import compare_written_files, note_written_files
 
 # Looks up in /proc whether it is traced, as programs with copy protection do, and writes down what it found.
 TELLTALE = r"""

@@ -18,9 +18,6 @@ import numpy as np
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
-from probe.capture import CapturedPhase, RegionPlan, plan_region
-from probe.checkpoints import restore_job, take_checkpoints
-from probe.flattening import flatten_phases
 from probe.formats.choices import DEFAULT_WARMUP
 from probe.formats.manifest import CRIU, DIRECT, WarmupTrial
 from probe.formats.profile import Profile
@@ -28,6 +25,9 @@ from probe.formats.reference import Clock
 from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
+from probe.pipeline.capture import CapturedPhase, RegionPlan, plan_region
+from probe.pipeline.checkpoints import restore_job, take_checkpoints
+from probe.pipeline.flatten import flatten_phases
 from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance
 
 TRIED = (0, 1, 2, 4)

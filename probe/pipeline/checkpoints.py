@@ -10,11 +10,11 @@ from pathlib import Path
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
 from checkpoint.restore.criu_restore import RestoreJob
-from probe.capture import CapturedPhase, RegionPlan, capture
-from probe.contents import copy_written_files
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
-from probe.reference_runs import output_streams
+from probe.pipeline.capture import CapturedPhase, RegionPlan, capture
+from probe.pipeline.carried_files import copy_written_files
+from probe.pipeline.reference import output_streams
 
 _RUN = "capture"
 

@@ -14,13 +14,13 @@ from elftools.elf.elffile import ELFFile
 
 from checkpoint.criu.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_SIZE
-from probe.flattening import FlatPhase
 from probe.formats.arrays import FloatArray
 from probe.formats.interval_table import MOST_COORDINATES, IntervalTable
 from probe.formats.phase_code import MOST_BLOCKS, NO_FILE, PhaseCode, ProbeCode
 from probe.formats.profile import Profile
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
+from probe.pipeline.flatten import FlatPhase
 from probe.selection.clustering import project
 
 
@@ -154,5 +154,5 @@ def _kind(status: int) -> str:
 
 
 def touched_name(phase: int) -> str:
-    """Name of the probe's member with the touched pages of a phase (probe/reducing.py)."""
+    """Name of the probe's member with the touched pages of a phase (probe/pipeline/reduce.py)."""
     return f"touched-{phase}"

@@ -23,11 +23,11 @@ from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.stubs.encode import STAMP, Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.boundaries import Candidate, candidates, site_counts
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
+from probe.pipeline.boundaries import Candidate, candidates, site_counts
 
 MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""

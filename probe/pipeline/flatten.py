@@ -17,7 +17,7 @@ from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
-from probe.reducing import touched_file
+from probe.pipeline.reduce import touched_file
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from reducer.choices import Compression, Reduction
 @dataclass(frozen=True)
 class BuildOptions:
     """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals;
-    AUTO: as few as do (probe.warmup).
+    AUTO: as few as do (probe.pipeline.warmup).
 
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere

@@ -15,12 +15,6 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.process.program import Program
-from probe.capture import CapturedPhase
-from probe.carried_criu import pack_criu
-from probe.checkpoints import written_copies
-from probe.contents import external_files, needed_files, private_files, set_apart
-from probe.features import needed_features
-from probe.flattening import FlatPhase
 from probe.formats.arrays import FloatArray
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
 from probe.formats.interval_table import encode as encode_intervals
@@ -32,14 +26,20 @@ from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
-from probe.measures import WORK_UNIT, vectors, work
-from probe.members import interval_table, phase_code, touched_name
 from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
+from probe.pipeline.capture import CapturedPhase
+from probe.pipeline.carried_criu import pack_criu
+from probe.pipeline.carried_files import external_files, needed_files, private_files, set_apart
+from probe.pipeline.checkpoints import written_copies
+from probe.pipeline.cpu_features import needed_features
+from probe.pipeline.flatten import FlatPhase
+from probe.pipeline.intervals import WORK_UNIT, vectors, work
+from probe.pipeline.members import interval_table, phase_code, touched_name
+from probe.pipeline.reduce import ReducedPhase, touched_file
 from probe.prediction.limits import doubts_of_phases
-from probe.reducing import ReducedPhase, touched_file
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.choices import Compression
 

@@ -12,11 +12,11 @@ from probe.formats.manifest import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile
-from probe.measures import work
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
+from probe.pipeline.intervals import work
+from probe.pipeline.reference import SpreadRuns
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, narrow
-from probe.reference_runs import SpreadRuns
 from probe.selection.select import Selection
 
 

@@ -30,8 +30,8 @@ from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
+from probe.pipeline.validate import marker_of
 from probe.selection.select import Selection
-from probe.validation import marker_of
 
 DUMP_SECONDS = 300.0
 _DUMPED_STOPPED = 3
