@@ -130,7 +130,7 @@ def test_an_ordinary_user_can(flat_state: RestoreJob, builds: Path, places: Path
     def restored() -> float:
         import checkpoint.restore.direct_restore
 
-        checkpoint.restore.direct_restore._AGENT = tmp_path / "code" / "checkpoint" / "direct_agent.py"
+        checkpoint.restore.direct_restore._AGENT = tmp_path / "code" / "checkpoint" / "restore" / "direct_agent.py"
         with DirectAgent(flat_state, program, scratch=tmp_path / "scratch") as agent:
             return agent.repeat().wall
 
@@ -587,7 +587,7 @@ def test_an_ordinary_user_gets_a_view_too(by_path: RestoreJob, builds: Path, tmp
     def restored() -> float:
         import checkpoint.restore.direct_restore
 
-        checkpoint.restore.direct_restore._AGENT = code / "checkpoint" / "direct_agent.py"
+        checkpoint.restore.direct_restore._AGENT = code / "checkpoint" / "restore" / "direct_agent.py"
         with DirectAgent(by_path, program, scratch=scratch) as agent:
             agent.repeat()
             return agent.repeat().wall
@@ -681,7 +681,7 @@ def test_a_container_of_sorts(flat_state: RestoreJob, builds: Path, places: Path
         with pytest.raises(OSError) as refused:
             os.open("/dev/../tmp", os.O_TMPFILE | os.O_WRONLY)
         assert refused.value.errno == errno.EROFS
-        checkpoint.restore.direct_restore._AGENT = code / "checkpoint" / "direct_agent.py"
+        checkpoint.restore.direct_restore._AGENT = code / "checkpoint" / "restore" / "direct_agent.py"
         with DirectAgent(flat_state, tmp_path / "restorer", scratch=scratch) as agent:
             return agent.repeat().wall
 

@@ -16,8 +16,8 @@ from checkpoint.errors import CriuError, PrivilegeMissing, StorageError, ToolMis
 from checkpoint.paths import HOME_VARIABLE
 from probe.doctor.checks import Finding
 from probe.doctor.diagnosis import Repair, examine, exit_code, fix, report_json, run_doctor
-from probe.doctor.diagnosis import diagnosis as doctor
-from probe.doctor.diagnosis import kernel as abilities
+from probe.doctor import diagnosis as doctor
+from probe.doctor import kernel as abilities
 
 NAMES = [
     "kernel", "privileges", "ptrace", "aslr", "namespaces", "userfaultfd", "criu", "compiler", "native", "restorer",

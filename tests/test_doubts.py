@@ -23,7 +23,7 @@ from probe import run
 from probe.formats.manifest import CRIU, DIRECT
 from probe.formats.reference import Reference
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
-from probe.prediction.estimators import limits as doubts
+from probe.prediction import limits as doubts
 from probe.prediction.limits import (
     LIMITS,
     Limit,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat import image as flat_image
 from checkpoint.flat.image import FlatImage, Header, Mapping, OpenDescriptor, Run, decode, encode
-from checkpoint.restore.criu_restore import direct_agent
-from checkpoint.restore.criu_restore import direct_restore as direct
+from checkpoint.restore import direct_agent
+from checkpoint.restore import direct_restore as direct
 
 SOURCES = Path(flat_image.__file__).with_name("restorer")
 C_NAMES = {

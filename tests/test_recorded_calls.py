@@ -17,7 +17,7 @@ from regions import captured_regions
 
 from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.restore.criu_restore import recorded_calls
+from checkpoint.restore import recorded_calls
 
 
 def test_an_interruption_while_calls_are_watched_leaves_nothing(

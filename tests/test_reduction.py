@@ -25,7 +25,7 @@ from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
-from checkpoint.restore.criu_restore import criu_restore as restore
+from checkpoint.restore import criu_restore as restore
 from probe.candidates.local import run as run_probe
 from probe.formats.arrays import BoolArray
 from probe.pipeline.build import build as build_probe
@@ -105,7 +105,7 @@ def test_zeroed_pages_leave_the_layout_as_criu_wrote_it(job: RestoreJob, tmp_pat
 STATE = """
 import ctypes, hashlib, json, os, signal, sys
 sys.path.insert(0, %r)
-from checkpoint.restore.criu_restore import criu_agent as agent
+from checkpoint.restore import criu_agent as agent
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 spec = json.loads(sys.stdin.buffer.readline())
 agent.prepare(spec)

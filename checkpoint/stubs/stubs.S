@@ -41,7 +41,7 @@ count_saving_counter_hole:
 count_saving_end:
 
 /*
- * Counting down to the next event of a marker. The struct marker this stub serves (stubs.py: Marker record)
+ * Counting down to the next event of a marker. The struct marker this stub serves (encode.py: marker record)
  * starts with the counter. At zero the handler runs once; all other executions cost two memory operations.
  */
 	.globl marker, marker_counter_hole, marker_slow_hole, marker_end

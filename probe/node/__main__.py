@@ -11,7 +11,7 @@ RESTORING = ("direct_agent", "criu_agent")
 
 def main() -> None:
     if sys.argv[1] in RESTORING:
-        importlib.import_module("checkpoint.restore.criu_restore." + sys.argv[1]).main()
+        importlib.import_module("checkpoint.restore." + sys.argv[1]).main()
     else:
         importlib.import_module("probe.node.agent").main(sys.argv[1])
 

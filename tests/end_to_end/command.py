@@ -33,7 +33,7 @@ from pathlib import Path
 if "CODE_FOR_ANYBODY" in os.environ:
     # Both may lie where that user cannot go.
     sys.executable = os.environ["PYTHON_FOR_ANYBODY"]
-    checkpoint.restore.direct_restore._AGENT = Path(os.environ["CODE_FOR_ANYBODY"]) / "checkpoint" / "direct_agent.py"
+    checkpoint.restore.direct_restore._AGENT = Path(os.environ["CODE_FOR_ANYBODY"]) / "checkpoint" / "restore" / "direct_agent.py"
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
