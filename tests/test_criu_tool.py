@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint.criu import private_copy as private_criu
 from checkpoint.criu.private_copy import (
     AptSource,
     archive_source,
@@ -21,12 +22,11 @@ from checkpoint.criu.private_copy import (
     suites_from,
 )
 from checkpoint.criu.tool import Criu, failure, find_criu, private_command, real_errors
-from checkpoint.criu import private_copy as private_criu
 from checkpoint.errors import CriuError, StorageError
 from checkpoint.paths import HOME_VARIABLE, private_criu_dir
 from checkpoint.run_command import run_group
-from probe.doctor.checks import checks
 from probe.doctor import diagnosis as doctor
+from probe.doctor.checks import checks
 from probe.doctor.diagnosis import run_doctor
 
 DEADLINE = 60.0

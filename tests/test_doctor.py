@@ -14,10 +14,10 @@ import pytest
 
 from checkpoint.errors import CriuError, PrivilegeMissing, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
-from probe.doctor.checks import Finding
-from probe.doctor.diagnosis import Repair, examine, exit_code, fix, report_json, run_doctor
 from probe.doctor import diagnosis as doctor
 from probe.doctor import kernel as abilities
+from probe.doctor.checks import Finding
+from probe.doctor.diagnosis import Repair, examine, exit_code, fix, report_json, run_doctor
 
 NAMES = [
     "kernel", "privileges", "ptrace", "aslr", "namespaces", "userfaultfd", "criu", "compiler", "native", "restorer",

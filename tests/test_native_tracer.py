@@ -216,7 +216,8 @@ def test_waiting_for_a_processor_makes_no_intervals(builds: Path) -> None:
 
 def test_interrupted_from_the_keyboard(builds: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from checkpoint.process.program import *; from probe.tracers.native import *\n"
+        "import sys; from pathlib import Path\n"
+        "from checkpoint.process.program import *; from probe.tracers.native import *\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in background
         f"p = resolve_program([{str(build('flat', builds))!r}, '20000'])\n"
         "try:\n"

@@ -23,9 +23,9 @@ from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
+from checkpoint.restore import criu_restore as restore
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
-from checkpoint.restore import criu_restore as restore
 from probe.candidates.local import run as run_probe
 from probe.formats.arrays import BoolArray
 from probe.pipeline.build import build as build_probe

@@ -158,7 +158,8 @@ def test_a_program_starts_from_one_state_whoever_starts_it(
 def test_standard_streams_need_not_be_open_here(tell: Path, tmp_path: Path) -> None:
     """A daemon without descriptors 0 to 2: each lands on itself, and must not be closed by the exec."""
     code = (
-        "import os, sys; from pathlib import Path; from checkpoint.process.program import *; from checkpoint.process.plain_run import *\n"
+        "import os, sys; from pathlib import Path\n"
+        "from checkpoint.process.program import *; from checkpoint.process.plain_run import *\n"
         "for n in (0, 1, 2): os.close(n)\n"
         f"p = resolve_program([{str(tell)!r}], env={{}})\n"
         f"run_plain(p, Streams(Path({str(tmp_path / 'o')!r}), Path({str(tmp_path / 'e')!r})))\n"
@@ -399,7 +400,8 @@ def test_killed_whatever_it_is_doing(state: Callable[[Tracee], None], builds: Pa
 @pytest.mark.parametrize("let_go", ["resume", "detach"])
 def test_the_program_dies_with_us(let_go: str, builds: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from checkpoint.process.program import *; from checkpoint.process.tracee import *\n"
+        "import os, sys; from pathlib import Path\n"
+        "from checkpoint.process.program import *; from checkpoint.process.tracee import *\n"
         f"p = resolve_program([{str(build('flat', builds))!r}, '5000'])\n"
         "t = Tracee.start(p, Streams(*map(Path, sys.argv[1:])))\n"
         f"t.{let_go}(); print(t.pid, flush=True); os.kill(os.getpid(), 9)\n"
@@ -422,7 +424,8 @@ def test_the_program_dies_with_us(let_go: str, builds: Path) -> None:
 def test_interrupted_from_the_keyboard(detached: bool, builds: Path) -> None:
     """SIGINT while the program runs: KeyboardInterrupt here, and the program gone before it is seen."""
     code = (
-        "import os, sys; from pathlib import Path; from checkpoint.process.program import *; from checkpoint.process.tracee import *\n"
+        "import os, sys; from pathlib import Path\n"
+        "from checkpoint.process.program import *; from checkpoint.process.tracee import *\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in background
         f"p = resolve_program([{str(build('flat', builds))!r}, '5000'])\n"
         "try:\n"

@@ -21,8 +21,8 @@ class BuildOptions:
 
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
-    (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval that a
-    prediction for this node should have; the self-check then repeats more often.
+    (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
+    that a prediction for this node should have; the self-check then repeats more often.
     """
 
     tracer: str = "auto"
