@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent on a candidate node: takes a probe as it comes, restores and times its phases, says what it found.
 
-Started by probe/candidates/agent_client.py over SSH; the lines that go to and fro are in docs/node-protocol.md. Nothing of
-it is left when it ends, however it ends, but the cache: children die with it, its folder goes, and what a killed one
+Started by probe/candidates/agent_client.py over SSH; the lines that go to and fro are in docs/node-protocol.md. Nothing
+of it is left when it ends, however it ends, but the cache: children die with it, its folder goes, and what a killed one
 leaves the next one takes away.
 """
 

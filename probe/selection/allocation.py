@@ -2,8 +2,8 @@
 """How many representatives each stratum gets, and which of its intervals each of them stands for.
 
 Cuts by time (`probe.selection.strata`) part intervals that the reference node can tell apart. What a candidate may
-treat differently and the reference does not, such as data that outgrow a smaller cache, is in none of its times. So strata
-that carry much time or spread get several representatives, spread over the run.
+treat differently and the reference does not, such as data that outgrow a smaller cache, is in none of its times. So
+strata that carry much time or spread get several representatives, spread over the run.
 
 Neyman allocation (Neyman 1934; Cochran, *Sampling Techniques*, section 5.5): the variance of a sum over strata,
 sum of (S_h s_h)^2 / n_h, is smallest for a number of representatives n_h proportional to S_h s_h. In whole numbers: the

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def install_time(folder: Path) -> dict[str, Any]:
     """Seconds to install the counting stubs of a program of some 100,000 sites, image decoding included."""
     sys.path.insert(0, str(ROOT))
-    from tests import programs as small_programs
+    from tests.support import programs as small_programs
 
     path = small_programs.build("bigtext", folder / "programs")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:

@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import programs
+import pytest
 from command import Command
 
 MakeProgram = Callable[..., Path]
@@ -24,7 +20,7 @@ MakeProgram = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> MakeProgram:
-    """program(NAME, VARIANT): path of a program of tests/programs.py."""
+    """program(NAME, VARIANT): path of a program of tests/support/programs.py."""
     folder = tmp_path_factory.mktemp("programs")
 
     def made(name: str, variant: str = "pie") -> Path:

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import ROOT, Command
+from command import ROOT, Command, cpu_seconds
 from conftest import MakeProgram
-from test_variants import cpu_seconds
 
 sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
 

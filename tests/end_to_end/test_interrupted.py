@@ -5,52 +5,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
-from command import Command, wait_for
+from command import STATUS, Command, interrupt, wait_for
 from conftest import MakeProgram, Sample
 
-STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
-# Where a stage has children of its own, the signal comes while they are at work.
-CHILD = {"capture": " dump ", "reduce": " restore ", "self-check": " restore "}
 STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "flatten", "self-check"]
-
-
-def interrupt(command: Command, running: subprocess.Popen[str], stage: str, number: int, times: int = 1) -> list[str]:
-    """Send signal `number` once `stage` is under way; the lines of standard error. Nothing is left."""
-    seen: list[str] = []
-
-    def read() -> None:
-        assert running.stderr is not None
-        for line in running.stderr:
-            seen.append(line.rstrip("\n"))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        wait_for(lambda: f"{stage} ..." in seen or running.poll() is not None, f"stage {stage}: {seen}")
-        if stage in CHILD:
-            wait_for(lambda: any(CHILD[stage] in c for c in command.processes().values()), f"a child of {stage}")
-        else:
-            time.sleep(0.05)
-        for _ in range(times):
-            running.send_signal(number)
-            time.sleep(0.01)
-        assert running.wait(30) == STATUS[signal.Signals(number)], seen
-    finally:
-        running.kill()
-        running.wait()
-        reader.join()
-        assert running.stdout is not None and running.stderr is not None
-        said = running.stdout.read()
-        running.stdout.close()
-        running.stderr.close()
-    assert said == ""
-    assert not any("Traceback" in line for line in seen), seen
-    return seen
 
 
 @pytest.mark.slow

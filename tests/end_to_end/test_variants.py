@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, cpu_seconds
 from conftest import MakeProgram, Sample
 from programs import VARIANTS
 
@@ -17,13 +15,6 @@ from checkpoint.errors import ProbeError
 from probe import BuildOptions, SelectionOptions, build, run, show
 
 QUICK = BuildOptions(interval=0.02, runs=1, repeats=2, selection=SelectionOptions(max_phases=2))
-
-
-def cpu_seconds(argv: list[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.mark.slow

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command import Command, small_disk
+from command import Command, interrupt, small_disk
 from conftest import MakeProgram
-from test_interrupted import interrupt
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
 from probe.pipeline.work_folder import STAGES, work_folder

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes and predictions that would mislead: warned of with the reason, and refused above a limit."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from documentation import rows, section
+from rivals import rivals
+from small_probe import command, small_probe
+
+from checkpoint.errors import ProgramTooShort, Unpredictable
+from checkpoint.restore.criu_restore import RegionTime
+from probe import run
+from probe.formats.manifest import CRIU, DIRECT
+from probe.formats.reference import Reference
+from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
+from probe.prediction import limits as doubts
+from probe.prediction.limits import (
+    LIMITS,
+    Limit,
+    doubts_of_phases,
+    doubts_of_reference,
+    doubts_of_run,
+    doubts_of_selection,
+    unlike_share,
+)
+from probe.selection.select import SelectionOptions, select_phases
+
+from programs import build  # isort: skip
+
+REFERENCE = Reference((2.0,), (2.0,), 0.0, (2.0, 2.0), "cpu", (2.0,), (2.0,))
+N = 60
+
+
+def selection(labels: list[int], **more: Any) -> Any:
+    """Phases by their labels; the first member of each represents it, and all intervals take equally long."""
+    phases = []
+    for number in sorted(set(labels)):
+        members = np.flatnonzero(np.array(labels) == number)
+        phases.append(
+            SimpleNamespace(
+                id=number, members=members, representative=int(members[0]), time_share=len(members) / len(labels)
+            )
+        )
+    fixed = {"phases": phases, "held_out_error": None, "options": SelectionOptions()}
+    return SimpleNamespace(**{**fixed, **more})
+
+
+def vectors(*parts: tuple[int, list[float]]) -> sp.csr_array:
+    """(how many intervals, their vector), one after the other."""
+    return sp.csr_array(np.array([row for count, row in parts for _ in range(count)]))
+
+
+ALIKE = vectors((N, [1.0, 2.0, 3.0]))
+TIMES = np.ones(N)
+
+
+# -- the full runs
+
+
+def test_programs_that_sleep() -> None:
+    assert doubts_of_reference(replace(REFERENCE, blocked_share=0.04)) == []
+    (said,) = doubts_of_reference(replace(REFERENCE, blocked_share=0.3))
+    assert "sleeps for 30% of its run" in said
+    with pytest.raises(Unpredictable, match="sleeps for 51% of its run"):
+        doubts_of_reference(replace(REFERENCE, blocked_share=0.51))
+
+
+def test_a_busy_reference_node() -> None:
+    assert doubts_of_reference(replace(REFERENCE, waited_share=0.19)) == []
+    (said,) = doubts_of_reference(replace(REFERENCE, waited_share=0.5))
+    assert "something else had the processor for 50%" in said
+    with pytest.raises(Unpredictable, match="build on an idle node"):
+        doubts_of_reference(replace(REFERENCE, waited_share=0.96))
+
+
+def test_reference_runs_tell_how_long_they_waited() -> None:
+    assert Reference.from_json(replace(REFERENCE, waited_share=0.25).to_json()).waited_share == 0.25
+    older = {k: v for k, v in REFERENCE.to_json().items() if k != "waited_share"}
+    assert Reference.from_json(older).waited_share == 0.0
+
+
+# -- phases that stand for what is not like them
+
+
+def test_intervals_unlike_their_representative() -> None:
+    mixed = vectors((40, [1.0, 1.0, 0.0]), (20, [0.0, 1.0, 9.0]))
+    assert unlike_share(selection([0] * N), mixed, TIMES) == pytest.approx(1 / 3)
+    assert unlike_share(selection([0] * 40 + [1] * 20), mixed, TIMES) == 0.0
+    # Time counts, not intervals; and work in another amount is still the same work.
+    assert unlike_share(selection([0] * N), mixed, np.repeat([1.0, 8.0], [40, 20])) == pytest.approx(0.8)
+    assert unlike_share(selection([0] * N), vectors((40, [1.0, 1.0, 0.0]), (20, [7.0, 7.0, 0.0])), TIMES) == 0.0
+    # Of what was not counted nothing is known.
+    assert unlike_share(selection([0] * N), vectors((40, [1.0, 0.0, 0.0]), (20, [0.0] * 3)), TIMES) == 0.0
+    assert unlike_share(selection([0] * N), vectors((40, [0.0] * 3), (20, [1.0, 0.0, 0.0])), TIMES) == 0.0
+
+
+def test_runs_that_repeat_themselves_too_little() -> None:
+    def judged(count: int, **more: Any) -> list[str]:
+        mixed = vectors((N - count, [1.0, 0.0, 0.0]), (count, [0.0, 1.0, 0.0]))
+        return doubts_of_selection(selection([0] * N, **more), mixed, TIMES, REFERENCE)
+
+    assert judged(5) == []
+    (said,) = judged(20)
+    assert "33% of the time execute mostly other code" in said
+    with pytest.raises(Unpredictable, match="repeats itself too little"):
+        judged(31)
+    # What is chosen at random is chosen so on purpose.
+    assert judged(31, options=SelectionOptions(method="random")) == []
+
+
+def test_phases_that_occur_once() -> None:
+    (said,) = doubts_of_selection(selection([0] * 40 + list(range(1, 21))), ALIKE, TIMES, REFERENCE)
+    assert "33% of the time occur once" in said
+    with pytest.raises(Unpredictable, match="97% of the time occur once"):
+        doubts_of_selection(selection([*range(58), 58, 58]), ALIKE, TIMES, REFERENCE)
+
+
+def test_equal_code_that_takes_different_times() -> None:
+    assert doubts_of_selection(selection([0] * N, held_out_error=0.09), ALIKE, TIMES, REFERENCE) == []
+    (said,) = doubts_of_selection(selection([0] * N, held_out_error=0.25), ALIKE, TIMES, REFERENCE)
+    assert "by 25%: equal code takes different times" in said
+    with pytest.raises(Unpredictable, match="by 60%"):
+        doubts_of_selection(selection([0] * N, held_out_error=0.6), ALIKE, TIMES, REFERENCE)
+
+
+def test_times_with_other_load_in_them_refuse_nothing() -> None:
+    by_wall = replace(REFERENCE, clock="wall")
+    blurred = replace(by_wall, waited_share=0.3)
+    uneven = selection([0] * N, held_out_error=0.6)
+    slow = [phase(restore_error=lambda _: 0.6)], [measured(0.01)]
+    with pytest.raises(Unpredictable):
+        doubts_of_selection(uneven, ALIKE, TIMES, by_wall)
+    with pytest.raises(Unpredictable):
+        doubts_of_phases(slow[0], by_wall, slow[1])
+    assert len(doubts_of_selection(uneven, ALIKE, TIMES, blurred)) == 1
+    assert len(doubts_of_phases(slow[0], blurred, slow[1])) == 1
+    assert len(doubts_of_selection(selection([*range(58), 58, 58]), ALIKE, TIMES, blurred)) == 1
+
+
+def test_times_that_depend_on_data_are_found_by_the_selection() -> None:
+    """One vector, and times between which 1,000 lies: no choice of a few intervals rebuilds those held out."""
+    rng = np.random.default_rng(5)
+    times = 0.001 * 1000.0 ** rng.random(N) ** 3
+    eligible = np.ones(N, dtype=bool)
+    found = select_phases(ALIKE, np.full(N, 6.0), times, eligible, SelectionOptions(max_phases=2))
+    assert any("by its data" in said for said in _said(found, times))
+
+
+def _said(found: Any, times: Any) -> list[str]:
+    try:
+        return doubts_of_selection(found, ALIKE, times, REFERENCE)
+    except Unpredictable as error:
+        return [str(error)]
+
+
+def test_of_few_intervals_nothing_is_refused() -> None:
+    few = LIMITS.judged - 1
+    mixed = vectors((1, [1.0, 0.0, 0.0]), (few - 1, [0.0, 1.0, 0.0]))
+    said = doubts_of_selection(selection([0] * few, held_out_error=0.9), mixed, np.ones(few), REFERENCE)
+    assert len(said) == 2
+    alone = doubts_of_selection(selection(list(range(few))), vectors((few, [1.0, 0.0, 0.0])), np.ones(few), REFERENCE)
+    assert len(alone) == 1
+
+
+# -- restored phases
+
+
+def phase(**more: Any) -> Any:
+    fixed = {"id": 0, "t_run": 0.1, "cpu_run": 0.1, "time_share": 1.0, "restore_error": lambda _: 0.0}
+    return SimpleNamespace(**{**fixed, **more})
+
+
+def measured(wall: float, restorer: str = DIRECT, number: int = 0, **more: float) -> MeasuredPhase:
+    time = RegionTime(wall, more.get("cpu", wall), more.get("warm", 0.0), more.get("restore", 0.0))
+    return MeasuredPhase(number, (time,) * 3, restorer=restorer)
+
+
+def test_regions_that_take_another_time_restored() -> None:
+    quick = [measured(0.01)]
+    assert doubts_of_phases([phase(restore_error=lambda _: -0.05)], REFERENCE, quick) == []
+    (said,) = doubts_of_phases([phase(restore_error=lambda _: -0.2)], REFERENCE, quick)
+    assert "take 20% more or less" in said
+    with pytest.raises(Unpredictable, match="take 60% more or less"):
+        doubts_of_phases([phase(restore_error=lambda _: 0.6)], REFERENCE, quick)
+    assert doubts_of_phases([phase(restore_error=lambda _: None)], REFERENCE, quick) == []
+
+
+def test_regions_that_mostly_wait() -> None:
+    waiting, quick = phase(id=4, cpu_run=0.04), [measured(0.01)]
+    by_wall = replace(REFERENCE, clock="wall")
+    (said,) = doubts_of_phases([waiting, phase()], by_wall, quick)
+    assert "phases [4] mostly wait" in said
+    assert doubts_of_phases([phase(cpu_run=0.06)], by_wall, quick) == []
+    # It is not known what they waited for.
+    assert doubts_of_phases([waiting], replace(by_wall, waited_share=0.21), quick) == []
+    assert doubts_of_phases([waiting], REFERENCE, quick) == []
+
+
+def test_programs_shorter_than_their_probe() -> None:
+    slow = measured(0.1, warm=0.1, restore=0.3)
+    assert doubts.probing_seconds([slow]) == pytest.approx(DEFAULT_REPEATS * 0.5)
+    by_both = [measured(0.1), measured(9.0, CRIU)]
+    assert doubts.probing_seconds(by_both) == doubts.probing_seconds(by_both[::-1]) == pytest.approx(0.5)
+    (said,) = doubts_of_phases([phase()], REFERENCE, [slow])
+    assert "takes 2.5 s, the program itself 2 s" in said
+    assert doubts_of_phases([phase()], REFERENCE, [measured(0.1)]) == []
+    with pytest.raises(ProgramTooShort, match="run the program"):
+        doubts_of_phases([phase()], REFERENCE, [measured(0.5, number=n) for n in range(41)])
+
+
+# -- a run of a probe
+
+
+def test_nodes_with_hardly_any_processor_to_spare() -> None:
+    manifest: Any = SimpleNamespace(
+        phases=[phase(id=0, time_share=0.6), phase(id=1, time_share=0.4)], reference=REFERENCE
+    )
+
+    def judged(first: float, second: float) -> list[str]:
+        return doubts_of_run(manifest, [measured(first, cpu=1.0), measured(second, number=1, cpu=1.0)], 1e6)
+
+    assert judged(1.0, 30.0) == judged(19.0, 19.0) == []
+    with pytest.raises(Unpredictable, match="phases with 60% of the time took over 20 times"):
+        judged(21.0, 1.0)
+    # Programs that sleep take longer than their CPU time everywhere.
+    manifest.reference = replace(REFERENCE, clock="wall")
+    for one in manifest.phases:
+        one.restored = lambda _: ((30.0,) * 3, (1.0,) * 3)
+    assert judged(31.0, 31.0) == []
+    with pytest.raises(Unpredictable):
+        judged(700.0, 700.0)
+
+
+def test_a_real_run_on_a_busy_node(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = small_probe(builds)
+    monkeypatch.setattr(doubts, "LIMITS", replace(LIMITS, stretch=Limit(1.05, 1.4), cost=Limit(1e-6, 50.0)))
+    with (
+        rivals(max(os.sched_getaffinity(0)), 3),
+        pytest.raises(Unpredictable, match="run the probe when this node is idle"),
+    ):
+        run(small.path, repeats=2)
+    monkeypatch.setattr(doubts, "LIMITS", replace(LIMITS, stretch=Limit(1.05, 1e6), cost=Limit(1e-6, 50.0)))
+    found = run(small.path, repeats=1)
+    assert any(re.search(r"timing the phases took .* would take .*: run the program", said) for said in found.warnings)
+
+
+def test_a_program_that_never_repeats_itself(builds: Path, tmp_path: Path) -> None:
+    said = command(
+        "build", "-q", "-o", tmp_path / "x.probe", "--interval", "5ms", "--max-phases", "4",
+        "--", build("everchanging", builds), "3", status=34,
+    ).stderr  # fmt: skip
+    assert "execute mostly other code than those that stand for them" in said
+    assert not (tmp_path / "x.probe").exists()
+
+
+def test_a_program_that_mostly_sleeps(builds: Path, tmp_path: Path) -> None:
+    said = command(
+        "build", "-q", "-o", tmp_path / "x.probe", "--interval", "10ms",
+        "--", build("sleeper", builds), "40", "60", status=34,
+    ).stderr  # fmt: skip
+    assert "waits for disks, networks or timers" in said
+    assert not (tmp_path / "x.probe").exists()
+
+
+# -- the page
+
+
+def test_every_limit_is_documented() -> None:
+    listed = {
+        cells[0].strip("`"): cells[2:4] for cells in rows(section("docs/limits.md", "When there is no prediction"))
+    }
+    for field in fields(LIMITS):
+        limit = getattr(LIMITS, field.name)
+        if isinstance(limit, Limit):
+            assert [f"{limit.warn:g}", f"{limit.refuse:g}"] == listed[field.name], field.name
+    assert f"fewer than {LIMITS.judged} intervals" in section("docs/limits.md", "When there is no prediction")
