@@ -282,7 +282,7 @@ def test_what_is_of_use_is_sent(
     archive: Any = Carrying()
     monkeypatch.setattr(os, "geteuid", lambda: user)
     with open_probe(small.path) as probe:
-        manifest = Manifest.from_json(probe.formats.manifest)
+        manifest = Manifest.from_json(probe.manifest)
     first, *others = manifest.phases
     manifest = replace(manifest, phases=(replace(first, only_criu=refused), *others))
     assert _runtime(restorer, archive, manifest, frozenset(p.id for p in manifest.phases)) == sent

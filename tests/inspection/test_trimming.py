@@ -101,7 +101,7 @@ def check_valid(path: Path, kept: Sequence[int], scratch: Path, originals: Path)
     """The probe at `path` is whole, and its phases `kept` are those of the probe it was made from."""
     with open_probe(path) as probe:
         probe.verify()
-        manifest = Manifest.from_json(probe.formats.manifest)
+        manifest = Manifest.from_json(probe.manifest)
         assert [p.id for p in probe.phases] == sorted(kept) == [p.id for p in manifest.phases]
         for phase in sorted(kept, reverse=True):
             probe.extract_phase(phase, scratch / str(phase))
@@ -124,7 +124,7 @@ def test_the_phases_with_most_time_are_kept_whole(whole: Path, tmp_path: Path, n
     assert manifest.coverage + manifest.dropped_time_share == pytest.approx(1.0)
     assert manifest.raw_bytes == sum(record(p).raw_bytes for p in kept)
     with open_probe(trimmed.path) as probe:
-        assert {m.compression for m in probe.pipeline.members.values()} == {how}
+        assert {m.compression for m in probe.members.values()} == {how}
         assert set(probe.data_names) == {"profile", *(f"touched-{p}" for p in kept)}
         # A private copy belongs to its phase and goes with it.
         assert {f.path for f in probe.files} == {"/tool", *(f"/private/{p}/log" for p in kept if p < 2)}
@@ -251,8 +251,8 @@ def test_too_little_room_keeps_what_is_there(whole: Path, tmp_path: Path) -> Non
 
 def test_a_damaged_probe_is_not_trimmed(whole: Path, tmp_path: Path) -> None:
     with open_probe(whole) as probe:
-        member = probe.pipeline.members["phase/1/pages"]
-        image = probe.pipeline.members["phase/2/images"]
+        member = probe.members["phase/1/pages"]
+        image = probe.members["phase/2/images"]
     good = whole.read_bytes()
     for at in (member.offset + member.stored_size // 2, image.offset + image.stored_size // 2):
         bad = bytearray(good)
@@ -412,7 +412,7 @@ def test_a_probe_packed_with_zstd_runs(small: SmallProbe, tmp_path: Path) -> Non
     path = tmp_path / "zstd.probe"
     small.again(path, "--compress", "zstd")
     with open_probe(path) as probe:
-        assert {one.compression for one in probe.pipeline.members.values()} == {"zstd"}
+        assert {one.compression for one in probe.members.values()} == {"zstd"}
     trim(path, path, phases=1, compression="zstd")
     command("run", "-q", "--repeat", "1", "--min-coverage", "0", path)
 

@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def test_everything_comes_back(small: Path, tmp_path: Path) -> None:
     with open_probe(small) as probe:
         probe.verify()
-        assert probe.formats.manifest == {"program": "tool", "et_ref_seconds": 1.5}
+        assert probe.manifest == {"program": "tool", "et_ref_seconds": 1.5}
         assert [phase.id for phase in probe.phases] == [5, 2]
         assert probe.size_bytes == small.stat().st_size
         assert probe.raw_bytes == 8 * PAGE_SIZE + 4 + 4 + len(b"memory map")
@@ -167,7 +167,7 @@ def test_round_trip(
         )
         with open_probe(work / "p") as probe:
             probe.verify()
-            assert probe.formats.manifest == manifest
+            assert probe.manifest == manifest
         found = unpack_each(work / "p", work / "out")
         assert found.pop("/f") == file
         assert found == {

@@ -159,7 +159,7 @@ def test_a_whole_probe(reader: str, tmp_path: Path) -> None:
     path = probe_of(tmp_path, READERS[reader])
     with open_probe(path) as probe:
         probe.verify()
-        assert {one.compression for one in probe.pipeline.members.values()} == {READERS[reader]}
+        assert {one.compression for one in probe.members.values()} == {READERS[reader]}
         assert probe.read_data("profile.json") == b"[1,2,3]"
         for phase, name in ((2, "second"), (5, "first")):
             probe.extract_phase(phase, tmp_path / "out" / name)
@@ -170,7 +170,7 @@ def test_flipped_bits_are_refused(reader: str, tmp_path: Path) -> None:
     path = probe_of(tmp_path, READERS[reader])
     whole = path.read_bytes()
     with open_probe(path) as probe:
-        front = min(one.offset for one in probe.pipeline.members.values())
+        front = min(one.offset for one in probe.members.values())
     for position in range(front, len(whole)):
         changed = bytearray(whole)
         changed[position] ^= 1 << position % 8
@@ -197,7 +197,7 @@ def test_impossible_sizes_are_refused_by_what_each_compression_can_do(tmp_path: 
     path = probe_of(tmp_path, "zstd")
     with open_probe(path) as probe:
         number, one = next(
-            (n, m) for n, m in enumerate(probe.pipeline.members.values()) if m.name == "data/profile.json"
+            (n, m) for n, m in enumerate(probe.members.values()) if m.name == "data/profile.json"
         )
     for how, most in (("zstd", 1 << 15), ("gzip", 1032)):
         for raw, allowed in ((most * one.stored_size, True), (most * one.stored_size + 1, False)):
@@ -230,7 +230,7 @@ def test_a_node_without_zstd_says_what_to_do(tmp_path: Path, monkeypatch: pytest
     path = probe_of(tmp_path, "zstd")
     without_zstd(monkeypatch)
     with open_probe(path) as probe:
-        assert probe.formats.manifest == {"program": "tool"}
+        assert probe.manifest == {"program": "tool"}
         for use_it, name in (
             (probe.verify, "data/profile.json"),
             (lambda: probe.extract_phase(5, tmp_path / "out"), "phase/5/index"),
