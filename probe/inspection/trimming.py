@@ -16,9 +16,9 @@ import numpy as np
 
 from checkpoint.errors import ProbeError
 from probe.candidates.result import rounded_down
+from probe.contents.carried_files import private_path
+from probe.contents.members import touched_name
 from probe.formats.manifest import OUTPUT, Manifest, PhaseRecord
-from probe.pipeline.carried_files import private_path
-from probe.pipeline.members import touched_name
 from probe.prediction.inputs import PredictionOptions
 from probe.prediction.variance import between_variance
 from reducer.choices import Compression

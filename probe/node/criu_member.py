@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CRIU out of a probe (`probe build --with-criu`): its program, libraries and loader, from the member `criu`.
 
-A tar archive (probe/pipeline/carried_criu.py) of ordinary files whose paths are those of the private CRIU
+A tar archive (probe/contents/carried_criu.py) of ordinary files whose paths are those of the private CRIU
 (checkpoint/criu/private_copy.py), so that `find_criu` finds it on a node once it is unpacked.
 """
 

@@ -17,22 +17,22 @@ from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Program, Streams, resolve_program
 from checkpoint.restore.criu_restore import RestoreJob
+from probe.contents.carried_files import set_apart
+from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
 from probe.formats.choices import AUTO, SECONDS, unit_of
+from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.manifest import CRIU, DIRECT, Manifest
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile, load_timing, save_timing
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, away_from, measuring_cpu
-from probe.pipeline.capture import CapturedPhase, plan_regions
-from probe.pipeline.carried_files import set_apart
-from probe.pipeline.checkpoints import captured_outputs, restore_job, take_checkpoints
-from probe.pipeline.flatten import FlatPhase, flatten_phases
-from probe.pipeline.intervals import interval_times, vectors, work
+from probe.pipeline.capture import captured_outputs, plan_regions, restore_job, take_checkpoints
+from probe.pipeline.flatten import flatten_phases
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_outputs, compare_written_files, note_written_files
 from probe.pipeline.pack import Findings, checkpoint_files, pack
 from probe.pipeline.preconditions import check_machine, check_unchanged
-from probe.pipeline.reduce import ReducedPhase, reduce_phases
+from probe.pipeline.reduce import reduce_phases
 from probe.pipeline.reference import (
     EARLY_RUNS,
     SpreadRuns,
@@ -42,7 +42,7 @@ from probe.pipeline.reference import (
 )
 from probe.pipeline.self_check import Known, self_check
 from probe.pipeline.validate import MOST_SHIFT, validate
-from probe.pipeline.warmup import WarmupChoice, try_warmups
+from probe.pipeline.warmup import try_warmups
 from probe.pipeline.work_folder import WARMUP_FILE, WorkFolder, work_folder
 from probe.prediction.limits import doubts_of_reference, doubts_of_selection
 from probe.prediction.target_error import check_target_error

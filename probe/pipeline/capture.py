@@ -13,9 +13,8 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.tool import Criu
@@ -24,12 +23,16 @@ from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
 from checkpoint.process.descriptors import refuse_outside_descriptors
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
-from checkpoint.process.program import Streams
+from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
+from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.stubs.markers import Marker, MarkerSet
+from probe.contents.carried_files import copy_written_files
+from probe.formats.checkpoints import CapturedPhase
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
+from probe.pipeline.reference import output_streams
 from probe.pipeline.validate import marker_of
 from probe.selection.select import Selection
 
@@ -57,31 +60,6 @@ class RegionPlan:
     warm: Place
     start: Place
     end: Place
-
-
-@dataclass(frozen=True)
-class CapturedPhase:
-    """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
-    event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
-    address ranges that hold huge pages."""
-
-    phase: int
-    interval: int
-    folder: str
-    pid: int
-    warmup: int
-    warm_event: int
-    start_event: int
-    end_event: int
-    written: dict[str, str]
-    huge: tuple[tuple[int, int], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> CapturedPhase:
-        return CapturedPhase(**{**value, "huge": tuple((start, end) for start, end in value["huge"])})
 
 
 def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
@@ -253,3 +231,63 @@ class _CaptureRun:
         if images.state != _DUMPED_STOPPED:
             raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
         return images
+
+
+_RUN = "capture"
+
+
+def captured_outputs(folder: Path) -> tuple[str, str]:
+    """Files for the output of the capture run whose checkpoints are below `folder`."""
+    return str(folder / f"{_RUN}.stdout"), str(folder / f"{_RUN}.stderr")
+
+
+def take_checkpoints(
+    profile: Profile,
+    timed: TimedProfile,
+    plans: list[RegionPlan],
+    *,
+    criu: Criu,
+    folder: Path,
+    cpu: int | None,
+    progress: Callable[[float], None],
+) -> list[CapturedPhase]:
+    """One capture run: every plan's checkpoint, and copies of the files it was writing, below `folder`.
+
+    `progress` gets the share done. Raises as `capture` does.
+    """
+    begun = time.time()
+    return capture(
+        profile,
+        plans,
+        criu=criu,
+        folder=folder,
+        streams=output_streams(folder, _RUN),
+        expected_seconds=timed.wall_seconds,
+        cpu=cpu,
+        progress=lambda done: progress(done / len(plans)),
+        on_dump=lambda plan, images: copy_written_files(
+            images, folder / f"written-{plan.phase}", captured_outputs(folder), since=begun
+        ),
+    )
+
+
+def written_copies(folder: Path, phase: CapturedPhase) -> dict[str, Path]:
+    """Copies of the files that `phase` had open for writing, by their paths."""
+    return {path: folder / copy for path, copy in phase.written.items()}
+
+
+def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: CapturedPhase, images: str) -> RestoreJob:
+    """What it takes to restore `phase`, captured below `folder`, from the folder `images` in it."""
+    seconds = timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum()
+    return RestoreJob(
+        phase=phase.phase,
+        images=folder / images,
+        outputs=captured_outputs(folder),
+        folders=(program.cwd,),
+        binds=(),
+        written=[(str(copy), path) for path, copy in written_copies(folder, phase).items()],
+        warm_event=phase.warm_event,
+        start_event=phase.start_event,
+        end_event=phase.end_event,
+        expected_seconds=float(seconds),
+    )

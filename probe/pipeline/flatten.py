@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,41 +15,8 @@ from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
+from probe.formats.checkpoints import FlatPhase
 from probe.pipeline.reduce import touched_file
-
-
-@dataclass(frozen=True)
-class FlatPhase:
-    """What the stage found out about a phase. `refused`: why only CRIU can restore it ("" if that is not so);
-    `opened`: files that it opens by their paths while it runs; `calls`: (number, times) of its system calls, `seen`:
-    (address, times) of its code (checkpoint.restore.recorded_calls); `all_calls`: whether none is missing in these
-    two."""
-
-    phase: int
-    refused: str
-    opened: tuple[str, ...] = ()
-    calls: tuple[tuple[int, int], ...] = ()
-    seen: tuple[tuple[int, int], ...] = ()
-    all_calls: bool = False
-
-    @property
-    def calls_made(self) -> int:
-        """How many system calls it makes, at least; -1 if they could not be watched."""
-        return -1 if self.refused else sum(times for _, times in self.calls)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> FlatPhase:
-        pairs = {name: tuple((int(a), int(b)) for a, b in value.get(name, ())) for name in ("calls", "seen")}
-        return FlatPhase(
-            int(value["phase"]),
-            str(value["refused"]),
-            tuple(value["opened"]),
-            all_calls=bool(value.get("all_calls", False)),
-            **pairs,
-        )
 
 
 def flatten_phases(

@@ -15,9 +15,15 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import NoPrediction, ProbeError
 from checkpoint.process.program import Program
+from probe.contents.carried_criu import pack_criu
+from probe.contents.carried_files import external_files, needed_files, private_files, set_apart
+from probe.contents.cpu_features import needed_features
+from probe.contents.members import interval_table, phase_code, touched_name
 from probe.formats.arrays import FloatArray
+from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
 from probe.formats.interval_table import encode as encode_intervals
+from probe.formats.intervals import WORK_UNIT, vectors, work
 from probe.formats.kernel_time import KernelShare, kernel_share
 from probe.formats.manifest import Manifest, PhaseRecord, WarmupTrial
 from probe.formats.phase_code import CODE_NAME
@@ -30,15 +36,8 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.pipeline.capture import CapturedPhase
-from probe.pipeline.carried_criu import pack_criu
-from probe.pipeline.carried_files import external_files, needed_files, private_files, set_apart
-from probe.pipeline.checkpoints import written_copies
-from probe.pipeline.cpu_features import needed_features
-from probe.pipeline.flatten import FlatPhase
-from probe.pipeline.intervals import WORK_UNIT, vectors, work
-from probe.pipeline.members import interval_table, phase_code, touched_name
-from probe.pipeline.reduce import ReducedPhase, touched_file
+from probe.pipeline.capture import written_copies
+from probe.pipeline.reduce import touched_file
 from probe.prediction.limits import doubts_of_phases
 from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
 from reducer.choices import Compression

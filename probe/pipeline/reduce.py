@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,36 +14,13 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.restore.criu_restore import RestoreJob
+from probe.formats.checkpoints import ReducedPhase
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set
 
 _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 """What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
-
-
-@dataclass(frozen=True)
-class ReducedPhase:
-    """A phase's checkpoint as it will be shipped.
-
-    `folder` below the work folder; `raw_bytes` and `raw_pages` of the checkpoint as CRIU wrote it; `kept_pages` of it
-    in `folder`; `touched` counts pages touched; `whole` says why nothing was taken out ("" if something was).
-    """
-
-    phase: int
-    folder: str
-    raw_bytes: int
-    raw_pages: int
-    kept_pages: int
-    touched: int
-    whole: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> ReducedPhase:
-        return ReducedPhase(**value)
 
 
 def touched_file(folder: Path, phase: int) -> Path:

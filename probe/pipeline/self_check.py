@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from probe.formats.intervals import work
 from probe.formats.manifest import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.intervals import work
 from probe.pipeline.reference import SpreadRuns
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, narrow

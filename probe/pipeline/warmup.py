@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
+from probe.formats.checkpoints import CapturedPhase, WarmupChoice
 from probe.formats.choices import DEFAULT_WARMUP
 from probe.formats.manifest import CRIU, DIRECT, WarmupTrial
 from probe.formats.profile import Profile
@@ -25,8 +25,7 @@ from probe.formats.reference import Clock
 from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.capture import CapturedPhase, RegionPlan, plan_region
-from probe.pipeline.checkpoints import restore_job, take_checkpoints
+from probe.pipeline.capture import RegionPlan, plan_region, restore_job, take_checkpoints
 from probe.pipeline.flatten import flatten_phases
 from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance
 
@@ -39,29 +38,6 @@ SAMPLED = 3
 TOLERANCE = 0.01
 """A region time that is nearer than this to the longest warm-up's has stopped moving, and so has one whose distance
 cannot be told from noise. Where the noise (one standard error) is larger than this nothing can be told."""
-
-
-@dataclass(frozen=True)
-class WarmupChoice:
-    """The warm-up taken, in intervals; what each length gave, shortest first; which phases were tried; and why the
-    choice is doubtful ("" if it is not)."""
-
-    chosen: int
-    trials: tuple[WarmupTrial, ...]
-    phases: tuple[int, ...] = ()
-    doubt: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> WarmupChoice:
-        return WarmupChoice(
-            int(value["chosen"]),
-            tuple(WarmupTrial(**trial) for trial in value["trials"]),
-            tuple(value["phases"]),
-            str(value["doubt"]),
-        )
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from matplotlib.colors import to_rgb
 
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.interval_table import IntervalTable
+from probe.formats.intervals import WORK_UNIT
 from probe.formats.manifest import PhaseRecord
-from probe.pipeline.intervals import WORK_UNIT
 from probe.report.drawing import (
     COLOURS,
     DROPPED,

@@ -24,10 +24,10 @@ from programs import Benchmark, resolved
 from checkpoint.errors import ProbeError
 from probe.candidates.agent_client import Orders
 from probe.candidates.remote import CandidateResult, run_on
+from probe.contents.carried_files import PROGRAM
 from probe.formats.choices import RANDOM
 from probe.formats.manifest import Manifest
 from probe.node.measuring import MeasuredPhase
-from probe.pipeline.carried_files import PROGRAM
 from probe.ssh.connection import SshOptions
 from reducer.unpack import open_probe
 

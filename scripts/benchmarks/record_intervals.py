@@ -14,9 +14,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from probe.formats.intervals import vectors, work
 from probe.formats.profile import load_profile
 from probe.formats.timing import load_timing
-from probe.pipeline.intervals import vectors, work
 
 GROUPS = 48
 """Blocks are added up in this many groups, by a fixed draw: what runs together stays together, the rest stays apart."""

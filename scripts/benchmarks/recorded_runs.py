@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from checkpoint.process.program import Program, Streams
 from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.intervals import vectors
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline.intervals import vectors
 from probe.pipeline.validate import validate
 from probe.tracers import trace_program
 

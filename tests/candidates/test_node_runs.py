@@ -19,10 +19,10 @@ from sshd import Machine, Server, machine, wait_until
 
 from checkpoint.criu.tool import find_criu, private_command, read_version
 from checkpoint.errors import NodeUnfit, PrivilegeMissing
+from probe.contents.carried_criu import pack_criu
 from probe.formats.manifest import CRIU, DIRECT, Manifest
 from probe.node.agent import _runtime
 from probe.node.criu_member import unpack_criu
-from probe.pipeline.carried_criu import pack_criu
 from reducer.unpack import open_probe
 
 _PYTHONS = {

@@ -16,6 +16,7 @@ from made_probe import made_manifest, made_probe
 from small_probe import command, small_probe
 
 from checkpoint.errors import ProbeFileDamaged
+from probe.contents.members import principal
 from probe.formats.interval_table import (
     MEMBER,
     MOST_COORDINATES,
@@ -26,7 +27,6 @@ from probe.formats.interval_table import (
     size_of,
 )
 from probe.formats.manifest import Manifest
-from probe.pipeline.members import principal
 from reducer.unpack import open_probe
 
 

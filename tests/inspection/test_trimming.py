@@ -25,11 +25,11 @@ from small_probe import SmallProbe, command, small_probe
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
 from probe.candidates.result import check_coverage
 from probe.cli.main import cli
+from probe.contents.carried_files import private_path
 from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
 from probe.formats.reference import Reference
 from probe.inspection.description import show
 from probe.inspection.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim
-from probe.pipeline.carried_files import private_path
 from probe.prediction.inputs import PhaseTiming, PredictionOptions, ReferenceRun, measure
 from probe.prediction.variance import variance_terms
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe

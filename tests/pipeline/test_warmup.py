@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from probe.cli.parameters import Warmup
+from probe.formats.checkpoints import WarmupChoice
 from probe.formats.choices import DEFAULT_WARMUP
-from probe.pipeline.warmup import SAMPLED, TOLERANCE, TRIED, TriedPhase, WarmupChoice, choose_warmup, sampled_phases
+from probe.pipeline.warmup import SAMPLED, TOLERANCE, TRIED, TriedPhase, choose_warmup, sampled_phases
 
 QUIET = 0.0005
 

@@ -196,9 +196,7 @@ def test_a_flipped_bit_under_a_right_checksum_is_refused_or_harmless(reader: str
 def test_impossible_sizes_are_refused_by_what_each_compression_can_do(tmp_path: Path) -> None:
     path = probe_of(tmp_path, "zstd")
     with open_probe(path) as probe:
-        number, one = next(
-            (n, m) for n, m in enumerate(probe.members.values()) if m.name == "data/profile.json"
-        )
+        number, one = next((n, m) for n, m in enumerate(probe.members.values()) if m.name == "data/profile.json")
     for how, most in (("zstd", 1 << 15), ("gzip", 1032)):
         for raw, allowed in ((most * one.stored_size, True), (most * one.stored_size + 1, False)):
             rewrite(path, lambda d, raw=raw, how=how: d["members"][number].update(raw_size=raw, compression=how))

@@ -40,8 +40,8 @@ from checkpoint.restore.criu_restore import RegionTime, RestoreJob, time_phase
 from checkpoint.restore.direct_agent import Control, limit
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused, landlock_version
 from checkpoint.restore.recorded_calls import plain_path
+from probe.contents.carried_files import copy_written_files
 from probe.pipeline.capture import RegionPlan
-from probe.pipeline.carried_files import copy_written_files
 from reducer.member_table import is_plain_absolute
 
 FAILED, RESTORED = 1, 2

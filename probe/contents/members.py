@@ -15,12 +15,12 @@ from elftools.elf.elffile import ELFFile
 from checkpoint.criu.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_SIZE
 from probe.formats.arrays import FloatArray
+from probe.formats.checkpoints import FlatPhase
 from probe.formats.interval_table import MOST_COORDINATES, IntervalTable
 from probe.formats.phase_code import MOST_BLOCKS, NO_FILE, PhaseCode, ProbeCode
 from probe.formats.profile import Profile
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
-from probe.pipeline.flatten import FlatPhase
 from probe.selection.clustering import project
 
 

@@ -12,9 +12,9 @@ import pytest
 from small_probe import SmallProbe, command, small_probe
 
 from checkpoint.errors import NodeUnfit, ProbeError
+from probe.contents.carried_files import external_files, set_apart
 from probe.formats.manifest import ExternalFile
 from probe.node.files import check_external, file_sha256
-from probe.pipeline.carried_files import external_files, set_apart
 from probe.pipeline.options import BuildOptions
 from reducer.archive import ContainedFile
 

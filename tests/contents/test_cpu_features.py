@@ -12,10 +12,10 @@ from tracing import program_of, streams_of
 from checkpoint.errors import NodeUnfit
 from checkpoint.process.isa import ISA_BASELINES
 from checkpoint.process.program import Program
+from probe.contents.cpu_features import needed_features
 from probe.formats.profile import Profile
 from probe.node import facts
 from probe.node.facts import check_features, cpu_flags
-from probe.pipeline.cpu_features import needed_features
 from probe.tracers import trace_program
 
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that a probe carries beside its checkpoints: files, CRIU, the processor features needed, members to look at."""
