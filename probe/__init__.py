@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 from checkpoint.errors import ProbeError
 from probe.candidates.local import run
 from probe.candidates.result import RunResult
+from probe.formats.choices import SelectionOptions
 from probe.formats.profile import Profile
 from probe.inspection.description import show
 from probe.inspection.explanation import explain
 from probe.inspection.trimming import TrimmedProbe, trim
-from probe.pipeline.build import BuiltProbe, build, trace
+from probe.pipeline.build import BuiltProbe, build
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.trace import trace
 from probe.prediction.estimators import Prediction
-from probe.selection.select import SelectionOptions
 
 if TYPE_CHECKING:
     from probe.candidates.agent_client import Orders

@@ -82,8 +82,8 @@ def export(
 
 
 def _write_points(names: Sequence[str], output: Path | None, max_phases: int, dimensions: int, seed: int) -> None:
+    from probe.formats.choices import SelectionOptions
     from probe.formats.profile import load_profile
-    from probe.selection.select import SelectionOptions
     from probe.selection.simpoint import export as export_points
 
     if len(names) != 1 or output is None:

@@ -47,7 +47,7 @@ def trace(
     program: tuple[str, ...],
 ) -> None:
     """Trace PROGRAM into a profile (stage 1 alone)."""
-    from probe.pipeline.build import trace as trace_program
+    from probe.pipeline.trace import trace as trace_program
 
     length = interval.for_tracer(tracer) if interval else None
     profile = trace_program(

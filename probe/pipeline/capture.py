@@ -9,10 +9,11 @@ runs the program's own code with at most two patched instructions.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +29,23 @@ from checkpoint.process.tracee import Tracee, What
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.contents.carried_files import copy_written_files
+from probe.contents.carried_files import copy_written_files, needed_files, set_apart
 from probe.formats.checkpoints import CapturedPhase
 from probe.formats.profile import Profile
+from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
-from probe.pipeline.reference import output_streams
+from probe.pipeline.outputs import output_streams
+from probe.pipeline.stage import Build
 from probe.pipeline.validate import marker_of
-from probe.selection.select import Selection
+from probe.pipeline.work_folder import each
+from probe.progress import Report
+from reducer.archive import ContainedFile
+
+NAME = "capture"
+OPTIONS: tuple[str, ...] = ()
+FILES = ("captured.json", "phase-*", "written-*")
+
+_RESULT = "captured.json"
 
 DUMP_SECONDS = 300.0
 _DUMPED_STOPPED = 3
@@ -233,12 +244,9 @@ class _CaptureRun:
         return images
 
 
-_RUN = "capture"
-
-
 def captured_outputs(folder: Path) -> tuple[str, str]:
     """Files for the output of the capture run whose checkpoints are below `folder`."""
-    return str(folder / f"{_RUN}.stdout"), str(folder / f"{_RUN}.stderr")
+    return str(folder / f"{NAME}.stdout"), str(folder / f"{NAME}.stderr")
 
 
 def take_checkpoints(
@@ -261,7 +269,7 @@ def take_checkpoints(
         plans,
         criu=criu,
         folder=folder,
-        streams=output_streams(folder, _RUN),
+        streams=output_streams(folder, NAME),
         expected_seconds=timed.wall_seconds,
         cpu=cpu,
         progress=lambda done: progress(done / len(plans)),
@@ -291,3 +299,44 @@ def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: Capt
         end_event=phase.end_event,
         expected_seconds=float(seconds),
     )
+
+
+def checkpoint_files(
+    folder: Path,
+    program: Program,
+    captured: Sequence[CapturedPhase],
+    outputs: tuple[str, ...],
+    opened: Sequence[str] = (),
+) -> list[ContainedFile]:
+    """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
+    images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
+    return needed_files(images, os.path.realpath(program.executable), outputs, opened)
+
+
+def run(build: Build, report: Report) -> None:
+    """Take every phase's checkpoint in one run. Raises as `capture` does."""
+    build.captured = take_checkpoints(
+        build.profile,
+        build.timed,
+        plan_regions(build.profile, build.timed, build.selection, build.warmup.chosen),
+        criu=build.criu,
+        folder=build.folder.path,
+        cpu=build.cpu,
+        progress=report,
+    )
+
+
+def save(build: Build) -> None:
+    build.folder.write_json(_RESULT, [phase.to_json() for phase in build.captured])
+
+
+def load(build: Build) -> None:
+    build.captured = build.folder.read(_RESULT, each(CapturedPhase.from_json))
+
+
+def doubts(build: Build) -> list[str]:
+    """None; but a wrong name in `--external` must not end the build at its very end. Raises ProbeError."""
+    if build.options.external:
+        outputs = captured_outputs(build.folder.path)
+        set_apart(checkpoint_files(build.folder.path, build.program, build.captured, outputs), build.options.external)
+    return []

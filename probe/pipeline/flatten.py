@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flatten stage: every phase gets the image with which an ordinary user can restore it, where that is possible."""
+"""Flatten every phase into the image from which an ordinary user can restore it, where that is possible."""
 
 from __future__ import annotations
 
@@ -12,11 +12,22 @@ from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import NotFlat, flatten
-from checkpoint.flat.image import NAME, encode
+from checkpoint.flat.image import NAME as IMAGE_NAME
+from checkpoint.flat.image import encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
 from probe.formats.checkpoints import FlatPhase
+from probe.pipeline.capture import restore_job
 from probe.pipeline.reduce import touched_file
+from probe.pipeline.stage import Build
+from probe.pipeline.work_folder import each
+from probe.progress import Report
+
+NAME = "flatten"
+OPTIONS: tuple[str, ...] = ()
+FILES = ("flat.json", "phase-*/direct.img")
+
+_RESULT = "flat.json"
 
 
 def flatten_phases(
@@ -39,7 +50,7 @@ def flatten_phases(
 
 
 def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu: int | None) -> FlatPhase:
-    target = job.images / NAME
+    target = job.images / IMAGE_NAME
     target.unlink(missing_ok=True)
     images = read_checkpoint(job.images)
     try:
@@ -76,3 +87,26 @@ def _touched(folder: Path, phase: int) -> list[int]:
     if not path.exists():
         return []
     return [int(address) for address in np.frombuffer(path.read_bytes(), dtype="<u8") & ~np.uint64(4095)]
+
+
+def run(build: Build, report: Report) -> None:
+    """Flatten all phases. Raises StorageError."""
+    folder = build.folder.path
+    jobs = [
+        (restore_job(build.program, build.timed, folder, phase, reduced.folder), phase.huge)
+        for phase, reduced in zip(build.captured, build.reduced, strict=True)
+    ]
+    build.flat = flatten_phases(jobs, folder=folder, cpu=build.cpu, progress=report)
+
+
+def save(build: Build) -> None:
+    build.folder.write_json(_RESULT, [phase.to_json() for phase in build.flat])
+
+
+def load(build: Build) -> None:
+    build.flat = build.folder.read(_RESULT, each(FlatPhase.from_json))
+
+
+def doubts(build: Build) -> list[str]:
+    """None: the probe itself names the phases that CRIU alone can restore."""
+    return []

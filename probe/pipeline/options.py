@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from checkpoint.process.isa import DEFAULT_ISA
-from probe.formats.choices import DEFAULT_RUNS, DEFAULT_WARMUP
+from probe.formats.choices import DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
 from probe.node.measuring import DEFAULT_REPEATS
-from probe.selection.select import SelectionOptions
 from probe.selection.simpoint import Point
 from reducer.choices import Compression, Reduction
 

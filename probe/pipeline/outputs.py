@@ -102,3 +102,24 @@ def compare_written_files(plain: Sequence[Path], run: Path, what: str) -> list[s
         elif state not in before:
             raise Diverged(f"{what}: {path}, which it writes, differs from what plain runs leave there")
     return doubts
+
+
+def output_streams(folder: Path, run: str) -> Streams:
+    """Fresh files for the output of one run."""
+    streams = Streams(folder / f"{run}.stdout", folder / f"{run}.stderr")
+    for path in (streams.stdout, streams.stderr):
+        path.unlink(missing_ok=True)
+    return streams
+
+
+def note_run(folder: Path, run: str, written: Sequence[str]) -> None:
+    """Note in `folder` what `run` left in the files that the program writes."""
+    note_written_files(written, folder / f"{run}.files.json")
+
+
+def compare_run(folder: Path, plain: Sequence[str], run: str, what: str) -> list[str]:
+    """Raise Diverged where `run` printed or wrote something else than the runs `plain`; return the warnings."""
+    streams = {name: Streams(folder / f"{name}.stdout", folder / f"{name}.stderr") for name in (*plain, run)}
+    warnings = compare_outputs([streams[name] for name in plain], streams[run], what)
+    noted = [folder / f"{name}.files.json" for name in plain]
+    return warnings + compare_written_files(noted, folder / f"{run}.files.json", what)

@@ -1,107 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last stage: everything that was found out becomes one file."""
+"""Pack all that was found out into one file: the last stage."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import read_checkpoint
-from checkpoint.criu.tool import Criu
 from checkpoint.errors import NoPrediction, ProbeError
-from checkpoint.process.program import Program
 from probe.contents.carried_criu import pack_criu
-from probe.contents.carried_files import external_files, needed_files, private_files, set_apart
+from probe.contents.carried_files import external_files, private_files, set_apart
 from probe.contents.cpu_features import needed_features
 from probe.contents.members import interval_table, phase_code, touched_name
 from probe.formats.arrays import FloatArray
-from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
 from probe.formats.interval_table import encode as encode_intervals
 from probe.formats.intervals import WORK_UNIT, vectors, work
 from probe.formats.kernel_time import KernelShare, kernel_share
-from probe.formats.manifest import Manifest, PhaseRecord, WarmupTrial
+from probe.formats.manifest import CRIU, DIRECT, Manifest, PhaseRecord, PrivateFile
 from probe.formats.phase_code import CODE_NAME
 from probe.formats.phase_code import encode as encode_code
-from probe.formats.profile import Profile
-from probe.formats.reference import Reference
-from probe.formats.selection import Phase, Selection
+from probe.formats.selection import Phase
 from probe.formats.timing import TimedProfile
 from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.pipeline.capture import written_copies
+from probe.pipeline.capture import captured_outputs, checkpoint_files, written_copies
 from probe.pipeline.reduce import touched_file
+from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_phases
-from reducer.archive import ArchiveSizes, ContainedFile, PhaseCheckpoint, write_probe
-from reducer.choices import Compression
+from probe.progress import Report
+from reducer.archive import ContainedFile, PhaseCheckpoint, write_probe
+
+NAME = "pack"
+OPTIONS: tuple[str, ...] = ()
 
 LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What the stages before left. The sequences of phases have one order."""
-
-    program: Program
-    profile: Profile
-    reference: Reference
-    timed: TimedProfile
-    selection: Selection
-    captured: Sequence[CapturedPhase]
-    reduced: Sequence[ReducedPhase]
-    measured: Sequence[MeasuredPhase]
-    flat: Sequence[FlatPhase]
-    direct: Sequence[MeasuredPhase]
-    outputs: tuple[str, ...]
-    seed: int
-    warnings: Sequence[str]
-    external: Sequence[str] = ()
-    compression: Compression = "gzip"
-    criu: Criu | None = None
-    """To be carried along."""
-    warmup_trials: Sequence[WarmupTrial] = ()
-
-
-def checkpoint_files(
-    folder: Path,
-    program: Program,
-    captured: Sequence[CapturedPhase],
-    outputs: tuple[str, ...],
-    opened: Sequence[str] = (),
-) -> list[ContainedFile]:
-    """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
-    images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
-    return needed_files(images, os.path.realpath(program.executable), outputs, opened)
-
-
-def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, ArchiveSizes]:
-    """Write the probe to `target`; `folder` is the work folder. Raises StorageError; the first phase's error, or
-    NoPrediction, where too little of the run was restored; Unpredictable, ProgramTooShort where a limit of
-    probe.prediction.limits is exceeded."""
-    opened = [path for phase in found.flat for path in phase.opened]
+def run(build: Build, report: Report) -> None:
+    """Write the probe. Raises StorageError; the first phase's error, or NoPrediction, where too little of the run was
+    restored; Unpredictable, ProgramTooShort where a limit of probe.prediction.limits is exceeded."""
+    folder = build.folder.path
+    opened = [path for phase in build.flat for path in phase.opened]
+    outputs = captured_outputs(folder)
     files, left_out = set_apart(
-        checkpoint_files(folder, found.program, found.captured, found.outputs, opened), found.external
+        checkpoint_files(folder, build.program, build.captured, outputs, opened), build.options.external
     )
     private = []
-    for phase in found.captured:
+    for phase in build.captured:
         contained, listed = private_files(phase.phase, written_copies(folder, phase))
         files += contained
         private += listed
-    rows, amounts = vectors(found.profile, found.timed), work(found.profile, found.timed)
-    records = _records(found, amounts)
-    _require_coverage(records, found.measured)
-    doubts = doubts_of_phases(records, found.reference, [*found.measured, *found.direct])
-    profile, timed, program = found.profile, found.timed, found.program
-    by_cpu = found.reference.clock == "cpu"
-    manifest = Manifest(
+    rows, amounts = vectors(build.profile, build.timed), work(build.profile, build.timed)
+    records = _records(build, amounts)
+    _require_coverage(records, build.measured)
+    build.warnings += doubts_of_phases(records, build.reference, build.measured)
+    build.manifest = _manifest(build, records, float(amounts.sum()), outputs, private, left_out)
+    checkpoints = [PhaseCheckpoint(reduced.phase, folder / reduced.folder) for reduced in build.reduced]
+    data = _data(build, checkpoints, rows, amounts)
+    manifest, compression = build.manifest.to_json(), build.options.compress
+    build.sizes = write_probe(build.target, manifest, checkpoints, _distinct(files), data, compression)
+
+
+def doubts(build: Build) -> list[str]:
+    """None: a warning that comes after the probe was written is in no probe."""
+    return []
+
+
+def _manifest(
+    build: Build,
+    records: Sequence[PhaseRecord],
+    total_work: float,
+    outputs: tuple[str, str],
+    private: Sequence[PrivateFile],
+    left_out: Sequence[ContainedFile],
+) -> Manifest:
+    profile, timed, program = build.profile, build.timed, build.program
+    by_cpu = build.reference.clock == "cpu"
+    return Manifest(
         argv=program.argv,
         executable=program.executable,
         cwd=program.cwd,
@@ -112,7 +93,7 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
         interval=profile.interval,
         intervals=timed.intervals,
         reference_node=this_node(),
-        reference=found.reference,
+        reference=build.reference,
         timing_seconds=timed.wall_seconds,
         timing_cpu_seconds=float(timed.cpu.sum()),
         trace_seconds=profile.cpu_seconds if by_cpu else float(profile.seconds.sum()),
@@ -128,52 +109,50 @@ def pack(target: Path, folder: Path, found: Findings) -> tuple[Manifest, Archive
             "markers_compared": timed.compared,
         },
         work_unit=WORK_UNIT,
-        total_work=float(amounts.sum()),
+        total_work=total_work,
         phases=tuple(records),
-        dropped_time_share=found.selection.dropped_time_share,
-        selection_error=found.selection.selection_error,
-        held_out_error=found.selection.held_out_error,
-        seed=found.seed,
+        dropped_time_share=build.selection.dropped_time_share,
+        selection_error=build.selection.selection_error,
+        held_out_error=build.selection.held_out_error,
+        seed=build.options.selection.seed,
         cpu_features=tuple(needed_features(profile)),
-        outputs=found.outputs,
+        outputs=outputs,
         private_files=tuple(private),
-        raw_bytes=sum(r.raw_bytes for r in found.reduced),
-        warnings=(*found.warnings, *doubts),
+        raw_bytes=sum(r.raw_bytes for r in build.reduced),
+        warnings=tuple(build.warnings),
         external_files=tuple(external_files(left_out)),
-        warmup_trials=tuple(found.warmup_trials),
+        warmup_trials=tuple(build.warmup.trials),
     )
-    data = {
-        touched_name(r.phase): touched_file(folder, r.phase).read_bytes()
-        for r in found.reduced
-        if touched_file(folder, r.phase).exists()
-    }
-    data[INTERVALS_NAME] = encode_intervals(interval_table(rows, amounts, timed, found.selection))
+
+
+def _data(
+    build: Build, checkpoints: Sequence[PhaseCheckpoint], rows: sp.csr_array, amounts: FloatArray
+) -> dict[str, bytes]:
+    """The probe's members beside checkpoints and files, by name. `rows`: vectors of the intervals, `amounts`: work."""
+    touched = {c.id: path for c in checkpoints if (path := touched_file(build.folder.path, c.id)).exists()}
+    data = {touched_name(phase): path.read_bytes() for phase, path in touched.items()}
+    data[INTERVALS_NAME] = encode_intervals(interval_table(rows, amounts, build.timed, build.selection))
     data[RESTORER_NAME] = restorer().read_bytes()
-    checkpoints = [PhaseCheckpoint(r.phase, folder / r.folder) for r in found.reduced]
-    code = phase_code(
-        profile, rows, found.selection, found.flat,
-        {c.id: c.folder for c in checkpoints},
-        {c.id: path for c in checkpoints if (path := touched_file(folder, c.id)).exists()},
-    )  # fmt: skip
-    data[CODE_NAME] = encode_code(code)
-    if found.criu is not None:
-        data[CRIU_NAME] = pack_criu(found.criu)
-    sizes = write_probe(target, manifest.to_json(), checkpoints, _distinct(files), data, found.compression)
-    return manifest, sizes
+    folders = {c.id: c.folder for c in checkpoints}
+    data[CODE_NAME] = encode_code(phase_code(build.profile, rows, build.selection, build.flat, folders, touched))
+    if build.options.with_criu:
+        data[CRIU_NAME] = pack_criu(build.criu)
+    return data
 
 
 def _distinct(files: list[ContainedFile]) -> list[ContainedFile]:
     return list({f.original_path: f for f in files}.values())
 
 
-def _records(found: Findings, amounts: FloatArray) -> list[PhaseRecord]:
+def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
     """The phases as the manifest has them; `amounts`: work of the intervals, (N,)."""
-    by_id = {p.id: p for p in found.selection.phases}
-    timed = found.timed
+    by_id = {p.id: p for p in build.selection.phases}
+    timed = build.timed
     begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
     records = []
-    directly = {m.phase: m for m in found.direct}
-    for phase, reduced, flat, result in zip(found.captured, found.reduced, found.flat, found.measured, strict=True):
+    by_criu, directly = ({m.phase: m for m in build.measured if m.restorer == name} for name in (CRIU, DIRECT))
+    for phase, reduced, flat in zip(build.captured, build.reduced, build.flat, strict=True):
+        result = by_criu[phase.phase]
         direct = directly.get(phase.phase, MeasuredPhase(phase.phase, ()))
         chosen = by_id[phase.phase]
         at = chosen.representative

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reduce stage: every phase loses the pages it does not touch, and is tried once without them."""
+"""Reduce every phase to the pages that it touches, and try it once without the others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,19 @@ from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.restore.criu_restore import RestoreJob
 from probe.formats.checkpoints import ReducedPhase
+from probe.pipeline.capture import restore_job
+from probe.pipeline.stage import Build
+from probe.pipeline.work_folder import each
+from probe.progress import Report
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set
+
+NAME = "reduce"
+OPTIONS = ("reduce",)
+FILES = ("reduced.json", "phase-*-reduced", "touched-*.bin")
+
+_RESULT = "reduced.json"
 
 _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 """What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
@@ -69,3 +79,27 @@ def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder:
         shutil.rmtree(target, ignore_errors=True)
         return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")
     return ReducedPhase(job.phase, target.name, raw, images.pages, int(np.count_nonzero(keep)), len(touched), "")
+
+
+def run(build: Build, report: Report) -> None:
+    """Reduce all phases. Raises StorageError."""
+    folder, timed = build.folder.path, build.timed
+    jobs = [
+        (restore_job(build.program, timed, folder, phase, phase.folder), float(timed.seconds[phase.interval]))
+        for phase in build.captured
+    ]
+    build.reduced = reduce_phases(jobs, build.criu, how=build.options.reduce, folder=folder, progress=report)
+
+
+def save(build: Build) -> None:
+    build.folder.write_json(_RESULT, [phase.to_json() for phase in build.reduced])
+
+
+def load(build: Build) -> None:
+    build.reduced = build.folder.read(_RESULT, each(ReducedPhase.from_json))
+
+
+def doubts(build: Build) -> list[str]:
+    if build.options.reduce == "none":
+        return []
+    return [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running the whole program on the reference node, by itself: what ET_ref is made of."""
+"""Run the whole program by itself on the reference node: the runs that ET_ref is made of."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoint.errors import Diverged
 from checkpoint.process.exit_status import check_exit
 from checkpoint.process.plain_run import PlainRun, run_plain
-from checkpoint.process.program import Program, Streams
+from checkpoint.process.program import Program
+from probe.formats.choices import SECONDS
 from probe.formats.reference import Reference
+from probe.pipeline.outputs import compare_run, note_run, output_streams
+from probe.pipeline.stage import Build
+from probe.prediction.limits import doubts_of_reference
+from probe.progress import Report
+
+NAME = "reference"
+OPTIONS: tuple[str, ...] = ()
+FILES = ("reference.json", "plain-*", "own-environment.*")
+
+_RESULT = "reference.json"
 
 EARLY_RUNS = 2
 """Plain runs before anything else: enough to see which of its output a program does not repeat."""
 
 CPU_BOUND_BLOCKED = 0.01
 """A program that sleeps for less than this share of its run is timed by its CPU clock."""
-
-
-def output_streams(folder: Path, run: str) -> Streams:
-    """Fresh files for the output of one run."""
-    streams = Streams(folder / f"{run}.stdout", folder / f"{run}.stderr")
-    for path in (streams.stdout, streams.stderr):
-        path.unlink(missing_ok=True)
-    return streams
 
 
 def plain_run_names(runs: int) -> list[str]:
@@ -93,3 +97,38 @@ def measure_reference(
         early_cpu=tuple(r.cpu for r in done),
         waited_share=statistics.median(r.waited / r.wall for r in done),
     )
+
+
+def run(build: Build, report: Report) -> None:
+    """The early runs. Raises ProgramFailed."""
+    folder = build.folder.path
+    build.reference = measure_reference(
+        build.program,
+        folder=folder,
+        cpu=build.cpu,
+        progress=report,
+        after_run=lambda run: note_run(folder, run, build.profile.written),
+    )
+
+
+def save(build: Build) -> None:
+    build.folder.write_json(_RESULT, build.reference.to_json())
+
+
+def load(build: Build) -> None:
+    build.reference = build.folder.read(_RESULT, Reference.from_json)
+
+
+def doubts(build: Build) -> list[str]:
+    """Doubts about the runs themselves, and about the traced run, now that there are plain ones to compare it with.
+
+    Only natively must a traced run do what plain ones do; where it did not, the timing run has the say: Valgrind
+    computes with 64 bits where the x87 has 80, and shows the program another processor. Raises Diverged.
+    """
+    found = doubts_of_reference(build.reference)
+    try:
+        return found + compare_run(build.folder.path, plain_run_names(EARLY_RUNS), "trace", "the traced run")
+    except Diverged as error:
+        if build.profile.unit == SECONDS:
+            raise
+        return [*found, str(error)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The self-check: every phase restored and timed where it was made, and the whole program by turns with it."""
+"""Check the phases where they were made: each restored and timed, the whole program by turns with them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint.compiled import restorer
 from probe.formats.intervals import work
 from probe.formats.manifest import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
+from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
+from probe.pipeline.capture import restore_job
 from probe.pipeline.reference import SpreadRuns
+from probe.pipeline.stage import Build
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, narrow
-from probe.selection.select import Selection
+from probe.progress import Report
+
+NAME = "self-check"
+OPTIONS = ("runs", "repeats", "target_error")
 
 
 @dataclass(frozen=True)
@@ -107,3 +114,40 @@ def self_check(
             causes=ON_BOTH_SIDES,
         )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
+
+
+def run(build: Build, report: Report) -> None:
+    """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
+    folder, options = build.folder.path, build.options
+    runs = SpreadRuns(build.program, folder, runs=options.runs, rounds=options.repeats, cpu=build.cpu)
+    done = self_check(
+        _phases(build),
+        Restorers(restorer(), build.criu),
+        runs,
+        build.reference,
+        Known(build.profile, build.timed, build.selection),
+        repeats=options.repeats,
+        target_error=options.target_error,
+        scratch=folder,
+        cpu=build.cpu,
+        progress=report,
+    )
+    build.measured, build.reference, build.narrowed = done.measured, done.reference, done.narrowed
+
+
+def _phases(build: Build) -> list[PhaseToMeasure]:
+    phases = []
+    for phase, reduced, flat in zip(build.captured, build.reduced, build.flat, strict=True):
+        job = restore_job(build.program, build.timed, build.folder.path, phase, reduced.folder)
+        phases.append(PhaseToMeasure(job))
+        if not flat.refused:
+            phases.append(PhaseToMeasure(job, DIRECT))
+    return phases
+
+
+def doubts(build: Build) -> list[str]:
+    """Doubts where a wanted width was not reached; the user is told in any case."""
+    if build.narrowed is None:
+        return []
+    build.display.note(build.narrowed.sentence())
+    return [build.narrowed.sentence()] if build.narrowed.limit else []

@@ -26,8 +26,18 @@ from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
-from probe.formats.timing import TimedProfile
+from probe.formats.timing import TimedProfile, load_timing, save_timing
 from probe.pipeline.boundaries import Candidate, candidates, site_counts
+from probe.pipeline.outputs import compare_run, note_run, output_streams
+from probe.pipeline.reference import EARLY_RUNS, plain_run_names
+from probe.pipeline.stage import Build
+from probe.progress import Report
+
+NAME = "validate"
+OPTIONS: tuple[str, ...] = ()
+FILES = ("timing.npz", "validate.stdout", "validate.stderr", "validate.files.json")
+
+_RESULT = "timing.npz"
 
 MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""
@@ -298,3 +308,41 @@ def _sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
     which = np.repeat(np.arange(groups), np.diff(first))
     gather = sp.csr_array((np.ones(len(which)), (which, np.arange(len(which)))), shape=(groups, counts.shape[0]))
     return sp.csr_array(gather @ counts)
+
+
+def run(build: Build, report: Report) -> None:
+    """One timing run, or more where markers stray. Raises Diverged, ProgramFailed."""
+    expected = build.reference.wall[0]
+    build.timed = validate(
+        build.profile,
+        streams=output_streams(build.folder.path, NAME),
+        cpu=build.cpu,
+        progress=lambda seconds: report(seconds / expected),
+        native_seconds=expected,
+    )
+    note_run(build.folder.path, NAME, build.profile.written)
+
+
+def save(build: Build) -> None:
+    save_timing(build.timed, build.folder.file(_RESULT))
+
+
+def load(build: Build) -> None:
+    build.timed = load_timing(build.folder.file(_RESULT))
+
+
+def doubts(build: Build) -> list[str]:
+    """Doubts about boundaries, and about what the timing run printed and wrote. Raises Diverged."""
+    timed = build.timed
+    found = compare_run(build.folder.path, plain_run_names(EARLY_RUNS), NAME, "the timing run")
+    if timed.missing or timed.out_of_order:
+        found.append(
+            f"{timed.missing} interval boundaries were not reached and {timed.out_of_order} came out of order in "
+            "the timing run; their intervals were joined"
+        )
+    if timed.shifted:
+        found.append(
+            f"{timed.shifted} of {timed.compared} markers were executed a little more or less often natively than "
+            f"in the traced run, which moves interval boundaries by less than {MOST_SHIFT:.0%} of an interval"
+        )
+    return found

@@ -27,7 +27,15 @@ from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
 from probe.pipeline.capture import RegionPlan, plan_region, restore_job, take_checkpoints
 from probe.pipeline.flatten import flatten_phases
+from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance
+from probe.progress import Report
+
+NAME = "warm-up"
+OPTIONS = ("warmup",)
+FILES = ("warmup.json", "warmup")
+
+_RESULT = "warmup.json"
 
 TRIED = (0, 1, 2, 4)
 """Intervals of warm-up that are tried; the last is what the others are compared with."""
@@ -178,3 +186,31 @@ def _error_squared(times: Sequence[float]) -> float:
     if len(times) < 2:
         return PredictionOptions().unrepeated_spread ** 2
     return relative_variance(np.asarray(times, dtype=np.float64)) * median_factor(len(times)) / len(times)
+
+
+def run(build: Build, report: Report) -> None:
+    """Try the warm-ups. Raises what capturing raises."""
+    build.warmup = try_warmups(
+        build.program,
+        build.profile,
+        build.timed,
+        build.selection,
+        build.reference.clock,
+        criu=build.criu,
+        folder=build.folder.file("warmup"),
+        repeats=build.options.repeats,
+        cpu=build.cpu,
+        progress=report,
+    )
+
+
+def save(build: Build) -> None:
+    build.folder.write_json(_RESULT, build.warmup.to_json())
+
+
+def load(build: Build) -> None:
+    build.warmup = build.folder.read(_RESULT, WarmupChoice.from_json)
+
+
+def doubts(build: Build) -> list[str]:
+    return [f"--warmup auto: {build.warmup.doubt}"] if build.warmup.doubt else []

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,24 +18,7 @@ from reducer.output_file import full_disk_named
 
 T = TypeVar("T")
 
-STAGES = ("trace", "reference", "validate", "select", "capture", "reduce", "flatten")
-
-_FIRST_STAGES = {"selection": "select", "warmup": "capture", "reduce": "reduce"}
-"""First stage that an option concerns: a build that resumes with another value does it, and those after it, again."""
-
-_CONCERN_NO_STAGE = ("runs", "repeats", "target_error")
-"""Options of the self-check, which is made anew each time."""
-
-WARMUP_FILE = "warmup.json"
-"""What trying warm-ups left, where that was asked for: the first half of *capture*."""
-
-_LEFT_BY = {
-    "select": ("selection.json",),
-    "capture": ("captured.json", "phase-*", "written-*", WARMUP_FILE, "warmup"),
-    "reduce": ("reduced.json", "phase-*-reduced", "touched-*.bin"),
-    "flatten": ("flat.json", "phase-*/direct.img"),
-}
-"""What the stages that can be done again leave in the folder."""
+_WARMUP, _WARMUP_FILE = "warm-up", "warmup.json"
 
 _STATE = "state.json"
 _LOCK = "lock"
@@ -42,6 +26,15 @@ _MAGIC = "work folder of probe build"
 _VERSION = 1
 _BEGUN = {_LOCK, "state.partial"}
 """All there is where a build was killed while it opened a new folder."""
+
+
+@dataclass(frozen=True)
+class StageFiles:
+    """A stage as its work folder knows it: name, patterns of its files, options that concern it before any other."""
+
+    name: str
+    files: tuple[str, ...]
+    options: tuple[str, ...]
 
 
 class WorkFolder:
@@ -90,8 +83,17 @@ class WorkFolder:
 
 
 @contextmanager
-def work_folder(wanted: Path | None, parameters: Mapping[str, Any], *, resume: bool) -> Iterator[WorkFolder]:
+def work_folder(
+    wanted: Path | None,
+    parameters: Mapping[str, Any],
+    *,
+    resume: bool,
+    stages: Sequence[StageFiles] = (),
+    concern_no_stage: Sequence[str] = (),
+) -> Iterator[WorkFolder]:
     """Open (and make) the folder, alone. Without `wanted` it is temporary and removed at the end.
+
+    `stages`: those that leave their results here, in order. `concern_no_stage`: options that change none of them.
 
     Raises WorkFolderBusy if another build holds it, StorageError if it holds something else, ProbeError if it is
     to be resumed with other parameters. Options that concern only later stages may differ: the results of those stages
@@ -120,7 +122,7 @@ def work_folder(wanted: Path | None, parameters: Mapping[str, Any], *, resume: b
             raise WorkFolderBusy(
                 f"{wanted}: another build is working in this folder; wait for it or use another --work"
             ) from error
-        yield _opened(wanted, parameters, resume)
+        yield _opened(wanted, parameters, resume, stages, concern_no_stage)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -139,7 +141,13 @@ def _refuse_foreign(path: Path) -> None:
         raise StorageError(f"{path}: not empty and not a work folder of a build; give an empty or new folder")
 
 
-def _opened(path: Path, parameters: Mapping[str, Any], resume: bool) -> WorkFolder:
+def _opened(
+    path: Path,
+    parameters: Mapping[str, Any],
+    resume: bool,
+    stages: Sequence[StageFiles],
+    concern_no_stage: Sequence[str],
+) -> WorkFolder:
     state_file = path / _STATE
     if resume and state_file.exists():
         state = json.loads(state_file.read_bytes())
@@ -149,16 +157,20 @@ def _opened(path: Path, parameters: Mapping[str, Any], resume: bool) -> WorkFold
         if not isinstance(before, dict) or not isinstance(finished, list):
             raise StorageError(f"{state_file}: damaged; build without --resume")
         changed = _changed(before, now)
-        redone = _done_again(changed)
+        redone = _done_again(changed, stages, concern_no_stage)
         if state.get("version") != _VERSION or redone is None:
             raise ProbeError(
                 f"{path}: was begun with other parameters ({', '.join(changed) or 'another version'}); "
                 "repeat the same command line, or build without --resume"
             )
-        folder = WorkFolder(path, parameters, [str(stage) for stage in finished if stage not in redone])
+        if (path / _WARMUP_FILE).exists() and _WARMUP not in finished:
+            # The version before called this file a part of the capture stage.
+            finished.append(_WARMUP)
+        names = {stage.name for stage in redone}
+        folder = WorkFolder(path, parameters, [str(stage) for stage in finished if stage not in names])
         if changed:
             folder._save()
-            _remove(entry for stage in redone for pattern in _LEFT_BY[stage] for entry in path.glob(pattern))
+            _remove(entry for stage in redone for pattern in stage.files for entry in path.glob(pattern))
         return folder
     _remove(entry for entry in path.iterdir() if entry.name != _LOCK)
     folder = WorkFolder(path, parameters, [])
@@ -178,17 +190,20 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "")
     return names
 
 
-def _done_again(changed: Sequence[str]) -> tuple[str, ...] | None:
+def _done_again(
+    changed: Sequence[str], stages: Sequence[StageFiles], concern_no_stage: Sequence[str]
+) -> Sequence[StageFiles] | None:
     """The stages to be done again where these parameters differ; None where the first stages rest on one of them."""
-    first = len(STAGES)
+    first = len(stages)
+    place = {option: number for number, stage in enumerate(stages) for option in stage.options}
     for name in changed:
         kind, _, option = name.partition(".")
         option = option.partition(".")[0]
-        if kind == "options" and option in _FIRST_STAGES:
-            first = min(first, STAGES.index(_FIRST_STAGES[option]))
-        elif kind != "options" or option not in _CONCERN_NO_STAGE:
+        if kind == "options" and option in place:
+            first = min(first, place[option])
+        elif kind != "options" or option not in concern_no_stage:
             return None
-    return STAGES[first:]
+    return stages[first:]
 
 
 def _remove(entries: Iterable[Path]) -> None:
@@ -197,3 +212,14 @@ def _remove(entries: Iterable[Path]) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
+
+
+def each(parse: Callable[[Any], T]) -> Callable[[Any], list[T]]:
+    """A parser of a stage's result that is a list with one entry for every phase."""
+
+    def parsed(value: Any) -> list[T]:
+        if not isinstance(value, list) or not value:
+            raise ValueError("not a list of phases")
+        return [parse(entry) for entry in value]
+
+    return parsed

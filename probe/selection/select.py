@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from checkpoint.errors import ProbeError, ProgramTooShort
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
-from probe.formats.choices import RANDOM, RECONSTRUCT, SELECTIONS, SIMPOINT, SelectionOptions
+from probe.formats.choices import RANDOM, SELECTIONS, SIMPOINT, SelectionOptions
 from probe.formats.selection import ALONE, Merge, Phase, Selection
 from probe.selection.allocation import parts, representatives
 from probe.selection.clustering import Clustering, bic_choice, project, sweep
@@ -34,8 +34,6 @@ from probe.selection.strata import (
     representative,
     seconds_spread,
 )
-
-__all__ = ["RECONSTRUCT", "SELECTIONS", "Merge", "Phase", "Selection", "SelectionOptions", "select_phases"]
 
 
 @dataclass(frozen=True)

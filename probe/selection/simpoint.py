@@ -18,9 +18,11 @@ import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.choices import SelectionOptions
 from probe.formats.profile import Profile
+from probe.formats.selection import Phase, Selection
 from probe.selection.clustering import project
-from probe.selection.select import Phase, Selection, SelectionOptions, select_phases
+from probe.selection.select import select_phases
 from probe.selection.strata import Intervals, seconds_spread
 
 MOST_WEIGHT = 1.001

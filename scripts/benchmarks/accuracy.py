@@ -24,11 +24,12 @@ from disturbance import wait_until_quiet, watched
 from measure import COMMAND_SECONDS, REFUSED, ROOT, environment, full_runs, probe_command
 from programs import Benchmark, resolved
 
+from probe.formats.choices import RANDOM, SelectionOptions
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.profile import load_profile
 from probe.formats.reference import Reference
 from probe.formats.timing import load_timing
-from probe.selection.select import RANDOM, SelectionOptions, select_phases
+from probe.selection.select import select_phases
 
 Record = dict[str, Any]
 

@@ -15,8 +15,9 @@ import numpy as np
 from recorded_runs import RecordedRuns
 
 from probe.formats.arrays import FloatArray
-from probe.formats.choices import RANDOM, SIMPOINT
-from probe.selection.select import Selection, SelectionOptions, select_phases
+from probe.formats.choices import RANDOM, SIMPOINT, SelectionOptions
+from probe.formats.selection import Selection
+from probe.selection.select import select_phases
 
 TRAINING = 2
 """How many of the runs selections are made from, one after the other."""

@@ -14,7 +14,8 @@ from command import Command, interrupt, small_disk
 from conftest import MakeProgram
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
-from probe.pipeline.work_folder import STAGES, work_folder
+from probe.pipeline.build import OPTIONS_OF_NO_FILE, STAGE_FILES
+from probe.pipeline.work_folder import work_folder
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -213,6 +214,7 @@ def test_options_of_later_stages_may_differ(tmp_path: Path) -> None:
     first: dict[str, object] = {"interval": 0.05, "warmup": 1, "reduce": "drop", "repeats": 5, "selection": {"seed": 1}}
     later = {
         "select": ("selection.json",),
+        "warm-up": ("warmup.json",),
         "capture": ("captured.json", "written-1", "phase-1/pages-1.img"),
         "reduce": ("reduced.json", "touched-1.bin", "phase-1-reduced/pages-1.img"),
         "flatten": ("flat.json", "phase-1/direct.img"),
@@ -221,25 +223,38 @@ def test_options_of_later_stages_may_differ(tmp_path: Path) -> None:
     changes = [
         ("selection", {"seed": 2}, 3),
         ("warmup", 2, 4),
-        ("reduce", "none", 5),
-        ("repeats", 3, 7),
-        ("runs", 1, 7),
+        ("reduce", "none", 6),
+        ("repeats", 3, 8),
+        ("runs", 1, 8),
     ]
+    stages = [stage.name for stage in STAGE_FILES]
+    known = {"stages": STAGE_FILES, "concern_no_stage": OPTIONS_OF_NO_FILE}
     for option, value, finished in changes:
         with work_folder(tmp_path, {"options": first}, resume=False) as folder:
-            for stage in STAGES:
+            for stage in stages:
                 folder.finish(stage)
         for name in (*kept, *(name for names in later.values() for name in names)):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).touch()
         for _ in range(2):
-            with work_folder(tmp_path, {"options": {**first, option: value}}, resume=True) as folder:
-                assert [s for s in STAGES if folder.is_finished(s)] == list(STAGES[:finished]), option
-            gone = [name for stage in STAGES[finished:] for name in later[stage]]
+            with work_folder(tmp_path, {"options": {**first, option: value}}, resume=True, **known) as folder:
+                assert [s for s in stages if folder.is_finished(s)] == stages[:finished], option
+            gone = [name for stage in stages[finished:] for name in later[stage]]
             for name in (*kept, *(name for names in later.values() for name in names)):
                 # A whole folder goes with the stage that made it.
-                lost = name in gone or (finished < 5 and name.startswith("phase-"))
+                lost = name in gone or (finished < 6 and name.startswith("phase-"))
                 assert (tmp_path / name).exists() != lost, (option, name)
+
+
+def test_a_warm_up_tried_by_the_version_before_is_finished(tmp_path: Path) -> None:
+    """Its capture stage wrote the file, and the state does not name the stage."""
+    for there in (False, True):
+        with work_folder(tmp_path, {}, resume=False) as folder:
+            folder.finish("select")
+        if there:
+            (tmp_path / "warmup.json").write_text("{}")
+        with work_folder(tmp_path, {}, resume=True) as folder:
+            assert folder.is_finished("warm-up") == there
 
 
 def test_another_program_under_the_same_name(command: Command, tmp_path: Path, program: MakeProgram) -> None:

@@ -18,8 +18,10 @@ import pytest
 from scipy import sparse
 
 from probe.formats.arrays import FloatArray
+from probe.formats.choices import SelectionOptions
+from probe.formats.selection import Selection
 from probe.prediction.estimators import PhaseTiming, ReferenceRun, predict
-from probe.selection.select import Selection, SelectionOptions, select_phases
+from probe.selection.select import select_phases
 
 RECORDED = sorted((Path(__file__).parents[1] / "recorded").glob("*.npz"))
 MACHINES = 250

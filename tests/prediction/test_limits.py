@@ -20,6 +20,7 @@ from small_probe import command, small_probe
 from checkpoint.errors import ProgramTooShort, Unpredictable
 from checkpoint.restore.criu_restore import RegionTime
 from probe import run
+from probe.formats.choices import SelectionOptions
 from probe.formats.manifest import CRIU, DIRECT
 from probe.formats.reference import Reference
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
@@ -33,7 +34,7 @@ from probe.prediction.limits import (
     doubts_of_selection,
     unlike_share,
 )
-from probe.selection.select import SelectionOptions, select_phases
+from probe.selection.select import select_phases
 
 from programs import build  # isort: skip
 

@@ -28,10 +28,10 @@ from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
 from probe.candidates.local import run as run_probe
 from probe.formats.arrays import BoolArray
+from probe.formats.choices import SelectionOptions
 from probe.pipeline.build import build as build_probe
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import reduce_phases, touched_file
-from probe.selection.select import SelectionOptions
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, pages_to_keep, record_touched_set

@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
 import reconstruction
 from recorded_runs import RecordedRuns
 
-from probe.selection.select import SelectionOptions, select_phases
+from probe.formats.choices import SelectionOptions
+from probe.selection.select import select_phases
 
 
 def made(runs: int = 3) -> RecordedRuns:

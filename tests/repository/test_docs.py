@@ -29,7 +29,8 @@ import probe
 from checkpoint import errors
 from probe.cli.main import cli
 from probe.doctor.diagnosis import Repair, examine, report_json
-from probe.pipeline.work_folder import STAGES
+from probe.pipeline import warmup
+from probe.pipeline.build import ANEW, KEPT
 
 SECONDS = 120.0
 
@@ -294,5 +295,5 @@ def test_picture_shows_every_stage() -> None:
     words = {element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")}
     head = text_of("docs/how-it-works.md").split("## ")[0]
     listed = [re.sub(r"\[(.+?)\].*", r"\1", cells[0]) for cells in rows(head)]
-    assert listed == [*STAGES, "self-check", "pack"]
+    assert listed == [stage.NAME for stage in (*KEPT, *ANEW) if stage is not warmup]
     assert {*listed, "restore", "predict", "FILE.probe"} <= words

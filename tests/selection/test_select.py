@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, ProgramTooShort
+from probe.formats.choices import SelectionOptions
+from probe.formats.selection import Selection
 from probe.selection.allocation import parts, representatives
 from probe.selection.clustering import project
-from probe.selection.select import Selection, SelectionOptions, select_phases
+from probe.selection.select import select_phases
 from probe.selection.strata import (
     Intervals,
     apply_cuts,

@@ -21,10 +21,10 @@ from checkpoint.errors import PhaseFailed, ProbeFileDamaged
 from checkpoint.restore.criu_restore import time_phase
 from probe.candidates.local import run as run_probe
 from probe.candidates.result import RunResult
+from probe.formats.choices import SelectionOptions
 from probe.formats.manifest import OUTPUT
 from probe.pipeline.build import build as build_probe
 from probe.pipeline.options import BuildOptions
-from probe.selection.select import SelectionOptions
 from reducer.archive import ContainedFile, PhaseCheckpoint, write_probe
 from reducer.unpack import open_probe
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a stage, and the build that stages hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from checkpoint.criu.tool import Criu
+from checkpoint.process.program import Program
+from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
+from probe.formats.manifest import Manifest
+from probe.formats.profile import Profile
+from probe.formats.reference import Reference
+from probe.formats.selection import Selection
+from probe.formats.timing import TimedProfile
+from probe.node.measuring import MeasuredPhase
+from probe.pipeline.options import BuildOptions
+from probe.pipeline.work_folder import WorkFolder
+from probe.prediction.target_error import Narrowed
+from probe.progress import Display, Report
+from reducer.archive import ArchiveSizes
+
+
+@dataclass
+class Build:
+    """One build under way: what was asked for, and what its stages have found so far.
+
+    A stage sets the fields below `warnings` that bear its name in the comment, whether it ran or was loaded.
+    """
+
+    program: Program
+    options: BuildOptions
+    folder: WorkFolder
+    criu: Criu
+    display: Display
+    target: Path
+    cpu: int | None
+    warnings: list[str] = field(default_factory=list)
+
+    profile: Profile = field(init=False)  # trace
+    reference: Reference = field(init=False)  # reference; self-check puts its own runs in
+    timed: TimedProfile = field(init=False)  # validate
+    selection: Selection = field(init=False)  # select
+    warmup: WarmupChoice = field(init=False)  # warm-up, or the number asked for
+    captured: Sequence[CapturedPhase] = field(init=False)  # capture
+    reduced: Sequence[ReducedPhase] = field(init=False)  # reduce; phases in the order of `captured`
+    flat: Sequence[FlatPhase] = field(init=False)  # flatten; likewise
+    measured: Sequence[MeasuredPhase] = field(init=False)  # self-check: each phase in every way of restoring
+    narrowed: Narrowed | None = field(init=False)  # self-check, where a width was wanted
+    manifest: Manifest = field(init=False)  # pack
+    sizes: ArchiveSizes = field(init=False)  # pack
+
+
+class Stage(Protocol):
+    """A module of this folder that is one stage of a build."""
+
+    @property
+    def NAME(self) -> str:
+        """The stage's name on the terminal and in the work folder."""
+
+    @property
+    def OPTIONS(self) -> tuple[str, ...]:
+        """Build options that concern this stage before any other; an option of no stage concerns the first."""
+
+    def run(self, build: Build, report: Report) -> None:
+        """Do the stage's work and set its fields of `build`; `report` gets the share done, 0 to 1."""
+
+    def doubts(self, build: Build) -> list[str]:
+        """Warnings about the stage's result, loaded or fresh. Raises where the result cannot be used."""
+
+
+class KeptStage(Stage, Protocol):
+    """A stage whose result stays in the work folder, so that a build can go on behind it."""
+
+    @property
+    def FILES(self) -> tuple[str, ...]:
+        """Patterns of all that the stage leaves in the work folder."""
+
+    def save(self, build: Build) -> None:
+        """Write the stage's fields of `build` to the work folder."""
+
+    def load(self, build: Build) -> None:
+        """Set them from the work folder. Raises StorageError where a file is damaged or gone."""
