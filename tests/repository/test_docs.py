@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import click
 import numpy as np
 import pytest
-from documentation import ROOT, check_keys, code, commands, default_of, options, pages, rows, section, text_of
+from documentation import ROOT, check_keys, code, commands, default_of, named, options, pages, rows, section, text_of
 from programs import build
 from small_probe import small_probe
 
@@ -165,7 +165,7 @@ def test_command_lines_parse(page: str, words: list[str], tmp_path: Path, monkey
     of: click.Command = cli
     while isinstance(of, click.Group):
         name, words = words[0], words[1:]
-        of = of.commands[name]
+        of = dict(named(of))[name]
     context = of.make_context(of.name, words)
     assert "[" not in " ".join(words), page
     assert context.params.get("program") != ()

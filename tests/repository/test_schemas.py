@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from documentation import named
 from jsonschema import Draft202012Validator
 from programs import build
 from published import FOLDER, schema_errors
@@ -37,7 +38,7 @@ def test_schemas_are_schemas(name: str) -> None:
 
 
 def leaves(of: click.Group = cli, name: str = "probe") -> Iterator[tuple[str, click.Command]]:
-    for word, inner in of.commands.items():
+    for word, inner in named(of):
         if isinstance(inner, click.Group):
             yield from leaves(inner, f"{name} {word}")
         else:

@@ -114,10 +114,19 @@ def default_of(option: click.Option) -> str:
     return str(option.default) if given and not option.is_flag and not option.required else ""
 
 
+def named(of: click.Group) -> Iterator[tuple[str, click.Command]]:
+    """Commands of a group by their words; the first group imports its verbs when they are asked for."""
+    context = click.Context(of)
+    for word in of.list_commands(context):
+        found = of.get_command(context, word)
+        assert found is not None, word
+        yield word, found
+
+
 def commands(of: click.Group = cli, name: str = "") -> Iterator[tuple[str, click.Command]]:
     """Every command by its name, the groups and what is in them included."""
     yield name, of
-    for word, inner in of.commands.items():
+    for word, inner in named(of):
         full = f"{name} {word}".strip()
         if isinstance(inner, click.Group):
             yield from commands(inner, full)
