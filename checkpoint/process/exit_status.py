@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exit status means, in words."""
+"""The exit status of a run: taken, compared with other runs', and said in words."""
 
 from __future__ import annotations
 
@@ -7,23 +7,38 @@ import os
 import signal
 from pathlib import Path
 
-from checkpoint.errors import ProgramFailed
+from checkpoint.errors import Diverged, ProgramFailed
 from checkpoint.process.program import Program, Streams
 
 
-def check_exit(program: Program, status: int, streams: Streams) -> None:
-    """Raise ProgramFailed unless the run ended with exit status 0; quotes the end of its standard error."""
-    if status == 0:
-        return
-    said = _tail(streams.stderr)
+def exit_status(program: Program, status: int, streams: Streams, expected: int | None = None) -> int:
+    """The status that a run exited with, from `status` as waitpid gives it.
+
+    Raises ProgramFailed where a signal ended the run; Diverged where it exited with another status than `expected`,
+    that of the traced run. Both quote the end of its standard error.
+    """
+    name, said = program.argv[0], _tail(streams.stderr)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        reason = f"was killed by signal {number} ({signal_name(number)})"
-    else:
-        reason = f"exited with status {os.WEXITSTATUS(status)}"
-    raise ProgramFailed(
-        f"{program.argv[0]} {reason}; a probe needs a run that succeeds." + (f" It said: {said}" if said else "")
-    )
+        raise ProgramFailed(
+            f"{name} was killed by signal {number} ({signal_name(number)}); a probe needs a run that ends by "
+            f"itself.{said}"
+        )
+    code = os.WEXITSTATUS(status)
+    if expected not in (None, code):
+        raise Diverged(
+            f"{name} exited with status {code}, the traced run with status {expected}: it notices that it is traced "
+            f"(it checks its own code?), or it does not repeat itself.{said}"
+        )
+    return code
+
+
+def refuse_failed(program: Program, code: int, streams: Streams) -> None:
+    """Raise ProgramFailed unless `code`, the exit status of a run too short for a probe, is 0."""
+    if code:
+        raise ProgramFailed(
+            f"{program.argv[0]} exited with status {code} before there was enough to trace.{_tail(streams.stderr)}"
+        )
 
 
 def signal_name(number: int) -> str:
@@ -35,6 +50,7 @@ def signal_name(number: int) -> str:
 
 def _tail(path: Path) -> str:
     try:
-        return path.read_bytes()[-300:].decode(errors="replace").strip().replace("\n", " | ")
+        said = path.read_bytes()[-300:].decode(errors="replace").strip().replace("\n", " | ")
     except OSError:
         return ""
+    return f" It said: {said}" if said else ""

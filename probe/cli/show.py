@@ -122,6 +122,8 @@ def print_probe(description: dict[str, Any]) -> None:
     for file in d["external_files"]:
         line = f"external {file['path']} ({size(file['size'])}): every node must have it"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for note in d["notes"]:
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     for warning in d["warnings"]:
         console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
 

@@ -135,6 +135,7 @@ class WarmupTrial:
 class Manifest:
     """Everything about a probe but its memory and files.
 
+    warnings, notes: what makes predictions less trustworthy, and what is only worth knowing.
     trimmed_from: phases it had before `probe trim`, 0 if it was never trimmed.
     warmup_trials: how the warm-up was chosen, shortest first; empty where it was given.
     """
@@ -169,6 +170,7 @@ class Manifest:
     private_files: tuple[PrivateFile, ...]
     raw_bytes: int
     warnings: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
     external_files: tuple[ExternalFile, ...] = field(default=())
     trimmed_from: int = 0
     warmup_trials: tuple[WarmupTrial, ...] = field(default=())
@@ -213,7 +215,8 @@ class Manifest:
                 f"the probe's manifest has version {version!r}; this program reads {MANIFEST_VERSION}"
             )
         try:
-            for name in ("argv", "cpu_features", "outputs", "warnings"):
+            entries.setdefault("notes", ())
+            for name in ("argv", "cpu_features", "outputs", "warnings", "notes"):
                 entries[name] = tuple(str(v) for v in entries[name])
             entries["reference"] = Reference.from_json(entries["reference"])
             entries["phases"] = tuple(PhaseRecord.from_json(p) for p in entries["phases"])

@@ -88,6 +88,7 @@ class Profile:
     executed     all of the own images' native blocks that ran at least once, also those too hot to count on
     written      regular files that the program had open for writing
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
+    exit_status  of the traced run
     """
 
     program: Program
@@ -106,6 +107,7 @@ class Profile:
     install_seconds: float
     written: tuple[str, ...] = ()
     markers: Markers = field(default_factory=Markers.none, repr=False)
+    exit_status: int = 0
 
     @property
     def intervals(self) -> int:
@@ -136,6 +138,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "installed_sites": profile.installed_sites,
         "install_seconds": profile.install_seconds,
         "written": list(profile.written),
+        "exit_status": profile.exit_status,
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
     }
@@ -218,6 +221,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         install_seconds=header["install_seconds"],
         written=tuple(str(p) for p in header["written"]),
         markers=markers,
+        exit_status=int(header.get("exit_status", 0)),
     )
 
 

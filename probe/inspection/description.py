@@ -93,6 +93,7 @@ def show(path: Path | str) -> dict[str, Any]:
         "files": files,
         "external_files": [vars(file) for file in manifest.external_files],
         "warnings": list(manifest.warnings),
+        "notes": list(manifest.notes),
     }
 
 

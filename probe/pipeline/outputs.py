@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run printed and wrote the same as the plain runs did.
+"""The output of a run and the files that it wrote, beside those of plain runs.
 
-Programs print times and process numbers. What already differs between two plain runs cannot be held against a
-traced one: such lines are compared with their numbers blanked out, or not at all where even that differs.
+Programs print times, sizes and process numbers, and a traced process is larger than a plain one. So output that differs
+is a hint and never refuses a program.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.errors import Diverged, StorageError
+from checkpoint.errors import StorageError
 from checkpoint.process.program import Streams
 
 _NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
@@ -25,47 +26,68 @@ _LARGEST_WRITTEN = 4 << 30
 _TOO_LARGE = "too large"
 
 
-def compare_outputs(plain: Sequence[Streams], run: Streams, what: str) -> list[str]:
-    """Raise Diverged where `run` printed something else than the plain runs; return what could not be compared."""
-    doubts = []
+@dataclass(frozen=True)
+class Compared:
+    """A run beside plain runs. Notes: what differs harmlessly, or could not be compared; warnings: what else differs.
+
+    Neither refuses a program: the counts at markers tell whether a run repeated itself (probe/pipeline/validate.py).
+    """
+
+    notes: list[str]
+    warnings: list[str]
+
+    def __add__(self, other: Compared) -> Compared:
+        return Compared(self.notes + other.notes, self.warnings + other.warnings)
+
+
+def compare_outputs(plain: Sequence[Streams], run: Streams, what: str) -> Compared:
+    """Compare what `run` printed with what the plain runs did. Raises StorageError where an output is gone."""
+    compared = Compared([], [])
     for name in ("stdout", "stderr"):
         references = [getattr(s, name) for s in plain]
         missing = next((p for p in (*references, getattr(run, name)) if not p.is_file()), None)
         if missing is not None:
             raise StorageError(f"{missing}: the output of a run is gone; build without --resume")
-        doubts += _compare(references, getattr(run, name), f"{what}: {name}")
-    return doubts
+        compared += _compare(references, getattr(run, name), f"{what}: {name}")
+    return compared
 
 
-def _compare(references: Sequence[Path], other: Path, what: str) -> list[str]:
+def _compare(references: Sequence[Path], other: Path, what: str) -> Compared:
     first = references[0]
-    if all(filecmp.cmp(first, r, shallow=False) for r in references[1:]):
-        if not filecmp.cmp(first, other, shallow=False):
-            raise Diverged(
-                f"{what} differs from the plain run's ({first} against {other}): the program notices that it is "
-                "traced (it checks its own code?), or it does not repeat itself"
-            )
-        return [] if len(references) > 1 else [f"{what}: compared with one plain run only"]
+    agree = all(filecmp.cmp(first, r, shallow=False) for r in references[1:])
+    if agree and filecmp.cmp(first, other, shallow=False):
+        return Compared([], [])
     if any(p.stat().st_size > _LARGEST_BY_LINE for p in (*references, other)):
-        return [f"{what}: differs between plain runs and is too large to compare by line"]
+        return Compared([f"{what}: too large to compare line by line"], [])
     texts = [p.read_bytes().splitlines() for p in references]
     got = other.read_bytes().splitlines()
-    if len({len(t) for t in texts}) > 1:
-        return [f"{what}: even its length differs between plain runs; not compared"]
-    if len(got) != len(texts[0]):
-        raise Diverged(f"{what} has {len(got)} lines where plain runs have {len(texts[0])} ({first} against {other})")
-    skipped = 0
-    for number, lines in enumerate(zip(*texts, strict=True)):
-        line = got[number]
-        if len(set(lines)) == 1:
-            same = line == lines[0]
-        else:
-            blanked = {_NUMBERS.sub(b"#", x) for x in lines}
-            skipped += len(blanked) > 1
-            same = len(blanked) > 1 or _NUMBERS.sub(b"#", line) in blanked
-        if not same:
-            raise Diverged(f"{what}, line {number + 1}, differs from the plain runs': {line[:80]!r} ({other})")
-    return [f"{what}: {skipped} lines differ between plain runs and were not compared"] if skipped else []
+    lengths = sorted({len(t) for t in texts})
+    if len(lengths) > 1:
+        return Compared([f"{what}: even its length differs between plain runs; not compared"], [])
+    if len(got) != lengths[0]:
+        return Compared(
+            [], [f"{what} has {len(got)} lines where plain runs have {lengths[0]} ({first} against {other})"]
+        )
+    return _by_line(list(zip(*texts, strict=True)), got, what)
+
+
+def _by_line(plain: Sequence[tuple[bytes, ...]], got: Sequence[bytes], what: str) -> Compared:
+    """`plain`: each line in all plain runs."""
+    numbers, unlike = 0, 0
+    for number, (lines, line) in enumerate(zip(plain, got, strict=True)):
+        if {line} == set(lines):
+            continue
+        blanked = {_NUMBERS.sub(b"#", x) for x in lines}
+        unlike += len(blanked) > 1
+        if len(blanked) > 1:
+            continue
+        if _NUMBERS.sub(b"#", line) not in blanked:
+            return Compared([], [f"{what}, line {number + 1}, differs from the plain runs': {line[:80]!r}"])
+        numbers += 1
+    notes = [f"{what}: {numbers} lines differ from plain runs' in numbers alone (times, sizes)"] * bool(numbers)
+    return Compared(
+        notes + [f"{what}: {unlike} lines differ between plain runs and were not compared"] * bool(unlike), []
+    )
 
 
 def note_written_files(paths: Sequence[str], target: Path) -> None:
@@ -86,22 +108,22 @@ def _state(path: Path) -> str:
         return "gone"
 
 
-def compare_written_files(plain: Sequence[Path], run: Path, what: str) -> list[str]:
+def compare_written_files(plain: Sequence[Path], run: Path, what: str) -> Compared:
     """As `compare_outputs`, for what `note_written_files` noted after each run."""
     try:
         noted = [json.loads(path.read_text()) for path in (*plain, run)]
     except (OSError, ValueError) as error:
         raise StorageError(f"{run.parent}: the notes of a run are gone ({error}); build without --resume") from error
-    doubts = []
+    compared = Compared([], [])
     for path, state in noted[-1].items():
         before = {other.get(path) for other in noted[:-1]}
         if len(before) > 1:
-            doubts.append(f"{what}: {path} differs between plain runs and was not compared")
+            compared.notes.append(f"{what}: {path} differs between plain runs and was not compared")
         elif state == _TOO_LARGE:
-            doubts.append(f"{what}: {path} is too large to compare")
+            compared.notes.append(f"{what}: {path} is too large to compare")
         elif state not in before:
-            raise Diverged(f"{what}: {path}, which it writes, differs from what plain runs leave there")
-    return doubts
+            compared.warnings.append(f"{what}: {path}, which it writes, differs from what plain runs leave there")
+    return compared
 
 
 def output_streams(folder: Path, run: str) -> Streams:
@@ -117,9 +139,9 @@ def note_run(folder: Path, run: str, written: Sequence[str]) -> None:
     note_written_files(written, folder / f"{run}.files.json")
 
 
-def compare_run(folder: Path, plain: Sequence[str], run: str, what: str) -> list[str]:
-    """Raise Diverged where `run` printed or wrote something else than the runs `plain`; return the warnings."""
+def compare_run(folder: Path, plain: Sequence[str], run: str, what: str) -> Compared:
+    """Compare what `run` printed and wrote with what the runs `plain` did. Raises StorageError."""
     streams = {name: Streams(folder / f"{name}.stdout", folder / f"{name}.stderr") for name in (*plain, run)}
-    warnings = compare_outputs([streams[name] for name in plain], streams[run], what)
+    printed = compare_outputs([streams[name] for name in plain], streams[run], what)
     noted = [folder / f"{name}.files.json" for name in plain]
-    return warnings + compare_written_files(noted, folder / f"{run}.files.json", what)
+    return printed + compare_written_files(noted, folder / f"{run}.files.json", what)

@@ -120,6 +120,7 @@ def _manifest(
         private_files=tuple(private),
         raw_bytes=sum(r.raw_bytes for r in build.reduced),
         warnings=tuple(build.warnings),
+        notes=tuple(dict.fromkeys(build.notes)),
         external_files=tuple(external_files(left_out)),
         warmup_trials=tuple(build.warmup.trials),
     )

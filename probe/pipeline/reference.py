@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.errors import Diverged
-from checkpoint.process.exit_status import check_exit
+from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program
-from probe.formats.choices import SECONDS
 from probe.formats.reference import Reference
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.stage import Build
@@ -37,12 +35,19 @@ def plain_run_names(runs: int) -> list[str]:
 
 
 def plain_run(
-    program: Program, folder: Path, name: str, *, cpu: int | None, environment: Mapping[str, str] | None = None
+    program: Program,
+    folder: Path,
+    name: str,
+    *,
+    cpu: int | None,
+    expected: int,
+    environment: Mapping[str, str] | None = None,
 ) -> PlainRun:
-    """One full run whose output stays in `folder` under `name`. Raises ProgramFailed."""
+    """One full run whose output stays in `folder` under `name`. Raises ProgramFailed, and Diverged where it exits with
+    another status than `expected`."""
     streams = output_streams(folder, name)
     result = run_plain(program, streams, environment=environment, cpu=cpu)
-    check_exit(program, result.status, streams)
+    exit_status(program, result.status, streams, expected)
     return result
 
 
@@ -50,15 +55,17 @@ class SpreadRuns:
     """Plain runs spread between the rounds of the self-check, so that ET_ref and T_ref meet the same machine: its
     speed drifts by several percent within minutes."""
 
-    def __init__(self, program: Program, folder: Path, *, runs: int, rounds: int, cpu: int | None) -> None:
-        self._program, self._folder, self._cpu = program, folder, cpu
+    def __init__(
+        self, program: Program, folder: Path, *, runs: int, rounds: int, cpu: int | None, expected: int = 0
+    ) -> None:
+        self._program, self._folder, self._cpu, self._expected = program, folder, cpu, expected
         self._runs, self._rounds = runs, rounds
         self._done: list[PlainRun] = []
 
     def after_round(self, rounds: int) -> None:
         """Make the runs that are due after so many rounds. Raises ProgramFailed."""
         while len(self._done) < rounds * self._runs // self._rounds:
-            self._done.append(plain_run(self._program, self._folder, "between", cpu=self._cpu))
+            self._done.append(plain_run(self._program, self._folder, "between", cpu=self._cpu, expected=self._expected))
 
     def reference(self, early: Reference) -> Reference:
         """`early` with ET_ref from these runs."""
@@ -70,22 +77,23 @@ def measure_reference(
     *,
     folder: Path,
     cpu: int | None = None,
+    expected: int = 0,
     progress: Callable[[float], None] | None = None,
     after_run: Callable[[str], None] | None = None,
 ) -> Reference:
     """Run the program EARLY_RUNS times plainly, and once more in the caller's own environment.
 
-    Outputs stay in `folder` for comparison; `after_run` gets the name of each run when it is over. Raises
-    ProgramFailed. `progress` gets the share done.
+    Each exits with status `expected`. Outputs stay in `folder` for comparison; `after_run` gets the name of each run
+    when it is over; `progress` gets the share done. Raises ProgramFailed, Diverged.
     """
     done = []
     for name in plain_run_names(EARLY_RUNS):
-        done.append(plain_run(program, folder, name, cpu=cpu))
+        done.append(plain_run(program, folder, name, cpu=cpu, expected=expected))
         if after_run:
             after_run(name)
         if progress:
             progress(len(done) / (EARLY_RUNS + 1))
-    own = plain_run(program, folder, "own-environment", cpu=cpu, environment=program.env)
+    own = plain_run(program, folder, "own-environment", cpu=cpu, expected=expected, environment=program.env)
     blocked = statistics.median(r.blocked / r.wall for r in done)
     return Reference(
         wall=tuple(r.wall for r in done),
@@ -106,6 +114,7 @@ def run(build: Build, report: Report) -> None:
         build.program,
         folder=folder,
         cpu=build.cpu,
+        expected=build.profile.exit_status,
         progress=report,
         after_run=lambda run: note_run(folder, run, build.profile.written),
     )
@@ -120,15 +129,9 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
-    """Doubts about the runs themselves, and about the traced run, now that there are plain ones to compare it with.
-
-    Only natively must a traced run do what plain ones do; where it did not, the timing run has the say: Valgrind
-    computes with 64 bits where the x87 has 80, and shows the program another processor. Raises Diverged.
-    """
-    found = doubts_of_reference(build.reference)
-    try:
-        return found + compare_run(build.folder.path, plain_run_names(EARLY_RUNS), "trace", "the traced run")
-    except Diverged as error:
-        if build.profile.unit == SECONDS:
-            raise
-        return [*found, str(error)]
+    """Doubts about the runs themselves, and about the traced run, now that there are plain ones to compare it with."""
+    if build.profile.exit_status:
+        build.notes.append(f"every run exited with status {build.profile.exit_status}")
+    compared = compare_run(build.folder.path, plain_run_names(EARLY_RUNS), "trace", "the traced run")
+    build.notes += compared.notes
+    return doubts_of_reference(build.reference) + compared.warnings

@@ -119,7 +119,10 @@ def self_check(
 def run(build: Build, report: Report) -> None:
     """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
     folder, options = build.folder.path, build.options
-    runs = SpreadRuns(build.program, folder, runs=options.runs, rounds=options.repeats, cpu=build.cpu)
+    runs = SpreadRuns(
+        build.program, folder, runs=options.runs, rounds=options.repeats, cpu=build.cpu,
+        expected=build.profile.exit_status,
+    )  # fmt: skip
     done = self_check(
         _phases(build),
         Restorers(restorer(), build.criu),

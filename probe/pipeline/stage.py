@@ -28,7 +28,7 @@ from reducer.archive import ArchiveSizes
 class Build:
     """One build under way: what was asked for, and what its stages have found so far.
 
-    A stage sets the fields below `warnings` that bear its name in the comment, whether it ran or was loaded.
+    A stage sets the fields below `notes` that bear its name in the comment, whether it ran or was loaded.
     """
 
     program: Program
@@ -39,6 +39,7 @@ class Build:
     target: Path
     cpu: int | None
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import find_sites
 from checkpoint.errors import ProbeError, ProgramNotRunnable, ProgramTooShort, ProgramUnsupported, StorageError
 from checkpoint.process.descriptors import written_files
+from checkpoint.process.exit_status import exit_status, refuse_failed
 from checkpoint.process.maps import is_own
 from checkpoint.process.plain_run import PlainRun
 from checkpoint.process.program import Program, Streams
@@ -107,7 +108,11 @@ def trace_with(
     recorded, run = record(program, interval=interval, streams=streams, cpu=cpu, look=look)
     ours = {str(streams.stdout), str(streams.stderr)}
     files = tuple(sorted(p for p in written - ours if not any(part in p for part in _OF_TOOLS)))
-    return profile_of(program, recorded, tracer=tracer, cpu_seconds=run.cpu, written=files)
+    code = exit_status(program, run.status, streams)
+    if recorded.counts.shape[0] < FEWEST_INTERVALS:
+        refuse_failed(program, code, streams)
+    profile = profile_of(program, recorded, tracer=tracer, cpu_seconds=run.cpu, written=files)
+    return replace(profile, exit_status=code)
 
 
 def client_command(program: Program) -> list[str]:

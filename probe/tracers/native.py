@@ -11,7 +11,7 @@ import contextlib
 import operator
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.process.descriptors import written_files
-from checkpoint.process.exit_status import check_exit
+from checkpoint.process.exit_status import exit_status, refuse_failed
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Program, Streams
@@ -167,7 +167,7 @@ def trace(
 ) -> Profile:
     """Run `program` once and return its profile. `interval` in seconds; `cpu` pins the program to one.
 
-    Raises ProgramUnsupported (threads, children), ProgramFailed (crash, exit status), ProgramTooShort.
+    Raises ProgramUnsupported (threads, children), ProgramFailed (ended by a signal), ProgramTooShort.
     `progress` is called at every interval with the seconds traced so far.
     """
     if interval < SHORTEST_INTERVAL:
@@ -180,8 +180,11 @@ def trace(
         tracee.resume()
         status = _record(recording, progress)
         usage = tracee.usage
-    check_exit(program, status, streams)
-    return _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0, streams)
+    code = exit_status(program, status, streams)
+    if len(recording.rows) < FEWEST_INTERVALS:
+        refuse_failed(program, code, streams)
+    profile = _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0, streams)
+    return replace(profile, exit_status=code)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:

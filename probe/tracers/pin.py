@@ -20,7 +20,7 @@ from pathlib import Path
 
 from checkpoint.errors import PrivilegeMissing, ToolMissing
 from checkpoint.paths import cache_dir
-from checkpoint.process.exit_status import check_exit
+from checkpoint.process.exit_status import exit_status, refuse_failed
 from checkpoint.process.maps import FOREIGN_PREFIXES
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program, Streams
@@ -158,8 +158,9 @@ def _whole(program: Program, kit: Kit, recorded: Recorded | None, status: int, s
     if recorded is None:
         raise ToolMissing(f"{program.argv[0]}: Pin {kit.version} did not start it; it said: {_last(said)}")
     refuse_others(program, recorded.ending)
-    check_exit(program, status, streams)
+    code = exit_status(program, status, streams)
     if recorded.ending is None:
+        refuse_failed(program, code, streams)
         raise ToolMissing(f"{program.argv[0]}: Pin {kit.version} left no whole trace; it said: {_last(said)}")
     return recorded
 

@@ -20,7 +20,7 @@ from iced_x86 import Code, Decoder
 
 from checkpoint.compiled import built
 from checkpoint.errors import ProgramUnsupported, ToolMissing
-from checkpoint.process.exit_status import check_exit
+from checkpoint.process.exit_status import exit_status, refuse_failed
 from checkpoint.process.maps import FOREIGN_PREFIXES
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program, Streams
@@ -178,8 +178,9 @@ def _whole(
     refuse_unwritten(recorded, status, streams)
     if recorded is not None:
         refuse_others(program, recorded.ending)
-    check_exit(program, status, streams)
+    code = exit_status(program, status, streams)
     if recorded is None or recorded.ending is None:
+        refuse_failed(program, code, streams)
         last = " | ".join(line.partition("== ")[2] for line in said.splitlines()[-4:])
         raise ToolMissing(
             f"{program.argv[0]}: Valgrind {installation.version} left no whole trace; it said: {last[-400:]}"

@@ -14,7 +14,7 @@ from conftest import MakeProgram
 from programs import bad_file
 
 from checkpoint.errors import ProgramUnsupported
-from probe import BuildOptions, SelectionOptions, build
+from probe import BuildOptions, SelectionOptions, build, show
 
 REFUSED = {
     "notelf": "not an ELF program",
@@ -62,7 +62,7 @@ def test_a_missing_library(command: Command, tmp_path: Path, program: MakeProgra
         ("short", (), 5, ["--interval"]),
         ("crash", ("200",), 6, ["signal 11 (SIGSEGV)"]),
         ("abort", ("200",), 6, ["signal 6 (SIGABRT)"]),
-        ("fail", ("200",), 6, ["exited with status 3"]),
+        ("fail", ("20",), 6, ["exited with status 3 before there was enough to trace", "fail: as asked"]),
         ("threads", ("200",), 4, ["started a thread", "OMP_NUM_THREADS"]),
         ("forker", ("200",), 4, ["started a child process"]),
         ("vforker", ("200",), 4, ["started a child process"]),
@@ -107,6 +107,24 @@ def test_what_a_phase_holds(
     with pytest.raises(ProgramUnsupported, match=re.escape(words)) as refused:
         build(argv, tmp_path / "out", options=quick, cwd=str(tmp_path))
     assert argv[0] in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_an_exit_status_by_convention(tmp_path: Path, program: MakeProgram) -> None:
+    """A status that all runs agree on, and output that a tracer changes, are told and refuse nothing."""
+    quick = BuildOptions(interval=0.02, runs=1, selection=SelectionOptions(max_phases=2))
+    built = build([str(program("verdict")), "300", "-"], tmp_path / "out", options=quick, cwd=str(tmp_path))
+    assert "every run exited with status 10" in built.manifest.notes
+    assert any("stderr: 1 lines differ from plain runs' in numbers alone" in note for note in built.manifest.notes)
+    assert not any("exited" in warning or "stderr" in warning for warning in built.manifest.warnings)
+    assert show(built.path)["notes"] == list(built.manifest.notes)
+
+
+def test_exit_statuses_that_alternate(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+    arguments = ["--interval", "10ms", "-o", tmp_path / "out", "--", program("verdict"), "200", tmp_path / "runs"]
+    said = command.refused(7, "build", "-q", *arguments)
+    assert "exited with status 20, the traced run with status 10" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -166,8 +166,10 @@ def test_an_output_that_is_gone_is_named(finished: Finished) -> None:
     output.unlink()
     try:
         assert str(output) in finished.command.refused(10, *finished.arguments)
-        output.write_bytes(b"x")
-        assert "differs" in finished.command.refused(7, *finished.arguments)
+        output.write_bytes(b"x\n")
+        done = finished.command(*finished.arguments)
+        assert done.returncode == 0, done.stderr
+        assert any(said.startswith("the traced run: stdout") for said in json.loads(done.stdout)["warnings"])
     finally:
         output.write_bytes(whole)
 

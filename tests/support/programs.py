@@ -133,6 +133,7 @@ PROGRAMS: Mapping[str, Program] = {
     "short": Program("exits at once", quick=()),
     "crash": Program("SIGSEGV after a second", status=-11),
     "fail": Program("exit status 3 after a second", status=3),
+    "verdict": Program("exit status 10 after some work, or by turns; its process number if asked", status=10),
     "abort": Program("SIGABRT after a second", status=-6),
     # What a checkpoint must refuse or carry.
     "socket": Program("holds a socket pair and a listening socket"),

@@ -397,10 +397,18 @@ def test_threads_and_children_are_refused(name: str, what: str, builds: Path) ->
         traced(build(name, builds), "10")
 
 
-@pytest.mark.parametrize(("name", "reason"), [("crash", "SIGSEGV"), ("abort", "SIGABRT"), ("fail", "status")])
+@pytest.mark.parametrize(("name", "reason"), [("crash", "SIGSEGV"), ("abort", "SIGABRT")])
 def test_failures_are_the_programs(name: str, reason: str, builds: Path) -> None:
     with pytest.raises(ProgramFailed, match=reason):
         traced(build(name, builds))
+
+
+def test_any_exit_status_is_one(builds: Path) -> None:
+    path = build("fail", builds)
+    with streams_of() as streams:
+        assert trace(program_of(path, "20"), interval=100_000, streams=streams).exit_status == 3
+    with streams_of() as streams, pytest.raises(ProgramFailed, match="status 3 before there was enough to trace"):
+        trace(program_of(path, "20"), interval=1_000_000_000, streams=streams)
 
 
 def test_an_instruction_that_valgrind_lacks_is_named(tmp_path: Path) -> None:
