@@ -58,8 +58,9 @@ def build(
 ) -> BuiltProbe:
     """Trace `argv`, choose its phases, checkpoint them and write the probe to `output` (mode 0600).
 
-    Runs the program about nine times in full, in `cwd` (default: here) with environment `env` (default: ours). With
-    `work` every stage leaves its result there and `resume` goes on after the last finished one. Needs root.
+    Runs the program in `cwd` (default: here) with environment `env` (default: ours), nine times in full: traced, twice
+    plainly, once in `env` as it is, timed, captured, and `options.runs` (3) times between the rounds of the self-check.
+    With `work` every stage leaves its result there and `resume` goes on after the last finished one. Needs root.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
     Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
