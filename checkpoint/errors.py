@@ -32,7 +32,7 @@ class ProgramTooShort(ProbeError):
 
 
 class ProgramFailed(ProbeError):
-    """The program crashed or exited non-zero in a run that has to succeed."""
+    """The program was killed by a signal, or failed before there was enough to trace."""
 
     exit_code = 6
 

@@ -20,20 +20,51 @@ MOST_CELL_WORDS = 35
 """Words of a table cell, of any page."""
 
 MOST_SHORT_CELL_WORDS = 20
-"""Words of a table cell on the pages below."""
+"""Words of a table cell on the pages of SMALL_CELLS."""
 
-FINISHED = (
+SHORT_SENTENCES = (
+    "README.md",
+    "docs/accuracy.md",
+    "docs/candidates.md",
+    "docs/cli.md",
+    "docs/comparison.md",
+    "docs/development.md",
+    "docs/estimators.md",
+    "docs/how-it-works.md",
+    "docs/json.md",
+    "docs/limits.md",
+    "docs/phase-image.md",
+    "docs/probe-format.md",
+    "docs/profile-format.md",
+    "docs/ranking.md",
+    "docs/report.md",
+    "docs/schedulers.md",
+    "docs/slurm.md",
+    "docs/ssh.md",
+    "docs/store.md",
+    "docs/troubleshooting.md",
+    "docs/tutorial.md",
+)
+"""Pages whose every sentence is short. A page is added when it is, and never taken out."""
+
+SMALL_CELLS = (
     "README.md",
     "docs/candidates.md",
     "docs/cli.md",
+    "docs/comparison.md",
     "docs/development.md",
     "docs/estimators.md",
     "docs/how-it-works.md",
     "docs/limits.md",
+    "docs/node-protocol.md",
+    "docs/python-api.md",
+    "docs/report.md",
+    "docs/schedulers.md",
+    "docs/slurm.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
 )
-"""Pages whose every sentence and cell is short. A page is added when it is, and never taken out."""
+"""Likewise, pages whose every table cell is small."""
 
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
 
@@ -69,14 +100,14 @@ def test_lines_are_not_wide(page: str) -> None:
     assert [line for line in prose(text_of(page)) if len(line) > COLUMNS] == []
 
 
-@pytest.mark.parametrize("page", FINISHED)
+@pytest.mark.parametrize("page", SHORT_SENTENCES)
 def test_sentences_are_short(page: str) -> None:
     assert [sentence for sentence in sentences(text_of(page)) if len(sentence.split()) > MOST_WORDS] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_cells_are_small(page: str) -> None:
-    most = MOST_SHORT_CELL_WORDS if page in FINISHED else MOST_CELL_WORDS
+    most = MOST_SHORT_CELL_WORDS if page in SMALL_CELLS else MOST_CELL_WORDS
     assert [cell for row in rows(text_of(page)) for cell in row if len(cell.split()) > most] == []
 
 
