@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of which nothing goes on, however they end."""
+"""Run a command; kill its whole group on a timeout or an interrupt."""
 
 from __future__ import annotations
 

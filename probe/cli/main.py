@@ -42,8 +42,8 @@ def cli() -> None:
 
 
 class _Interrupted(KeyboardInterrupt):
-    """Where KeyboardInterrupt itself passes through code given as text, as of a dataclass that is being made, Python
-    ends by the signal whatever status is asked for."""
+    """A KeyboardInterrupt under another name. Where KeyboardInterrupt itself escapes from exec'd code (a dataclass
+    being built), Python ends by the signal, whatever status is asked for."""
 
 
 def _ending(number: int) -> BaseException:

@@ -121,8 +121,8 @@ def measure_phases(
 
     A node's speed changes for seconds at a time (clock, neighbours). Repeats made one after the other would all meet
     the same speed, and a phase would seem slow; in rounds a slow stretch costs each phase one repeat, which the median
-    drops. `after_round` gets the number of rounds made. Repeats that `judge` finds disturbed are made again, up to
-    `repeats` more rounds and one; where too few were left alone the others count too, but for those ARRIVING. Phases
+    drops. `after_round` gets the number of rounds made. Repeats that `judge` finds disturbed are made again, in at
+    most `repeats` + 1 extra rounds; where too few were left alone the others count too, but for those ARRIVING. Phases
     that are unpacked first are taken in groups of at most GROUP_BYTES; `finished` gets each phase's result when its
     group is done. A phase that fails does not stop the others; what is wrong with this machine (no privilege, no CRIU)
     does.

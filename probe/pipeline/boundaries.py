@@ -24,8 +24,8 @@ from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 CANDIDATES = 3
 _TIERS = (100, 20, 5, 1)
-"""Executions asked for on both sides of a boundary. A site that is idle there would fire a whole outer iteration
-later; one executed 100 times in an interval is on average within 1 % of it."""
+"""Executions asked for on both sides of a boundary. An idle site would fire an outer iteration late; a site
+executed 100 times in an interval fires on average within 1 % of the interval's length."""
 
 _CHEAP = 0.002
 """Share of the run that one marker may cost. Only where no cheaper site is active is a hotter one taken, and then

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a probe or a prediction doubtful, and from where on there is none: every limit is in LIMITS.
+"""Warn about unreliable probes and predictions, or refuse them: every limit is in LIMITS.
 
 Runs that differ are judged where they are compared (probe/pipeline/validate.py, probe/pipeline/outputs.py).
 """
@@ -60,7 +60,7 @@ class Limits:
 LIMITS = Limits()
 
 HALF = 0.5
-"""Share of its instructions that an interval has in common with another, of which it is then not a repetition."""
+"""Shared part of two intervals' instructions; below this shared part, they are no repetition."""
 
 
 def doubts_of_reference(reference: Reference) -> list[str]:
@@ -68,8 +68,8 @@ def doubts_of_reference(reference: Reference) -> list[str]:
     return [
         *_judged(
             reference.blocked_share, LIMITS.asleep,
-            f"the program sleeps for {reference.blocked_share:.0%} of its run: it waits for disks, networks or timers, "
-            "and how long that takes elsewhere its phases do not tell",
+            f"the program sleeps for {reference.blocked_share:.0%} of its run: it waits for disks, networks or timers; "
+            "its phases cannot show how long it would wait elsewhere",
         ),
         *_judged(
             reference.waited_share, LIMITS.waited,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user's ssh configuration (ssh_config(5)) says about one node, and nothing it says left out in silence.
+"""Settings for one node from the user's ssh configuration (ssh_config(5)); what cannot be honoured safely is refused.
 
 paramiko reads the format. What it would skip or mistake is settled here: Include, Match criteria that it does not
 know, tokens, the precedence of what stands in the address, and options that would be missed where they matter.
