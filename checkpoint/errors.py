@@ -1,4 +1,4 @@
-"""Every error a user can meet, and the exit code each one ends the command with.
+"""Errors that a user can meet, and the exit code each one ends the command with.
 
 The message of an error says what happened, to which file, phase or node, and what to do next. Exit codes are
 part of the interface: scripts rely on them, so a number is never reused for another meaning.

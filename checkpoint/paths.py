@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this installation keeps its own files.
+"""Folders where this installation keeps its own files.
 
 One environment variable, `PROBE_HOME`, moves all of them below one folder; without it they follow the XDG
 conventions of the user who runs the command.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts that make inputs are told, and where their randomness comes from."""
+"""Command line and randomness of the scripts that make inputs."""
 
 from __future__ import annotations
 

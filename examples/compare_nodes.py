@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Several programs on several nodes, by the Python API: one table and one figure.
+"""Compare several programs on several nodes, by the Python API: one table and one figure.
 
     examples/compare_nodes.py --here --on node1 --on user@node2 hmmsearch.probe solver.probe
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be chosen of how a checkpoint is made smaller, by name."""
+"""Choices of how a checkpoint is made smaller, by name."""
 
 from __future__ import annotations
 

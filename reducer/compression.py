@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How members of a probe are compressed: packing on the building side, unpacking in bounded memory on any node.
+"""Compress members of a probe: packing on the building side, unpacking in bounded memory on any node.
 
 Reading gzip needs the standard library alone; isal reads it about twice as fast where it is installed. zstd
 (RFC 8878) is read by Python 3.14 itself, or by one of two packages.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the stored bytes of a probe's members come from.
+"""Sources of the stored bytes of a probe's members.
 
 Standard library only, as reducer/unpack.py.
 """

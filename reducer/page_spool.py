@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a phase's pages and index to its pages images: each page goes straight to its place if it is needed once.
+"""Put a phase's pages into its pages images, by its index: each page straight to its place if it is needed once.
 
 Standard library only. Pages that a phase refers to again, its own or those of earlier phases, wait in an unnamed file
 at the place their number gives them; between them it has holes.

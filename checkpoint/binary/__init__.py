@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program file says by itself: no process is needed, none is touched."""
+"""Facts read from a program file alone: no process is needed, none is touched."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ELF image says about itself: load segments, code ranges, functions.
+"""Read one ELF image: load segments, code ranges, functions.
 
 Addresses are link-time virtual addresses (`vaddr`); a loaded image adds one bias to all of them.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an image can be counted: one site for every basic block that offers a safe instruction.
+"""Sites at which an image can be counted: one for every basic block that offers a safe instruction.
 
 A site is one instruction of at least five bytes that does not transfer control: replaced as a whole by a jump it
 stays correct whatever jumps to the block, indirect jumps included, because nothing can jump *into* it. A direct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a CRIU checkpoint of one process holds: mappings, page runs, registers, descriptors, files.
+"""Contents of a CRIU checkpoint of one process: mappings, page runs, registers, descriptors, files.
 
 Field numbers follow CRIU 4.1's image definitions. `CheckpointImages.core` and `.mm` keep the whole
 messages for readers that need more than the typed fields.

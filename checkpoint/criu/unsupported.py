@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe cannot hold, found in a checkpoint and named in plain words.
+"""Find in a checkpoint what a probe cannot hold, and name it in plain words.
 
 CRIU restores much of this; a probe does not, because it is run later, elsewhere and many times over: whatever
 reaches outside the one process is no longer there.

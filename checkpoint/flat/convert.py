@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a CRIU checkpoint to the flat phase image of the direct restorer.
+"""Convert a CRIU checkpoint to the flat phase image of the direct restorer.
 
 What that restorer cannot bring back is refused here, by name: such a phase is for CRIU alone.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process has open: files it writes, and what reaches outside it, found before CRIU is asked to dump it."""
+"""Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it."""
 
 from __future__ import annotations
 

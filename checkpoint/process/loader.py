@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a program's own images are mapped, as libraries come and go.
+"""Follow which of a program's own images are mapped, as libraries come and go.
 
 The dynamic loader calls an empty function, r_debug.r_brk, before and after it changes the list of libraries: the
 rendezvous that debuggers use (glibc <link.h>, struct r_debug). A breakpoint there reports every dlopen and dlclose

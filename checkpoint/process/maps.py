@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is mapped in a process: its images, and room for stubs near them."""
+"""Mappings of a process: its images, and room for stubs near them."""
 
 from __future__ import annotations
 

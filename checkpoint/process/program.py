@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is run: a program, its arguments and the environment every run of it shares.
+"""Describe what is run: a program, its arguments and the environment every run of it shares.
 
 All runs that have to agree (plain, traced, timed, captured) start from one `Program`, with address space
 randomisation off and the same environment, so that addresses and control flow repeat.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which system calls a phase makes in its region, found by restoring it once under ptrace. Build time only.
+"""Record the system calls of a phase's region, by restoring it once under ptrace. Build time only.
 
 A region that opens files by their paths meets the node's files: what it opens must travel, and what it changes must
 be kept from the node. The numbers of the calls also make the filter of `probe run --only-recorded-calls`.

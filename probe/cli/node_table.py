@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What candidates are worth, for people and for programs: one row each, a reason where there is no number."""
+"""Table of candidates, for people and for programs: one row each, a reason where there is no number."""
 
 from __future__ import annotations
 

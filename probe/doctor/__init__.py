@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine needs to build and run probes, and how that is mended."""
+"""Check what building and running probes needs of this machine, and mend what is missing."""

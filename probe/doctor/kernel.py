@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this kernel and this user's privileges really allow, found by doing it once.
+"""Try what this kernel and this user's privileges really allow, by doing it once.
 
 Settings files tell only part of it: security modules, seccomp filters of containers and lockdown modes refuse
 what the settings permit. Every function returns None when the thing works, else one sentence with the reason.

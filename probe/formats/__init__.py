@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stages hand on: plain data classes, and the files they are kept in."""
+"""Data that stages hand on: plain data classes, and the files they are kept in."""

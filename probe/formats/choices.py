@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user chooses between, by name, and the defaults. Nothing heavy is imported: the command line starts here."""
+"""Choices that a user has, by name, and the defaults. Nothing heavy is imported: the command line starts here."""
 
 from __future__ import annotations
 

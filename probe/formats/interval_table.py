@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe keeps of every interval of the run, for people to look at: its phase, its times, where its vector lies.
+"""Table of every interval of the run, for people to look at: its phase, its times, where its vector lies.
 
 A member of the probe, described byte by byte in docs/probe-format.md. Nothing that is restored or predicted needs it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a profile and its timing run say of each interval together: vector, work, time."""
+"""Vector, work and time of each interval, from a profile and its timing run together."""
 
 from __future__ import annotations
 

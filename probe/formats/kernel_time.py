@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a region's CPU time was spent in the kernel, by the kernel's own account, and how well that is known.
+"""Share of a region's CPU time that was spent in the kernel, by the kernel's own account, and how well that is known.
 
 Most kernels do not stamp each change between program and kernel: at each tick the time since the last one counts as
 the kernel's or the program's by where the tick fell. A share is therefore a sample, and has a standard error.

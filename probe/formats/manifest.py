@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe says of itself: the JSON manifest at the front of a .probe file, and its typed form."""
+"""Describe a probe: the JSON manifest at the front of a .probe file, and its typed form."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each phase executes, calls and touches: the probe's member `data/code` (docs/probe-format.md).
+"""Code, calls and memory of each phase: the probe's member `data/code` (docs/probe-format.md).
 
 Made when the probe is packed, read by `probe explain`. Whoever reads it does not trust it.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the whole program took on the reference node, by itself: ET_ref. Standard library alone."""
+"""Time that the whole program took on the reference node, by itself: ET_ref. Standard library alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the selection of phases leaves: phases, representatives and weights, and what is known of their error."""
+"""Result of the selection: phases, representatives and weights, and what is known of their error."""
 
 from __future__ import annotations
 

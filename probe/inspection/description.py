@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a probe, as JSON and for people."""
+"""Describe what is in a probe, as JSON and for people."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe's phases do: functions and lines, memory, system calls (`probe explain`).
+"""Explain what a probe's phases do: functions and lines, memory, system calls (`probe explain`).
 
 The names come from the program as the probe carries it, so they fit wherever the probe is read; a file left out of the
 probe is read here, if its checksum is that of the build.

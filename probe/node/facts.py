@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this node is, and whether a probe can run on it: found out before anything is restored."""
+"""Find out what this node is, and whether a probe can run on it, before anything is restored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an open probe to phases that can be measured on this node, and what they are restored with."""
+"""Make phases that can be measured on this node from an open probe, with what they are restored with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What prober and node agent say to each other: docs/node-protocol.md.
+"""Words between prober and node agent: docs/node-protocol.md.
 
 Lines of JSON both ways; behind a "run" or "member" line follow as many raw bytes as it says. Neither side trusts the
 other: lines, counts, sizes and silences are bounded.

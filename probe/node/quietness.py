@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How quiet this node was while phases were timed, and which repeats something else disturbed."""
+"""Judge how quiet this node was while phases were timed, and which repeats something else disturbed."""
 
 from __future__ import annotations
 

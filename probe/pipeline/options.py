@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build can be told."""
+"""Options of a build."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a prediction is made from: full reference runs, and the repeats of each phase's region.
+"""Inputs of a prediction: full reference runs, and the repeats of each phase's region.
 
 Repeats disturbed by other load are left out here, where wall and CPU time tell them apart.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many more repeats bring a prediction's interval to a wanted width, and what else keeps it wide.
+"""Foretell how many more repeats bring a prediction's interval to a wanted width, and what else keeps it wide.
 
 Only two of the interval's terms shrink as phases are timed more often (docs/estimators.md, "A wanted width").
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes and clusters to use for many tasks, from predicted times and measured networks (docs/ranking.md)."""
+"""Choose nodes and clusters for many tasks, from predicted times and measured networks (docs/ranking.md)."""
 
 from probe.ranking.decision import ClusterDecision, Decision, NodeDecision, decide
 from probe.ranking.pool import Cluster, Node, Pool, Workload

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes and clusters to use, how many tasks each gets, and what the whole run takes."""
+"""Decide which nodes and clusters to use, how many tasks each gets, and what the whole run takes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model decides about: clusters of nodes with predicted times and measured networks, and the work."""
+"""Input of the model: clusters of nodes with predicted times and measured networks, and the work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every figure has in common: its data, its colours, and how it becomes SVG, PNG and CSV. Needs no display."""
+"""Common parts of every figure: its data, its colours, and how it becomes SVG, PNG and CSV. Needs no display."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is missing in a report, and why: nodes without a prediction, phases left out, warnings."""
+"""List what is missing in a report, and why: nodes without a prediction, phases left out, warnings."""
 
 from __future__ import annotations
 

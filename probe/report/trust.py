@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far to trust a probe and its predictions: each number that says so, and whether it is as it usually is.
+"""Trust in a probe and its predictions: each number that says how far, and whether it is as it usually is.
 
 What is usual is that of docs/how-it-works.md, "What `probe show` says".
 """

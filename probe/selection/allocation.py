@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many representatives each stratum gets, and which of its intervals each of them stands for.
+"""Allocate representatives to strata, and to each representative the intervals that it stands for.
 
 Cuts by time (`probe.selection.strata`) part intervals that the reference node can tell apart. What a candidate may
 treat differently and the reference does not, such as data that outgrow a smaller cache, is in none of its times. So

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm says of its nodes and partitions, and the one place where its commands are called."""
+"""Ask Slurm about its nodes and partitions; the one place where its commands are called."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call of sbatch asks for: on its command line, in the environment, in the script's #SBATCH lines."""
+"""Read what a call of sbatch asks for: on its command line, in the environment, in the script's #SBATCH lines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users write to name candidate nodes: one address, or a file of them."""
+"""Addresses of candidate nodes as users write them: one address, or a file of them."""
 
 from __future__ import annotations
 

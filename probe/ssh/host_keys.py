@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a host's key is trusted, and what to tell the user when it is not."""
+"""Decide whether a host's key is trusted, and tell the user what to do when it is not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an SSH connection runs over: a socket, a proxy command, or a channel through a jump host."""
+"""Streams that an SSH connection runs over: a socket, a proxy command, or a channel through a jump host."""
 
 from __future__ import annotations
 

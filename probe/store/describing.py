@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people and other tools say of nodes and clusters, beside what results bring."""
+"""Descriptions of nodes and clusters by people and other tools, beside what results bring."""
 
 from __future__ import annotations
 

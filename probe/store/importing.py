@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the JSON of `probe run --json` into the store."""
+"""Import the JSON of `probe run --json` into the store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store knows: probes, nodes, clusters, predictions, and comparisons between them."""
+"""Read the store: probes, nodes, clusters, predictions, and comparisons between them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store gives out. Times of day are seconds since 1970 in UTC, durations seconds."""
+"""Records that the store gives out. Times of day are seconds since 1970 in UTC, durations seconds."""
 
 from __future__ import annotations
 

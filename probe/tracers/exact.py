@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what an instruction-exact tool recorded to a profile.
+"""Make a profile from what an instruction-exact tool recorded.
 
 The tool's blocks are the columns, all of them. Native runs count at sites (`checkpoint.binary.sites`): an instruction
 that can be displaced. A block in which one lies can be a marker, by that site; the site's executions are those of *all*

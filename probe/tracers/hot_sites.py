@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which counting stubs to take out again because they cost the program too much time."""
+"""Choose the counting stubs to take out again because they cost the program too much time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bounds a trace's memory however long the run: neighbouring intervals are joined when there are too many of them,
-or too much in them."""
+"""Join neighbouring intervals when there are too many of them, or too much in them: that bounds a trace's memory."""
 
 from __future__ import annotations
 

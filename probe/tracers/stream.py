@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a collector wrote: the stream of `pintools/collector/stream.h`, read without holding more than the result.
+"""Read a collector's stream (`pintools/collector/stream.h`) without holding more than the result.
 
 An instruction-exact tracer cannot know how long a run will be. Its collector doubles the length of its intervals
 now and then; here the earlier ones are joined to the same length, as they come. Where there is too much in them they

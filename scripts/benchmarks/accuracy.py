@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far predictions are from full runs, over programs of different kinds and several seeds.
+"""Measure how far predictions are from full runs, over programs of different kinds and several seeds.
 
 Each program is traced, run plainly and timed once. Every seed then gets what depends on it: selection, checkpoints,
 reduction, self-check; and beside it a probe of as many intervals chosen at random. Then the program itself and the two

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What accuracy has to be, as ratios: the bars of the full suite, and the bounds of its short form in the tests."""
+"""Bounds of accuracy, as ratios: the bars of the full suite, and the bounds of its short form in the tests."""
 
 from __future__ import annotations
 

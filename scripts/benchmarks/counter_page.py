@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why counters lie on pages that hold no code: the same counting loop with its counter near, far and apart from it.
+"""Time one counting loop with its counter near its code, far from it, and on a page of its own.
 
 A store close to code that runs looks like self-modifying code to the processor, which then empties its pipeline. How
 close differs: within a cache line on some processors, within a page on others.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What deciding costs: the store with a million predictions, the model with 10,000 nodes, the hook in slurmctld."""
+"""Time decisions: the store with a million predictions, the model with 10,000 nodes, the hook in slurmctld."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether something else used the machine while we measured."""
+"""Notice whether something else used the machine while we measured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/figures.md shows of the instruction-exact tracers, from the records there are."""
+"""Tables of docs/figures.md about the instruction-exact tracers, from the records there are."""
 
 from __future__ import annotations
 

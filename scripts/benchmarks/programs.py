@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: our own small programs with known phases, and packaged ones of different kinds.
+"""Programs that are measured: our own small ones with known phases, and packaged ones of different kinds.
 
 Relative file names are those of data/make_bench_data.py and data/make_hmmer_data.py; every program runs in the folder
 that holds them.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well selections rebuild the time of runs that they have not seen, from recorded intervals; nothing is restored.
+"""Judge selections by how well they rebuild the time of runs that they have not seen; nothing is restored.
 
 A selection is made from one timing run of a program. Its direct estimate is compared with each of the other runs, and
 its calibrated estimate with candidates made from them: another run, every interval slowed down by a ratio of its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reducing costs and keeps, from the work folder of a finished build (`probe build --work DIR`).
+"""Measure what reducing costs and keeps, from the work folder of a finished build (`probe build --work DIR`).
 
     python scripts/benchmarks/small_probes.py DIR PROBE [--repeat N]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a warm-up does to region times, program by program: the trials of `probe build --warmup auto`."""
+"""Measure what a warm-up does to region times, program by program: the trials of `probe build --warmup auto`."""
 
 from __future__ import annotations
 

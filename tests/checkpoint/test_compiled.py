@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Compiling native programs: an interrupted compiler leaves nothing, and what a failing one says is told."""
+
 from __future__ import annotations
 
 import os

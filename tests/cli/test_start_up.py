@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command pays for when it starts."""
+"""Costs that every command pays when it starts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a real terminal and in real shells: bars with the time left, colours, quiet, completed words."""
+"""Commands on a real terminal and in real shells: bars with the time left, colours, quiet, completed words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other tools read: `--json`, standard output alone, for whoever may read the probe."""
+"""Output that other tools read: `--json`, standard output alone, for whoever may read the probe."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine refuses: privileges, CRIU, room on the disk, folders. Each by its own exit code."""
+"""Refusals by the machine: privileges, CRIU, room on the disk, folders. Each by its own exit code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What phases do: names for code, the probe's member about it, and `probe explain` on a real probe."""
+"""Explanations of phases: names for code, the probe's member about it, and `probe explain` on a real probe."""
 
 from __future__ import annotations
 

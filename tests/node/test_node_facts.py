@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a node can run a probe at all: found out before anything is restored, each reason by its name."""
+"""Reasons why a node cannot run a probe: found out before anything is restored, each by its name."""
 
 from __future__ import annotations
 

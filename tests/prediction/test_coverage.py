@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the 95 % interval cover? Recorded runs of real programs, on simulated candidates whose full time is known.
+"""Coverage of the 95 % interval: recorded runs of real programs, on simulated candidates whose full time is known.
 
 tests/recorded holds vectors, work and times of the intervals of real programs (scripts/benchmarks/record_intervals.py).
 The selection is the real one, the repeats are made: what the representatives take on a candidate is the recorded time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `probe net` says of a line whose rate is known, and of nodes that are none."""
+"""Figures of `probe net`: for a line whose rate is known, and for nodes that are none."""
 
 from __future__ import annotations
 

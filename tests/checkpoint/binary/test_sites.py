@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which instructions are chosen: safe whatever jumps where, and dead flags really dead, by other means of knowing."""
+"""Instructions that are chosen: safe whatever jumps where, and dead flags really dead, by other means of knowing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent that lets CRIU restore says of processes that do not live until they are timed."""
+"""Processes that do not live until they are timed, and what the agent that lets CRIU restore says of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Recording the system calls of a region: an interruption leaves nothing, and no end of the process stays hidden."""
+
 from __future__ import annotations
 
 import itertools
