@@ -7,32 +7,25 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+# Python puts the folder of this file first, whose programs.py would hide that of tests/support.
+sys.path[0:1] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
 
-import accuracy  # noqa: E402
-import accuracy_report  # noqa: E402
-import counter_page  # noqa: E402
-import emulated  # noqa: E402
-import emulated_report  # noqa: E402
-import exact  # noqa: E402
-import exact_report  # noqa: E402
-import extras  # noqa: E402
-import many_nodes  # noqa: E402
-import reconstruction  # noqa: E402
-import report  # noqa: E402
-import scale  # noqa: E402
-import selecting  # noqa: E402
-import slow_link  # noqa: E402
-import warm_ups  # noqa: E402
-from arguments import read_arguments  # noqa: E402
-from inputs import make_inputs, make_short_inputs  # noqa: E402
-from measure import measure  # noqa: E402
-from programs import (  # noqa: E402
+from benchmarks import counter_page, extras, many_nodes, report, scale, slow_link, warm_ups  # noqa: E402
+from benchmarks.accuracy import measurement as accuracy  # noqa: E402
+from benchmarks.accuracy import report as accuracy_report  # noqa: E402
+from benchmarks.arguments import read_arguments  # noqa: E402
+from benchmarks.emulated import measurement as emulated  # noqa: E402
+from benchmarks.emulated import report as emulated_report  # noqa: E402
+from benchmarks.exact import measurement as exact  # noqa: E402
+from benchmarks.exact import report as exact_report  # noqa: E402
+from benchmarks.inputs import make_inputs, make_short_inputs  # noqa: E402
+from benchmarks.measure import measure  # noqa: E402
+from benchmarks.programs import (  # noqa: E402
     ACCURACY,
     ACCURACY_ONLY,
     ACCURACY_QUICK,
@@ -43,6 +36,8 @@ from programs import (  # noqa: E402
     SHORT,
     Benchmark,
 )
+from benchmarks.selection import measurement as selection  # noqa: E402
+from benchmarks.selection import reconstruction  # noqa: E402
 
 HERE = ROOT / "build" / "bench"
 
@@ -77,70 +72,6 @@ def save(record: dict[str, Any]) -> None:
     (HERE / f"{record['name']}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
-def main() -> None:
-    arguments = read_arguments()
-    if arguments.what == "accuracy":
-        measure_accuracy(arguments)
-        return
-    if arguments.what == "decisions":
-        # What it needs is installed for it alone: `scripts/bench decisions`.
-        import decisions
-
-        found = {
-            "store": decisions.store(HERE, 100_000 if arguments.quick else 1_000_000),
-            "model": decisions.model(),
-            "hook": decisions.hook(HERE),
-        }
-        for name, record in found.items():
-            save({"name": f"decisions-{name}", **record})
-        print(decisions.report(found))
-        return
-    if arguments.what == "nodes":
-        measure_emulated(arguments)
-        return
-    if arguments.what == "selection":
-        benchmarks = named(arguments.programs or selecting.PROGRAMS)
-        if not arguments.report:
-            make_inputs(HERE / "data", media=False, say=say)
-            seeds = range(1, arguments.seeds + 1)
-            save(selecting.measure(benchmarks, HERE / "selection", HERE / "data", seeds, say))
-        if record := load("selection"):
-            print(reconstruction.report(record))
-        return
-    if arguments.what == "link":
-        for name in arguments.programs or ("clustalw", "nbody"):
-            save(record := slow_link.run(HERE / f"{name}.probe", arguments.repeat))
-            print(report.link(record), flush=True)
-        return
-    if arguments.what == "scale":
-        HERE.mkdir(parents=True, exist_ok=True)
-        save(record := scale.measure(say))
-        print(report.scale(record))
-        return
-    if arguments.what == "many":
-        HERE.mkdir(parents=True, exist_ok=True)
-        save(many_nodes.run(arguments.rounds, say))
-        print(report.many(load("many-nodes")))
-        return
-    if arguments.what == "exact":
-        measure_exact(arguments)
-        return
-    if arguments.what == "warmup":
-        make_inputs(HERE / "data", media=False, say=say)
-        for record in warm_ups.run(
-            chosen(arguments.programs, arguments.quick), HERE, arguments.interval, arguments.patience
-        ):
-            save(record)
-            print(warm_ups.report([record]), flush=True)
-        return
-    if not arguments.report:
-        run(arguments)
-    records = [r for b in chosen(arguments.programs, arguments.quick) if (r := load(b.name))]
-    print(report.table(records))
-    print()
-    print(report.bars(records, load("install"), load("phases-60s"), load("counter-page")))
-
-
 def measure_accuracy(arguments: argparse.Namespace) -> None:
     """Measure what has no record yet, then the tables of all records there are."""
     names = arguments.programs or (ACCURACY_QUICK if arguments.quick else ACCURACY)
@@ -171,6 +102,22 @@ def measure_accuracy(arguments: argparse.Namespace) -> None:
         accuracy_report.write(ROOT / "docs" / "accuracy.md", records)
 
 
+def measure_selection(arguments: argparse.Namespace) -> None:
+    benchmarks = named(arguments.programs or selection.PROGRAMS)
+    if not arguments.report:
+        make_inputs(HERE / "data", media=False, say=say)
+        seeds = range(1, arguments.seeds + 1)
+        save(selection.measure(benchmarks, HERE / "selection", HERE / "data", seeds, say))
+    if record := load("selection"):
+        print(reconstruction.report(record))
+
+
+def measure_scale(_: argparse.Namespace) -> None:
+    HERE.mkdir(parents=True, exist_ok=True)
+    save(record := scale.measure(say))
+    print(report.scale(record))
+
+
 def measure_emulated(arguments: argparse.Namespace) -> None:
     """Predict and run in full, on the emulated node, all programs that have a probe; then the table of all records."""
     everything = [*dict.fromkeys([*ACCURACY, *(b.name for b in EVERYTHING)])]
@@ -181,6 +128,32 @@ def measure_emulated(arguments: argparse.Namespace) -> None:
             print(emulated_report.line(record), flush=True)
     records = [r for b in benchmarks if (r := load(f"{emulated.prefix(arguments.clock)}-{b.name}"))]
     print(emulated_report.tables(records))
+
+
+def measure_many(arguments: argparse.Namespace) -> None:
+    HERE.mkdir(parents=True, exist_ok=True)
+    save(many_nodes.run(arguments.rounds, say))
+    print(report.many(load("many-nodes")))
+
+
+def measure_link(arguments: argparse.Namespace) -> None:
+    for name in arguments.programs or ("clustalw", "nbody"):
+        save(record := slow_link.run(HERE / f"{name}.probe", arguments.repeat))
+        print(report.link(record), flush=True)
+
+
+def measure_decisions(arguments: argparse.Namespace) -> None:
+    # The packages that decisions need are installed for `scripts/bench decisions` alone.
+    from benchmarks import decisions
+
+    found = {
+        "store": decisions.store(HERE, 100_000 if arguments.quick else 1_000_000),
+        "model": decisions.model(),
+        "hook": decisions.hook(HERE),
+    }
+    for name, record in found.items():
+        save({"name": f"decisions-{name}", **record})
+    print(decisions.report(found))
 
 
 def measure_exact(arguments: argparse.Namespace) -> None:
@@ -198,6 +171,25 @@ def measure_exact(arguments: argparse.Namespace) -> None:
         for record in exact.run(benchmarks, recorded, HERE, arguments.patience, arguments.repeat, done, say):
             save(record)
     print(exact_report.report([exact.name_of(b) for b in benchmarks], load))
+
+
+def measure_warm_ups(arguments: argparse.Namespace) -> None:
+    make_inputs(HERE / "data", media=False, say=say)
+    for record in warm_ups.run(
+        chosen(arguments.programs, arguments.quick), HERE, arguments.interval, arguments.patience
+    ):
+        save(record)
+        print(warm_ups.report([record]), flush=True)
+
+
+def measure_programs(arguments: argparse.Namespace) -> None:
+    """Measure the programs of docs/figures.md, then the tables of all records there are."""
+    if not arguments.report:
+        run(arguments)
+    records = [r for b in chosen(arguments.programs, arguments.quick) if (r := load(b.name))]
+    print(report.table(records))
+    print()
+    print(report.bars(records, load("install"), load("phases-60s"), load("counter-page")))
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -220,6 +212,26 @@ def run(arguments: argparse.Namespace) -> None:
         if not arguments.quick:
             say("bench: a program of a minute")
             save(extras.one_pass(HERE / "data", HERE, arguments.patience))
+
+
+SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
+    None: measure_programs,
+    "accuracy": measure_accuracy,
+    "selection": measure_selection,
+    "scale": measure_scale,
+    "nodes": measure_emulated,
+    "many": measure_many,
+    "link": measure_link,
+    "decisions": measure_decisions,
+    "exact": measure_exact,
+    "warmup": measure_warm_ups,
+}
+"""The words that arguments.SUITES explains, and what each measures."""
+
+
+def main() -> None:
+    arguments = read_arguments()
+    SUITES[arguments.what](arguments)
 
 
 if __name__ == "__main__":

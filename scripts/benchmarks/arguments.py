@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of scripts/bench.
 
-Run as a program it prints the distribution packages that a command line needs; after a wrong option or --help it says
-what argparse says. It needs nothing that scripts/install brings: nothing is installed for a command line that is wrong.
+Run as a program (`python3 -m benchmarks.arguments` in scripts/) it prints the distribution packages that a command line
+needs; after a wrong option or --help it says what argparse says. It needs nothing that scripts/install
+brings: nothing is installed for a command line that is wrong.
 """
 
 from __future__ import annotations
@@ -10,10 +11,23 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from programs import ACCURACY_ONLY, EVERYTHING, PACKAGED, QUICKSTART, SHORT
+from benchmarks.programs import ACCURACY_ONLY, EVERYTHING, PACKAGED, QUICKSTART, SHORT
 
 CLOCK = "instructions"
 """Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
+
+SUITES = {
+    "accuracy": "over programs and seeds",
+    "selection": "ways to select, judged on recorded runs",
+    "scale": "very large profiles",
+    "nodes": "the probes made before, on the emulated node",
+    "many": "eight nodes at once",
+    "link": "over 1 Mbit/s",
+    "decisions": "store, model and Slurm's hook",
+    "exact": "the instruction-exact tracers",
+    "warmup": "what each length of warm-up does to region times",
+}
+"""What can be measured instead of the programs of docs/figures.md, by the word on the command line."""
 
 _DESCRIPTION = "Measure how well probes predict, and what they cost, on this machine."
 
@@ -32,11 +46,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["accuracy", "selection", "scale", "nodes", "many", "link", "decisions", "exact", "warmup"],
-        help="accuracy: over programs and seeds; selection: ways to select, judged on recorded runs; scale: very "
-        "large profiles; nodes: the probes made before, on the emulated node; many: eight nodes at once; link: over "
-        "1 Mbit/s; decisions: store, model and Slurm's hook; exact: the instruction-exact tracers; warmup: what each "
-        "length of warm-up does to region times",
+        choices=list(SUITES),
+        help="; ".join(f"{name}: {measured}" for name, measured in SUITES.items()),
     )
     parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy` and `selection`")
     parser.add_argument(

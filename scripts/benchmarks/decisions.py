@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,17 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from results import result
+from slurm_cluster import SlurmCluster, cluster
 
-from results import result  # noqa: E402
-from slurm_cluster import SlurmCluster, cluster  # noqa: E402
-
-from probe.ranking import Cluster, Node, Pool, Workload, decide  # noqa: E402
-from probe.slurm.installing import install  # noqa: E402
-from probe.store.importing import import_results  # noqa: E402
-from probe.store.opening import open_store  # noqa: E402
-from probe.store.reading import candidates, find_probe  # noqa: E402
+from probe.ranking import Cluster, Node, Pool, Workload, decide
+from probe.slurm.installing import install
+from probe.store.importing import import_results
+from probe.store.opening import open_store
+from probe.store.reading import candidates, find_probe
 
 BATCH = 2_000
 PROBES, NODES = 100, 10_000

@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from measure import measure, probe_command
-from programs import LONG, Benchmark
+from programs import build
 
+from benchmarks.measure import measure, probe_command
+from benchmarks.programs import LONG, Benchmark
 from probe.formats.profile import load_profile
-
-ROOT = Path(__file__).parents[2]
 
 
 def install_time(folder: Path) -> dict[str, Any]:
     """Seconds to install the counting stubs of a program of some 100,000 sites, image decoding included."""
-    sys.path.insert(0, str(ROOT))
-    from tests.support import programs as small_programs
-
-    path = small_programs.build("bigtext", folder / "programs")
+    path = build("bigtext", folder / "programs")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         target = Path(temporary) / "bigtext.profile"
         status, _, said = probe_command(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from programs import OWN
+from benchmarks.programs import OWN
 
 SCRIPTS = OWN.parents[1]
 FEW_MODELS = 4

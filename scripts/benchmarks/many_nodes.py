@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,16 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+from sshd import GUEST, Machine, machine
 
-from programs import OWN  # noqa: E402
-from sshd import GUEST, Machine, machine  # noqa: E402
-
-from probe import BuildOptions, build  # noqa: E402
-from probe.candidates.agent_client import Orders  # noqa: E402
-from probe.candidates.remote import run_on  # noqa: E402
-from probe.selection.select import SelectionOptions  # noqa: E402
+from benchmarks.programs import OWN
+from probe import BuildOptions, build
+from probe.candidates.agent_client import Orders
+from probe.candidates.remote import run_on
+from probe.selection.select import SelectionOptions
 
 NODES = 8
 _SETTLE_SECONDS = 5.0

@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from disturbance import wait_until_quiet, watched
-from programs import Benchmark, resolved
-from random_choice import random_error
-
+from benchmarks.disturbance import wait_until_quiet, watched
+from benchmarks.programs import Benchmark, resolved
+from benchmarks.selection.random_choice import random_error
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Streams, resolve_program
 from probe.formats.profile import load_profile

@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+from sshd import GUEST, machine
 
-from sshd import GUEST, machine  # noqa: E402
-
-from probe.candidates.agent_client import Orders  # noqa: E402
-from probe.candidates.remote import run_on  # noqa: E402
-from reducer.unpack import open_probe  # noqa: E402
+from probe.candidates.agent_client import Orders
+from probe.candidates.remote import run_on
+from reducer.unpack import open_probe
 
 RATE = "1mbit"
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from disturbance import wait_until_quiet, watched
-from measure import probe_command
-from programs import Benchmark, resolved
+from benchmarks.disturbance import wait_until_quiet, watched
+from benchmarks.measure import probe_command
+from benchmarks.programs import Benchmark, resolved
 
 Record = dict[str, Any]
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
-from command import ROOT, Command, cpu_seconds
+from benchmarks.bounds import SHORT_FORM
+from command import Command, cpu_seconds
 from conftest import MakeProgram
-
-sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
-
-from bounds import SHORT_FORM
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coverage of the 95 % interval: recorded runs of real programs, on simulated candidates whose full time is known.
 
-tests/recorded holds vectors, work and times of the intervals of real programs (scripts/benchmarks/record_intervals.py).
-The selection is the real one, the repeats are made: what the representatives take on a candidate is the recorded time
-times the candidate's ratio for that interval, and the truth is the sum over all intervals.
+tests/recorded holds vectors, work and times of the intervals of real programs, from
+scripts/benchmarks/selection/record_intervals.py. The selection is the real one, the repeats are made: what the
+representatives take on a candidate is the recorded time times the candidate's ratio for that interval, and the truth is
+the sum over all intervals.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/bench reads its command line before it installs anything."""
+"""scripts/bench reads its command line before it installs anything, and every word has a suite behind it."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.arguments import SUITES
 from small_probe import ROOT
 
 
@@ -54,3 +57,21 @@ def test_a_wrong_option_ends_before_anything_is_installed(checkout: Path, argume
 def test_a_right_one_installs(checkout: Path) -> None:
     done = bench(checkout, "--quick", "--programs", "gzip")
     assert done.returncode == 1 and "mkdir" in done.stderr
+
+
+_IMPORTS = """
+import importlib, pkgutil
+import benchmarks.__main__ as main
+for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+    importlib.import_module(module.name)
+print(sorted(name for name in main.SUITES if name))
+"""
+
+
+def test_every_suite_is_there_and_finds_its_modules() -> None:
+    scripts = ROOT / "scripts"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import benchmarks{_IMPORTS}"],
+        env={**os.environ, "PYTHONPATH": str(scripts)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == f"{sorted(SUITES)}\n", done.stderr

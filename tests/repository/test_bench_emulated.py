@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from small_probe import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
-
-import emulated_report
+from benchmarks.emulated import report as emulated_report
 
 FAILED = {"name": "instructions-two", "failure": "StorageError: a disk\nis full"}
 

@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.selection import reconstruction
+from benchmarks.selection.recorded_runs import RecordedRuns
 from scipy import sparse
-from small_probe import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts" / "benchmarks"))
-
-import reconstruction
-from recorded_runs import RecordedRuns
 
 from probe.formats.choices import SelectionOptions
 from probe.selection.select import select_phases

@@ -268,7 +268,7 @@ def test_memory_does_not_grow_with_the_run(feed: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_fed_from_a_recording_is_what_single_executions_write(feed: Path, tmp_path: Path) -> None:
-    """scripts/benchmarks/feed_collector.c, which executes a block many times at once where no boundary is near."""
+    """scripts/benchmarks/exact/feed_collector.c executes a block many times at once where no boundary is near."""
     sizes = [40_000, 1, 2_999_999, 123_457]
     intervals = [[(0, 700), (1, 5), (3, 300)], [(2, 11), (1, 7), (0, 1700)], [(3, 150), (2, 30)]]
     recording = struct.pack("<II", len(sizes), len(intervals))
@@ -276,7 +276,7 @@ def test_what_is_fed_from_a_recording_is_what_single_executions_write(feed: Path
     for entries in intervals:
         recording += struct.pack("<I", len(entries)) + b"".join(struct.pack("<IQ", *entry) for entry in entries)
     (tmp_path / "recording").write_bytes(recording)
-    source = ROOT / "scripts" / "benchmarks" / "feed_collector.c"
+    source = ROOT / "scripts" / "benchmarks" / "exact" / "feed_collector.c"
     command = ["cc", *SANITIZED[1:], "-std=gnu11", f"-I{COLLECTOR}", "-o", str(tmp_path / "feeder"), str(source)]
     subprocess.run([*command, str(COLLECTOR / "collector.c")], check=True)
     wanted = 20 * sum(sizes[block] * times for entries in intervals for block, times in entries) - 10**8

@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arguments import CLOCK
-from measure import REFUSED, probe_command
-from programs import Benchmark, resolved
-
+from benchmarks.arguments import CLOCK
+from benchmarks.measure import REFUSED, probe_command
+from benchmarks.programs import Benchmark, resolved
 from checkpoint.errors import ProbeError
 from probe.candidates.agent_client import Orders
 from probe.candidates.remote import CandidateResult, run_on
@@ -31,7 +30,7 @@ from probe.node.measuring import MeasuredPhase
 from probe.ssh.connection import SshOptions
 from reducer.unpack import open_probe
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NODE = ROOT / "scripts" / "testnode"
 FILES = ROOT / "build" / "testnode"
 ADDRESS = "guest@127.0.0.1:22622"

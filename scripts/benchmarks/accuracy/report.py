@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bounds import CALIBRATED, COVERS, DIRECT, REACH
-
+from benchmarks.bounds import CALIBRATED, COVERS, DIRECT, REACH
 from probe.node.facts import this_node
 
 Record = dict[str, Any]

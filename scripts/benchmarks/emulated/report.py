@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from accuracy_report import percent
-from bounds import EMULATED, EMULATED_COVERS
+from benchmarks.accuracy.report import percent
+from benchmarks.bounds import EMULATED, EMULATED_COVERS
 
 Record = dict[str, Any]
 

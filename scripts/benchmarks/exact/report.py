@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from exact import COLLECTOR_RECORD, Record
+from benchmarks.exact.measurement import COLLECTOR_RECORD, Record
 
 NATIVE_BAR, EXP_BBV_BAR, EVENTS_BAR = 8.0, 1.5, 200e6
 SAME_MEDIAN_BAR, SAME_WORST_BAR = 0.01, 0.03

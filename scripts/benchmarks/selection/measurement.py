@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import environment
-from programs import Benchmark, resolved
-from reconstruction import evaluate
-from recorded_runs import RecordedRuns, record
-
+from benchmarks.measure import environment
+from benchmarks.programs import Benchmark, resolved
+from benchmarks.selection.reconstruction import evaluate
+from benchmarks.selection.recorded_runs import RecordedRuns, record
 from checkpoint.errors import ProbeError
 from checkpoint.process.program import Program, resolve_program
 

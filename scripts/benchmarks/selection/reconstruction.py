@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from recorded_runs import RecordedRuns
 
+from benchmarks.selection.recorded_runs import RecordedRuns
 from probe.formats.arrays import FloatArray
 from probe.formats.choices import RANDOM, SIMPOINT, SelectionOptions
 from probe.formats.selection import Selection

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from disturbance import wait_until_quiet, watched
-from measure import environment, probe_command
-from programs import Benchmark, resolved
 
+from benchmarks.disturbance import wait_until_quiet, watched
+from benchmarks.measure import environment, probe_command
+from benchmarks.programs import Benchmark, resolved
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Program, Streams, resolve_program
 from probe.formats.arrays import IntArray
@@ -32,7 +32,7 @@ from probe.node.measuring import away_from, measuring_cpu
 from probe.tracers import valgrind
 from probe.tracers.stream import Recorded
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COLLECTOR = ROOT / "pintools" / "collector"
 COLLECTOR_RECORD = "exact-collector"
 

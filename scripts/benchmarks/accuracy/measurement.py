@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from disturbance import wait_until_quiet, watched
-from measure import COMMAND_SECONDS, REFUSED, ROOT, environment, full_runs, probe_command
-from programs import Benchmark, resolved
 
+from benchmarks.disturbance import wait_until_quiet, watched
+from benchmarks.measure import COMMAND_SECONDS, REFUSED, ROOT, environment, full_runs, probe_command
+from benchmarks.programs import Benchmark, resolved
 from probe.formats.choices import RANDOM, SelectionOptions
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.profile import load_profile
