@@ -7,8 +7,6 @@ before it is shown.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -20,14 +18,14 @@ from checkpoint.restore.criu_restore import RESTORE_SECONDS, region_seconds
 from probe.candidates import agent_replies as checked
 from probe.candidates.agent_file import agent_file
 from probe.candidates.agent_replies import MOST_TEXT
+from probe.candidates.agent_sender import Sender
 from probe.candidates.agent_start import start_command
 from probe.formats.manifest import CRIU, DIRECT, Manifest
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT
 from probe.node.phases import AUTO
-from probe.node.protocol import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode, encode
-from probe.ssh.connection import RemoteCommandEnded
+from probe.node.protocol import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode
 from probe.ssh.text import printable, printable_end
 from reducer.unpack import ProbeArchive
 
@@ -129,10 +127,16 @@ def ask(
     agent = agent_file()
     with probe.open("rb") as file:
         front = file.read(archive.front_size)
-    sender: _Sender | None = None
+    sender: Sender | None = None
+
+    def sent(size: int, done: int, whole: int) -> None:
+        answer.sent += size
+        answer.sent_members += size
+        watcher.sent(done, whole)
+
     try:
         with channel_of(start_command(agent, orders.cache_dir, orders.as_root, orders.silence_seconds)) as channel:
-            sender = _Sender(channel, archive, answer, watcher, orders.silence_seconds)
+            sender = Sender(channel.send, archive, sent, orders.silence_seconds)
             session = _Session(channel, sender, archive, manifest, frozenset(phases), orders, answer, watcher)
             try:
                 session.start(agent.data)
@@ -148,7 +152,7 @@ def ask(
 
 class _Session:
     def __init__(
-        self, channel: Channel, sender: _Sender, archive: ProbeArchive, manifest: Manifest, phases: frozenset[int],
+        self, channel: Channel, sender: Sender, archive: ProbeArchive, manifest: Manifest, phases: frozenset[int],
         orders: Orders, answer: Answer, watcher: Watcher,
     ) -> None:  # fmt: skip
         self._channel, self._sender, self._archive, self._orders = channel, sender, archive, orders
@@ -337,68 +341,6 @@ class _Session:
             checked.error(checked.text(message, "kind"), failure) if failure else None, restorer,
             tuple(printable(str(w), MOST_TEXT) for w in warnings[:_MOST_WARNINGS]),
         )  # fmt: skip
-
-
-class _Sender(threading.Thread):
-    """Sends what is asked for, and a sign of life whenever there is nothing to send."""
-
-    def __init__(
-        self, channel: Channel, archive: ProbeArchive, answer: Answer, watcher: Watcher, silence: float
-    ) -> None:
-        super().__init__(daemon=True)
-        self._silence = silence
-        self._channel, self._archive, self._answer, self._watcher = channel, archive, answer, watcher
-        self._todo: queue.SimpleQueue[tuple[str, int] | bytes | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
-        self._stopped = False
-        self.done = 0
-        """Bytes of members sent."""
-        self._whole = 0
-
-    def order(self, order: dict[str, Any], data: bytes) -> None:
-        self._todo.put(encode(order) + data)
-
-    def member(self, name: str, offset: int) -> None:
-        self._whole += self._archive.members[name].stored_size - offset
-        self._todo.put((name, offset))
-
-    def stop(self) -> None:
-        """Have it end after what it is just sending."""
-        self._stopped = True
-        self._todo.put(None)
-
-    def check(self) -> None:
-        """Raise what sending has met. That nobody reads any more is no news: what the node says tells why."""
-        if self._error is not None and not isinstance(self._error, RemoteCommandEnded):
-            raise self._error
-
-    def run(self) -> None:
-        try:
-            while not self._stopped:
-                try:
-                    todo = self._todo.get(timeout=min(ALIVE_SECONDS, self._silence / 4))
-                except queue.Empty:
-                    todo = encode({"op": "alive"})
-                if isinstance(todo, bytes):
-                    self._channel.send(todo, self._silence)
-                elif todo is not None:
-                    self._send_member(*todo)
-        except BaseException as error:
-            self._error = error
-
-    def _send_member(self, name: str, offset: int) -> None:
-        size = self._archive.members[name].stored_size - offset
-        self._channel.send(encode({"op": "member", "name": name, "offset": offset, "size": size}), self._silence)
-        for piece in self._archive.stored_bytes(name, offset):
-            for start in range(0, len(piece), CHUNK):
-                if self._stopped:
-                    return
-                part = piece[start : start + CHUNK]
-                self._channel.send(part, self._silence)
-                self.done += len(part)
-                self._answer.sent += len(part)
-                self._answer.sent_members += len(part)
-                self._watcher.sent(self.done, self._whole)
 
 
 class _Lines:
