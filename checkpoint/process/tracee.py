@@ -18,7 +18,7 @@ import resource
 import signal
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, ptrace
+from checkpoint.process.waiting import child_signals_blocked, process_state
 
 _CONT, _GETREGS, _SETREGS, _DETACH = 7, 12, 13, 17
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
@@ -69,25 +70,6 @@ class Occurrence:
 
 
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
-
-
-@contextlib.contextmanager
-def _child_signals_blocked() -> Iterator[None]:
-    """SIGCHLD held back, so that waiting with a time limit mostly wakes at once."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def process_state(pid: int) -> str:
-    """The one-letter state of a process from /proc/PID/stat; "" where it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return ""
 
 
 def _reap(pid: int) -> int:
@@ -245,7 +227,7 @@ class Tracee:
             _, status, self.usage = os.wait4(self.pid, _WALL)
             return status
         deadline = time.monotonic() + timeout
-        with _child_signals_blocked():
+        with child_signals_blocked():
             while True:
                 pid, status, usage = os.wait4(self.pid, _WALL | os.WNOHANG)
                 if pid:

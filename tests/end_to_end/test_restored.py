@@ -15,7 +15,7 @@ import pytest
 from command import Command, criu_script, in_mounts, wait_for
 from conftest import MakeProgram, Sample
 
-from checkpoint.process.tracee import process_state
+from checkpoint.process.waiting import process_state
 from probe import BuildOptions, SelectionOptions, build
 
 

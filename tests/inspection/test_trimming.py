@@ -1,113 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trimmed probes: the right phases, whole and valid, of the size and error that were stated beforehand."""
+"""Trimmed probes: the right phases, whole and valid, and runnable."""
 
 from __future__ import annotations
 
 import json
-import math
-import random
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from documentation import check_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_archive import contents, file_size_limit, make_checkpoint
+from small_archive import file_size_limit, make_checkpoint
 from small_probe import SmallProbe, command, small_probe
+from whole_probe import SHARES, check_valid, manifest_of, record, whole
 
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
 from probe.candidates.result import check_coverage
 from probe.cli.main import cli
-from probe.contents.carried_files import private_path
-from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
-from probe.formats.reference import Reference
 from probe.inspection.description import show
-from probe.inspection.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim
-from probe.prediction.inputs import PhaseTiming, PredictionOptions, ReferenceRun, measure
-from probe.prediction.variance import variance_terms
-from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
-from reducer.member_table import PAGE_SIZE
+from probe.inspection.trimming import by_importance, tradeoff, trim
+from reducer.archive import PhaseCheckpoint, open_probe, write_probe
 
-SHARES = {0: 0.05, 1: 0.5, 2: 0.31, 3: 0.11}
-WEIGHTS = {0: 0.9, 1: 0.02, 2: 0.03, 3: 0.05}
-"""By weight phase 0 is the most important, by time the least."""
-
-
-def record(phase: int, **changed: Any) -> PhaseRecord:
-    base = PhaseRecord(
-        id=phase, representative=phase, intervals=3, weight=WEIGHTS.get(phase, 0.1), time_share=SHARES.get(phase, 0.1),
-        spread=0.01, work=1e6, started=float(phase), t_run=0.01, cpu_run=0.01, t_ref=(0.01,) * 3, cpu_ref=(0.01,) * 3,
-        warm_ref=0.01, warmup=1, warm_event=1, start_event=2, end_event=3, raw_pages=900, kept_pages=300,
-        touched_pages=300, raw_bytes=900 * PAGE_SIZE + 1000 + phase,
-    )  # fmt: skip
-    return replace(base, **changed)
-
-
-def manifest_of(phases: Sequence[PhaseRecord], **changed: Any) -> Manifest:
-    reference = Reference((1.0,) * 3, (1.0,) * 3, 0.0, (1.0, 1.0), "cpu", (1.0,) * 2, (1.0,) * 2)
-    base = Manifest(
-        argv=("tool",), executable="/tool", cwd="/", stdin="/dev/null", isa="x86-64-v3", tracer="native",
-        unit="seconds", interval=0.01, intervals=100, reference_node={}, reference=reference, timing_seconds=1.0,
-        timing_cpu_seconds=1.0, trace_seconds=1.0, sites=1, removed_sites=0, install_seconds=0.1, boundaries={},
-        work_unit="x", total_work=1e8,
-        phases=tuple(phases), dropped_time_share=0.03, selection_error=0.02, held_out_error=0.03, seed=1,
-        cpu_features=(), outputs=("/out",), private_files=(), raw_bytes=sum(p.raw_bytes for p in phases),
-    )  # fmt: skip
-    return replace(base, **changed)
-
-
-def memory(rng: random.Random, pages: int) -> bytes:
-    """Pages as programs have them: half random, half packing well."""
-    return b"".join(
-        rng.randbytes(PAGE_SIZE) if rng.random() < 0.5 else (b"%08d" % rng.randrange(1000)) * (PAGE_SIZE // 8)
-        for _ in range(pages)
-    )
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    """A probe of four phases with common pages, a file, and a file that phases 0 and 1 write."""
-    rng = random.Random(5)
-    common = memory(rng, 200)
-    checkpoints, private, files, data = [], [], [], {"profile": b"[]"}
-    (tmp_path / "tool").write_bytes(rng.randbytes(5000))
-    files.append(ContainedFile("/tool", tmp_path / "tool", 0o755, "program"))
-    for phase in SHARES:
-        folder = make_checkpoint(tmp_path / f"phase-{phase}", [], mm=rng.randbytes(2000))
-        own = memory(rng, 100 + 150 * phase)
-        (folder / "pages-1.img").write_bytes(
-            common[phase * PAGE_SIZE :] + own + bytes(20 * PAGE_SIZE) + own[:PAGE_SIZE]
-        )
-        checkpoints.append(PhaseCheckpoint(phase, folder))
-        data[f"touched-{phase}"] = rng.randbytes(800)
-        if phase < 2:
-            copy = tmp_path / f"written-{phase}"
-            copy.write_bytes(b"written %d" % phase)
-            private.append(PrivateFile(phase, "/log", "0" * 64, 0o644))
-            files.append(ContainedFile(private_path(private[-1]), copy, 0o644, "output"))
-    manifest = manifest_of([record(phase) for phase in SHARES], private_files=tuple(private))
-    write_probe(tmp_path / "whole.probe", manifest.to_json(), checkpoints, files, data)
-    return tmp_path / "whole.probe"
-
-
-def check_valid(path: Path, kept: Sequence[int], scratch: Path, originals: Path) -> Manifest:
-    """The probe at `path` is whole, and its phases `kept` are those of the probe it was made from."""
-    with open_probe(path) as probe:
-        probe.verify()
-        manifest = Manifest.from_json(probe.manifest)
-        assert [p.id for p in probe.phases] == sorted(kept) == [p.id for p in manifest.phases]
-        for phase in sorted(kept, reverse=True):
-            probe.extract_phase(phase, scratch / str(phase))
-            assert contents(scratch / str(phase)) == contents(originals / f"phase-{phase}")
-    shutil.rmtree(scratch)
-    return manifest
+__all__ = ["whole"]
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
@@ -267,84 +185,6 @@ def test_targets_that_are_no_files_are_refused(whole: Path, tmp_path: Path) -> N
     for target in (tmp_path, Path("/dev/null"), tmp_path / "absent" / "x.probe"):
         with pytest.raises(StorageError):
             trim(whole, target, phases=1)
-
-
-# -- what it costs
-
-
-@pytest.mark.parametrize("how", ["gzip", "zstd"])
-def test_sizes_are_predicted(whole: Path, tmp_path: Path, how: Any) -> None:
-    trim(whole, whole, phases=4, compression=how)
-    rows = tradeoff(whole)
-    assert [row.kept for row in rows] == [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 0)]
-    for row in rows:
-        trimmed = trim(whole, tmp_path / "small.probe", phases=row.phases, compression=how)
-        assert row.size_bytes == pytest.approx(trimmed.size_bytes, rel=0.03)
-        assert row.coverage == pytest.approx(trimmed.manifest.coverage)
-        assert row.expected_error == trimmed.expected_error
-    assert json.loads(json.dumps(tradeoff_json(whole)))["tradeoff"][1]["kept"] == [1, 2]
-
-
-def rated(shares: Sequence[float], rates: Sequence[float]) -> list[PhaseRecord]:
-    """Phases with these seconds per unit of work."""
-    return [
-        record(n, time_share=share, work=1e6, t_run=rate * 1e6, cpu_run=rate * 1e6)
-        for n, (share, rate) in enumerate(zip(shares, rates, strict=True))
-    ]
-
-
-def test_the_expected_error_is_the_one_defined() -> None:
-    phases = rated([0.5, 0.3, 0.2], [1e-9, 1.2e-9, 0.9e-9])
-    logs, shares = np.log([1e-9, 1.2e-9, 0.9e-9]), np.array([0.5, 0.3, 0.2])
-    between = (shares * (logs - (shares * logs).sum()) ** 2).sum() / (1 - (shares**2).sum())
-    found = expected_errors(manifest_of(phases, held_out_error=0.04), [0.2, 0.6, 1.0])
-    assert found == pytest.approx([math.hypot(0.04, missing * math.sqrt(between)) for missing in (0.8, 0.4, 0.0)])
-    # Without intervals held out the selection's own error stands in for theirs.
-    unheld = manifest_of(phases, held_out_error=None, selection_error=-0.07)
-    assert expected_errors(unheld, [1.0]) == [0.07]
-
-
-def test_what_is_unknown_counts_as_entirely_uncertain() -> None:
-    one = manifest_of(rated([1.0], [1e-9]), held_out_error=0.0)
-    idle = manifest_of([record(0, work=0.0), record(1, work=0.0)], held_out_error=0.0)
-    apart = manifest_of(rated([0.5, 0.5], [1e-9, 1e-6]), held_out_error=0.0)
-    for manifest in (one, idle, apart):
-        assert expected_errors(manifest, [0.25]) == [0.75]
-
-
-@given(
-    shares=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8),
-    rates=st.lists(st.floats(1e-10, 1e-7), min_size=8, max_size=8),
-    held_out=st.one_of(st.none(), st.floats(0, 2)),
-)
-def test_the_expected_error_falls_with_every_phase(
-    shares: list[float], rates: list[float], held_out: float | None
-) -> None:
-    total = sum(shares)
-    manifest = manifest_of(rated([s / total for s in shares], rates[: len(shares)]), held_out_error=held_out)
-    coverages = np.cumsum([p.time_share for p in by_importance(manifest)]).tolist()
-    errors = expected_errors(manifest, coverages)
-    assert errors == sorted(errors, reverse=True)
-    least = abs(manifest.selection_error if held_out is None else held_out)
-    assert all(least <= error <= math.hypot(least, 1.0) for error in errors)
-
-
-def test_it_bounds_the_uncovered_variance_where_ratios_follow_rates() -> None:
-    """The interval's own term, on a node whose ratios depend on the rates with a slope of at most 1."""
-    shares, rates = [0.4, 0.3, 0.2], [1e-9, 1.3e-9, 0.8e-9]
-    phases = rated(shares, rates)
-    coverage = sum(shares)
-    (expected,) = expected_errors(manifest_of(phases, held_out_error=0.0), [coverage])
-    for slope in (0.0, 0.3, 0.6, 0.9):
-        timings = [
-            PhaseTiming(p.id, p.weight, p.time_share, p.work, p.t_ref, [0.01 * (rate / 1e-9) ** slope] * 3, p.t_run)
-            for p, rate in zip(phases, rates, strict=True)
-        ]
-        options = PredictionOptions()
-        terms = variance_terms(ReferenceRun([1.0] * 3, 1e8), measure(timings, options), coverage, options)
-        uncovered = sum(term.variance for term in terms if term.cause == "uncovered")
-        assert math.sqrt(uncovered) <= expected
-    assert math.sqrt(uncovered) > 0.8 * expected
 
 
 # -- running what is left

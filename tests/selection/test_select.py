@@ -1,190 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Whole selections: phases of made-up programs are found, weights add up, impossible input is refused."""
+
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_intervals import QUICK, check_invariants, program, strata_of
 from scipy import sparse
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, ProgramTooShort
 from probe.formats.choices import SelectionOptions
 from probe.formats.selection import Selection
-from probe.selection.allocation import parts, representatives
 from probe.selection.clustering import project
 from probe.selection.select import select_phases
-from probe.selection.strata import (
-    Intervals,
-    apply_cuts,
-    best_cut,
-    held_out_errors,
-    merge_ineligible,
-    refine,
-    representative,
-    seconds_spread,
-    weighted_spread,
-)
-
-QUICK = SelectionOptions(max_phases=10, kmeans_seeds=2)
-
-
-def program(
-    rng: np.random.Generator,
-    counts: list[int],
-    rates: list[float],
-    *,
-    vector_noise: float = 0.002,
-    time_noise: float = 0.01,
-    blocks: int = 40,
-    used: int = 8,
-):
-    """Phases of `counts` intervals, each with its own blocks and `rates` nanoseconds per instruction."""
-    rows = []
-    for count in counts:
-        row = np.zeros(blocks)
-        row[rng.choice(blocks, used, replace=False)] = rng.uniform(1e5, 1e6, used)
-        rows.append(row * rng.lognormal(0, vector_noise, (count, blocks)))
-    dense = np.vstack(rows)
-    instructions = dense.sum(axis=1)
-    rate = np.repeat(rates, counts) * 1e-9
-    seconds = instructions * rate * rng.lognormal(0, time_noise, len(rate))
-    eligible = np.ones(len(rate), dtype=bool)
-    eligible[0] = eligible[-1] = len(rate) < 3
-    return sparse.csr_array(dense), instructions, seconds, eligible
-
-
-def check_invariants(selection: Selection, instructions, seconds, eligible) -> None:
-    options = selection.options
-    assert 1 <= len(selection.phases) <= options.max_phases
-    assert [phase.id for phase in selection.phases] == list(range(len(selection.phases)))
-    order = [phase.representative for phase in selection.phases]
-    assert order == sorted(order)
-    for phase in selection.phases:
-        assert phase.representative in phase.members
-        assert eligible[phase.representative]
-        assert phase.members.dtype == np.int64
-        assert np.array_equal(phase.members, np.flatnonzero(selection.labels == phase.id))
-        assert phase.time_share == pytest.approx(seconds[phase.members].sum() / seconds.sum())
-        if instructions.sum() > 0:
-            assert phase.weight == pytest.approx(instructions[phase.members].sum() / instructions.sum())
-        assert phase.seconds_spread >= 0
-    kept = sum(phase.time_share for phase in selection.phases)
-    assert kept + selection.dropped_time_share == pytest.approx(1.0)
-    assert selection.dropped_time_share < options.drop_below
-    assert np.isfinite(selection.selection_error)
-
-
-def strata_of(selection: Selection) -> list[np.ndarray]:
-    """The intervals of each stratum, all its parts together."""
-    found: dict[int, list[np.ndarray]] = {}
-    for phase in selection.phases:
-        found.setdefault(phase.stratum if phase.stratum >= 0 else -1 - phase.id, []).append(phase.members)
-    return [np.sort(np.concatenate(members)) for members in found.values()]
-
-
-# ---- strata
-
-
-@given(st.lists(st.tuples(st.integers(-20, 20), st.integers(1, 9), st.booleans()), min_size=2, max_size=14))
-def test_best_cut_agrees_with_trying_all_of_them(rows: list[tuple[int, int, bool]]) -> None:
-    values = np.array([r[0] for r in rows], dtype=float)
-    weights = np.array([r[1] for r in rows], dtype=float)
-    eligible = np.array([r[2] for r in rows])
-
-    def cost(limit: float) -> float:
-        low = values <= limit
-        return sum(weights[p].sum() * weighted_spread(values[p], weights[p]) for p in (low, ~low))
-
-    def allowed(limit: float) -> bool:
-        low = values <= limit
-        return bool(eligible[low].any() and eligible[~low].any())
-
-    limits = sorted(set(values.tolist()))
-    between = [(a + b) / 2 for a, b in pairwise(limits)]
-    costs = [cost(limit) for limit in between if allowed(limit)]
-    found = best_cut(values, weights, eligible)
-    whole = weights.sum() * weighted_spread(values, weights)
-    if not costs or min(costs) > whole - 1e-9:
-        assert found is None or cost(found) <= whole + 1e-6
-    else:
-        assert found is not None
-        assert allowed(found)
-        assert cost(found) == pytest.approx(min(costs), abs=1e-5)
-
-
-def intervals(seconds, work=None, eligible=None, points=None) -> Intervals:
-    seconds = np.asarray(seconds, dtype=float)
-    count = len(seconds)
-    return Intervals.of(
-        np.zeros((count, 2)) if points is None else np.asarray(points, dtype=float),
-        np.ones(count) if work is None else np.asarray(work, dtype=float),
-        seconds,
-        np.ones(count, dtype=bool) if eligible is None else np.asarray(eligible, dtype=bool),
-    )
-
-
-def test_cuts_are_made_only_from_the_intervals_named_and_apply_to_all() -> None:
-    seconds = np.array([1.0, 1.1, 10.0, 10.5, 900.0, 1.05])
-    run = intervals(seconds)
-    within = np.array([True, True, True, True, False, False])
-    other = seconds.copy()
-    other[4:] = [3.0, 7.0]
-    labels = np.zeros(6, dtype=np.int64)
-    options = replace(QUICK, max_phases=2)
-    cuts = refine(run, labels, within, options)
-    assert cuts == refine(intervals(other, work=np.ones(6)), labels, within, options)
-    assert apply_cuts(run, labels, cuts).tolist() == [0, 0, 1, 1, 1, 0]
-
-
-def test_strata_of_noise_are_not_cut() -> None:
-    run = intervals(np.random.default_rng(0).lognormal(0, 0.02, 200))
-    assert refine(run, np.zeros(200, dtype=np.int64), np.ones(200, dtype=bool), QUICK) == []
-
-
-def test_the_most_urgent_stratum_is_cut_first() -> None:
-    # Stratum 0 spreads more, stratum 1 holds far more time.
-    seconds = np.array([0.01, 0.1, 0.01, 0.1, 10.0, 20.0, 10.0, 20.0])
-    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
-    cuts = refine(intervals(seconds), labels, np.ones(8, dtype=bool), QUICK)
-    assert cuts[0].stratum == 1
-
-
-def test_representative_has_the_rate_of_the_stratum_and_its_code() -> None:
-    # The middle of the code is interval 2, but that one is three times slower than the rest.
-    points = [[0.0, 0], [0.4, 0], [0.5, 0], [0.6, 0], [1.0, 0]]
-    run = intervals([1.0, 1.0, 3.0, 1.02, 1.0], points=points)
-    members = np.arange(5)
-    assert representative(run, members, replace(QUICK, refine_by_time=False)) == 2
-    assert representative(run, members, QUICK) in (1, 3)
-    blocked = intervals([1.0, 1.0, 3.0, 1.02, 1.0], points=points, eligible=[1, 0, 1, 0, 1])
-    assert representative(blocked, members, QUICK) in (0, 4)
-
-
-def test_strata_without_eligible_members_join_the_nearest() -> None:
-    points = [[0.0, 0], [0.0, 0], [1.0, 0], [5.0, 0], [5.0, 0]]
-    run = intervals(np.ones(5), points=points, eligible=[1, 1, 0, 1, 1])
-    labels, moved = merge_ineligible(run, np.array([7, 7, 2, 5, 5]), run.eligible)
-    assert labels.tolist() == [7, 7, 7, 5, 5]
-    assert moved == {2: 7}
-
-
-def test_held_out_error_by_hand() -> None:
-    # Made from intervals 0 and 1 (rate 1); the fold holds 1.5 + 2.5 seconds against 1 + 1 estimated.
-    run = intervals([1.0, 1.0, 1.5, 2.5])
-    fold = np.array([False, False, True, True])
-    path = held_out_errors(run, np.zeros(4, dtype=np.int64), fold, QUICK)
-    assert path == pytest.approx([2.0 / 4.0])
-    # Errors -1 and +1 of two strata cancel in the total, not in the score.
-    run = intervals([2.0, 2.0, 3.0, 1.0])
-    path = held_out_errors(run, np.array([0, 1, 0, 1]), fold, replace(QUICK, refine_by_time=False))
-    assert path == pytest.approx([np.sqrt(2.0) / 4.0])
-
-
-# ---- whole selections
 
 
 def test_finds_the_phases_of_a_program() -> None:
@@ -463,79 +296,3 @@ def test_an_unknown_method_is_refused() -> None:
     run = program(np.random.default_rng(3), [20], [1.0])
     with pytest.raises(ProbeError, match=r"'guess' is unknown; there are: reconstruct, simpoint, random"):
         select_phases(*run, SelectionOptions(method="guess"))
-
-
-# ---- several representatives of a stratum
-
-
-def test_representatives_are_allocated_as_neyman_says() -> None:
-    """n_h in proportion to S_h s_h, s_h^2 = spread^2 + unseen^2, until each stands for little enough."""
-    rng = np.random.default_rng(4)
-    seconds = np.concatenate([rng.lognormal(0, 0.02, 300), rng.lognormal(0, 0.2, 300), rng.lognormal(0, 0.02, 30)])
-    run = intervals(seconds)
-    strata = [np.arange(300), np.arange(300, 600), np.arange(600, 630)]
-    options = replace(QUICK, max_phases=1000, unseen_spread=0.1, part_above=0.002)
-    counts = np.array(representatives(run, strata, options))
-    shares = np.array([seconds[one].sum() for one in strata]) / seconds.sum()
-    spreads = np.array([np.hypot(seconds_spread(run, one), 0.1) for one in strata])
-    assert counts == pytest.approx(shares * spreads / 0.002, abs=1.0)
-    fewer = representatives(run, strata, replace(options, max_phases=9))
-    assert sum(fewer) == 9 and fewer[1] > fewer[0] > fewer[2] == 1
-    assert representatives(run, strata, replace(options, max_phases=2)) == [1, 1, 1]
-    assert representatives(run, strata, replace(options, part_intervals=100)) == [3, 3, 1]
-
-
-def test_identical_intervals_need_one_representative() -> None:
-    run = intervals(np.full(200, 0.05))
-    assert representatives(run, [np.arange(200)], QUICK) == [1]
-
-
-def test_parts_are_stretches_of_equal_time_that_can_be_captured() -> None:
-    seconds = np.concatenate([np.full(60, 1.0), np.full(20, 3.0)])
-    found = parts(intervals(seconds), np.arange(80), 4)
-    assert [one.tolist() for one in found] == [
-        list(range(30)), list(range(30, 60)), list(range(60, 70)), list(range(70, 80))
-    ]  # fmt: skip
-    able = np.ones(80, dtype=bool)
-    able[:35] = False
-    assert [len(one) for one in parts(intervals(seconds, eligible=able), np.arange(80), 4)] == [40, 27, 13]
-    able[:] = np.arange(80) == 3
-    assert [len(one) for one in parts(intervals(seconds, eligible=able), np.arange(80), 4)] == [80]
-    # A part without counted work could not be extrapolated by work.
-    work = np.where(np.arange(80) < 60, 0.0, 1.0)
-    assert [len(one) for one in parts(intervals(seconds, work=work), np.arange(80), 2)] == [80]
-
-
-def test_parts_of_a_stratum_share_its_number_and_add_up_to_it() -> None:
-    rows = program(np.random.default_rng(6), [200, 20], [1.0, 3.0], time_noise=0.02)
-    divided = select_phases(*rows, QUICK)
-    check_invariants(divided, *rows[1:])
-    whole = select_phases(*rows, replace(QUICK, part_above=1.0))
-    assert [len(p.members) for p in whole.phases] == [200, 20] and {p.stratum for p in whole.phases} == {-1}
-    first = [p for p in divided.phases if p.representative < 200]
-    assert len(first) > 1 and len({p.stratum for p in first}) == 1 and first[0].stratum >= 0
-    assert sum(p.weight for p in first) == pytest.approx(whole.phases[0].weight)
-    assert sum(p.time_share for p in first) == pytest.approx(whole.phases[0].time_share)
-    assert np.array_equal(np.concatenate([p.members for p in first]), whole.phases[0].members)
-    back = Selection.from_json(json.loads(json.dumps(divided.to_json())))
-    assert [p.stratum for p in back.phases] == [p.stratum for p in divided.phases]
-
-
-def test_plain_simpoint_has_one_representative_for_each_cluster() -> None:
-    rows = program(np.random.default_rng(6), [200, 20], [1.0, 3.0], time_noise=0.02)
-    assert {p.stratum for p in select_phases(*rows, SelectionOptions(method="simpoint", max_phases=10)).phases} == {-1}
-
-
-def test_several_representatives_lessen_what_the_reference_cannot_show() -> None:
-    """One behaviour here; on another node a stretch of it is twice as slow, as when data outgrow a smaller cache."""
-    rows = program(np.random.default_rng(8), [300], [1.0], time_noise=0.02)
-    one, several = (select_phases(*rows, replace(QUICK, part_above=above)) for above in (1.0, 0.02))
-    assert len(several.phases) > len(one.phases)
-    errors = {"one": 0.0, "several": 0.0}
-    for first in range(0, 200, 10):
-        ratio = np.where((np.arange(300) >= first) & (np.arange(300) < first + 100), 2.0, 1.0)
-        truth = float((rows[2] * ratio).sum() / rows[2].sum())
-        for name, found in (("one", one), ("several", several)):
-            guess = sum(p.time_share * ratio[p.representative] for p in found.phases)
-            errors[name] += (guess / truth - 1) ** 2
-    assert errors["several"] < 0.25 * errors["one"]

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wait for a process: its state by its number, and the signal of its end held back so that waiting wakes at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def child_signals_blocked() -> Iterator[None]:
+    """SIGCHLD held back, so that waiting with a time limit mostly wakes at once."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def process_state(pid: int) -> str:
+    """The one-letter state of a process from /proc/PID/stat; "" where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flat images that are damaged, made to harm or of another checkpoint: refused before anything of them runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from direct_runs import report_of
+from direct_state import (
+    CHECKSUM,
+    FAILED,
+    FORMAT,
+    PAGES,
+    PARK,
+    TABLE,
+    flat_bytes,
+    flat_state,
+    moved,
+    pages_of,
+    places,
+    plain,
+    state,
+    timed,
+)
+
+from checkpoint.errors import ProbeFileDamaged
+from checkpoint.flat.image import NAME, Header, Kind, Mapping, Run, decode, encode
+from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.direct_restore import DirectRefused
+
+__all__ = ["flat_state", "places", "plain", "state"]
+
+MAPPINGS, RUNS, PATCHES, DESCRIPTORS, STAMPS, TOUCH_ORDER, CALLS, STRINGS, RSEQ = range(9)
+
+
+def test_an_image_cut_off_anywhere_is_refused(plain: RestoreJob, tmp_path: Path) -> None:
+    data, pages = flat_bytes(plain), pages_of(plain)
+    header = Header.from_buffer_copy(data)
+    sizes = {*range(0, 64), *range(64, len(data), 509), len(data) - 1}
+    assert header.size == len(data)
+    for size in sorted(sizes):
+        status, progress, step, _ = report_of(data[:size], pages, tmp_path / "run")
+        assert os.WIFEXITED(status) and progress == FAILED and step in (3, FORMAT, CHECKSUM), size
+
+
+def test_a_changed_byte_anywhere_is_refused(plain: RestoreJob, tmp_path: Path) -> None:
+    data, pages = flat_bytes(plain), pages_of(plain)
+    for at in [*range(0, 200, 7), *random.Random(2).sample(range(200, len(data)), 100)]:
+        changed = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+        status, progress, step, _ = report_of(changed, pages, tmp_path / "run")
+        assert os.WIFEXITED(status) and progress == FAILED and step in (FORMAT, CHECKSUM, 3, PARK), at
+
+
+@pytest.mark.parametrize(
+    ("what", "step", "table"),
+    [
+        ("overlap", TABLE, MAPPINGS), ("kernel address", TABLE, MAPPINGS), ("beyond the end", TABLE, MAPPINGS),
+        ("inside the park", TABLE, MAPPINGS), ("shared and writable", TABLE, MAPPINGS), ("page zero", TABLE, MAPPINGS),
+        ("run outside", TABLE, RUNS), ("runs not rising", TABLE, RUNS), ("stamp outside", TABLE, STAMPS),
+        ("touch outside", TABLE, TOUCH_ORDER), ("rseq outside", TABLE, RSEQ), ("park in the kernel", FORMAT, None),
+        ("descriptor twice", TABLE, DESCRIPTORS), ("patch outside", TABLE, PATCHES), ("many calls", TABLE, CALLS),
+        ("folder outside", TABLE, STRINGS), ("park too small", FORMAT, None),
+    ],
+)  # fmt: skip
+def test_an_image_made_to_harm_is_refused(
+    what: str, step: int, table: int | None, plain: RestoreJob, tmp_path: Path
+) -> None:
+    flat = decode(plain.images / NAME)
+    flat.touch_order = flat.touch_order or [flat.mappings[0].start]
+    changes = {
+        "overlap": lambda: setattr(flat.mappings[1], "start", flat.mappings[0].start + 4096),
+        "kernel address": lambda: setattr(flat.mappings[-1], "end", 0xFFFF800000000000),
+        "beyond the end": lambda: setattr(flat.mappings[-1], "end", 0x7FFFFFFFF000 + 4096),
+        "inside the park": lambda: flat.mappings.insert(
+            next(i for i, m in enumerate(flat.mappings) if m.start > flat.header.park),
+            Mapping(flat.header.park, flat.header.park + 4096, 0, 0, 3, 2, 0, 1),
+        ),
+        "shared and writable": lambda: (setattr(flat.mappings[0], "flags", 1), setattr(flat.mappings[0], "prot", 3)),
+        "page zero": lambda: flat.mappings.insert(0, Mapping(0, 4096, 0, 0, 3, 2, 0, 1)),
+        "run outside": lambda: flat.runs.append(Run(0x7FFFFFF00000, 1)),
+        "runs not rising": lambda: flat.runs.append(flat.runs[0]),
+        "stamp outside": lambda: flat.stamps.append(4096),
+        "touch outside": lambda: flat.touch_order.append(4096),
+        "rseq outside": lambda: setattr(flat.header, "rseq", 4096),
+        "park in the kernel": lambda: setattr(flat.header, "park", 0xFFFF800000000000),
+        "descriptor twice": lambda: flat.descriptors.append(flat.descriptors[0]),
+        "patch outside": lambda: flat.patches.append((4096, bytes(4096))),
+        "many calls": lambda: setattr(flat, "calls", list(range(600))),
+        "folder outside": lambda: setattr(flat.header, "cwd", 1 << 40),
+        "park too small": lambda: None,
+    }
+    changes[what]()
+    data = bytearray(encode(flat))
+    if what == "park too small":
+        data[Header.park_size.offset : Header.park_size.offset + 8] = (0x41000).to_bytes(8, "little")
+    status, progress, found, _ = report_of(bytes(data), pages_of(plain), tmp_path / "run", stamps=4)
+    assert os.WIFEXITED(status) and (progress, found) == (FAILED, step)
+
+
+def test_pages_that_are_missing_are_noticed(plain: RestoreJob, tmp_path: Path) -> None:
+    short = tmp_path / "pages"
+    short.write_bytes(pages_of(plain).read_bytes()[:-4096])
+    (tmp_path / "run").mkdir()
+    for number, path in enumerate(decode(plain.images / NAME).files):
+        (tmp_path / "run" / str(number)).symlink_to(path)
+    status, progress, step, _ = report_of(flat_bytes(plain), short, tmp_path / "run", stamps=4)
+    assert os.WIFEXITED(status) and (progress, step) == (FAILED, PAGES)
+
+
+def test_a_damaged_image_ends_with_the_word_damaged(plain: RestoreJob, tmp_path: Path) -> None:
+    job = moved(plain, tmp_path / "images")
+    data = bytearray(flat_bytes(job))
+    data[-1] ^= 1
+    (job.images / NAME).write_bytes(data)
+    with pytest.raises(ProbeFileDamaged, match="checksum"):
+        timed(job, tmp_path)
+
+
+def test_an_image_of_another_checkpoint_is_refused(plain: RestoreJob, flat_state: RestoreJob, tmp_path: Path) -> None:
+    job = moved(plain, tmp_path / "images")
+    shutil.copy(flat_state.images / NAME, job.images / NAME)
+    with pytest.raises(ProbeFileDamaged, match="another checkpoint"):
+        timed(job, tmp_path)
+
+
+def test_a_probe_without_a_flat_image_is_for_criu(plain: RestoreJob, tmp_path: Path) -> None:
+    job = moved(plain, tmp_path / "images")
+    (job.images / NAME).unlink()
+    with pytest.raises(DirectRefused, match="for CRIU alone"):
+        timed(job, tmp_path)
+
+
+def test_an_image_cannot_have_the_nodes_files_for_writing(flat_state: RestoreJob, tmp_path: Path) -> None:
+    """A copy opened for writing is opened for reading; a path that is no harmless device is refused."""
+    job = moved(flat_state, tmp_path / "images")
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    target.chmod(0o666)
+    flat = decode(job.images / NAME)
+    (opened,) = [d for d in flat.descriptors if d.kind == Kind.PATH and d.number == 0]
+    opened.path, opened.flags = flat.string(str(target)), os.O_RDWR
+    (job.images / NAME).write_bytes(encode(flat))
+    with pytest.raises(DirectRefused, match=f"descriptor 0 \\({target}\\): Permission denied"):
+        timed(job, tmp_path)
+    opened.kind, opened.file = Kind.COPY, len(flat.files)
+    flat.files.append(str(target))
+    (job.images / NAME).write_bytes(encode(flat))
+    timed(job, tmp_path)
+    assert target.read_text() == "precious"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timing run: every boundary stamped in order in real programs, and the times kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_profiles import INTERVAL, SIZES, made, profile_of, totals
+from programs import build, run
+from tracing import compile_small, program_of, streams_of
+
+from checkpoint.errors import Diverged, ProbeError
+from probe.formats.timing import load_timing, save_timing
+from probe.pipeline.boundaries import candidates
+from probe.pipeline.validate import StampedRun, merge_bad_boundaries, stamped_run, validate
+from probe.tracers.native import trace
+
+
+@pytest.mark.parametrize("name", ["nbody", "sweep", "stencil", "jumptable"])
+def test_every_boundary_is_stamped_in_order(name: str, builds: Path) -> None:
+    path = build(name, builds)
+    profile = profile_of(path, SIZES[name])
+    wanted = candidates(profile)
+    with streams_of() as streams:
+        first = stamped_run(profile, wanted, streams=streams)
+        assert streams.stdout.read_text() == run(path, SIZES[name]).stdout
+    with streams_of() as streams:
+        second = stamped_run(profile, wanted, streams=streams)
+    assert np.isfinite(first.wall).all() and np.isfinite(first.cpu).all()
+    assert first.totals == second.totals
+    assert first.totals == {c: int(totals(profile)[c]) for c in {c.column for c in wanted}}
+    timed = merge_bad_boundaries(profile, wanted, first)
+    assert (timed.missing, timed.out_of_order) == (0, 0) and timed.agreeing == timed.compared > 0
+    assert timed.intervals == profile.intervals - timed.unmarked
+    assert (timed.seconds > 0).all() and (timed.cpu >= 0).all()
+    assert timed.seconds.sum() == pytest.approx(first.ended - first.started)
+    assert timed.cpu.sum() <= timed.seconds.sum() * 1.1 + 0.05
+
+
+def test_libraries_and_executed_programs_are_timed(builds: Path) -> None:
+    for name, size in (("dlopen", "40"), ("execer", "150")):
+        path = build(name, builds)
+        profile = profile_of(path, size)
+        with streams_of() as streams:
+            timed = validate(profile, streams=streams)
+        assert (timed.missing, timed.out_of_order) == (0, 0)
+
+
+def test_the_timing_run_begins_where_the_intervals_do(builds: Path) -> None:
+    """Not with the program that executed the traced one, nor with the loader and the installing of stubs."""
+    profile = profile_of(build("execer", builds), "150")
+    with streams_of() as streams:
+        stamped = stamped_run(profile, candidates(profile), streams=streams)
+    assert stamped.started_cpu > 0.1, "the first program's share"
+    assert 0 < stamped.cpu.min() - stamped.started_cpu < 0.06
+    assert 0 < stamped.wall.min() - stamped.started < (stamped.ended - stamped.started) / 3
+
+
+def test_a_program_that_does_not_repeat_itself(builds: Path) -> None:
+    path = build("random", builds)
+    with streams_of() as streams:
+        profile = trace(program_of(path, "250"), interval=INTERVAL, streams=streams)
+    with streams_of() as streams, pytest.raises(Diverged):
+        validate(profile, streams=streams)
+
+
+def test_a_program_that_exits_otherwise_in_its_timing_run(builds: Path, tmp_path: Path) -> None:
+    source = (
+        "#include <stdio.h>\nint main(void)"
+        "{ volatile long i = 0; int c = getchar(); while (i < 60000000) i++; return c == '1'; }"
+    )
+    path = compile_small(tmp_path, "moody", source)
+    (tmp_path / "input").write_text("0")
+    program = program_of(path, stdin=str(tmp_path / "input"))
+    with streams_of() as streams:
+        profile = trace(program, interval=INTERVAL, streams=streams)
+    (tmp_path / "input").write_text("1")
+    with streams_of() as streams, pytest.raises(Diverged, match="exited with status 1, the traced run with status 0"):
+        validate(profile, streams=streams)
+
+
+def test_timings_are_kept(tmp_path: Path) -> None:
+    profile = made(np.full((10, 3), 200, dtype=np.int64))
+    wanted = candidates(profile)
+    wall = np.array([100 + 0.05 * c.boundary for c in wanted])
+    timed = merge_bad_boundaries(profile, wanted, StampedRun(wall, wall, 100.0, 101.0, 2.0, {}))
+    path = tmp_path / "timing.npz"
+    save_timing(timed, path)
+    again = load_timing(path)
+    assert (again.counts.toarray() == timed.counts.toarray()).all()
+    for name, value in vars(timed).items():
+        if name != "counts":
+            assert np.array_equal(getattr(again, name), value), name
+    whole = path.read_bytes()
+    for content in (b"", b"PK\x03\x04", whole[: len(whole) // 2], whole[:-30], b"x" * 100):
+        path.write_bytes(content)
+        with pytest.raises(ProbeError, match="not a readable timing"):
+            load_timing(path)
