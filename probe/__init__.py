@@ -12,11 +12,10 @@ with the exit code that the command line ends with.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from checkpoint.errors import ProbeError
+from probe.candidates.agent_client import Orders
 from probe.candidates.local import run
+from probe.candidates.remote import CandidateResult, run_on
 from probe.candidates.result import RunResult
 from probe.formats.choices import SelectionOptions
 from probe.formats.profile import Profile
@@ -27,19 +26,7 @@ from probe.pipeline.build import BuiltProbe, build
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.trace import trace
 from probe.prediction.estimators import Prediction
-
-if TYPE_CHECKING:
-    from probe.candidates.agent_client import Orders
-    from probe.candidates.remote import CandidateResult, run_on
-    from probe.ssh.connection import SshOptions
-
-_FOR_OTHER_NODES = {
-    "CandidateResult": "probe.candidates.remote",
-    "Orders": "probe.candidates.agent_client",
-    "SshOptions": "probe.ssh.connection",
-    "run_on": "probe.candidates.remote",
-}
-"""Names that need the SSH library: a tenth of a second for who reaches other nodes, none for everybody else."""
+from probe.ssh.interface import SshOptions
 
 __all__ = [
     "BuildOptions",
@@ -61,9 +48,3 @@ __all__ = [
     "trace",
     "trim",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _FOR_OTHER_NODES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_FOR_OTHER_NODES[name]), name)

@@ -8,7 +8,8 @@ before it is shown.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT
 from probe.node.phases import AUTO
 from probe.node.protocol import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode
+from probe.ssh.interface import Channel
 from probe.ssh.text import printable, printable_end
 from reducer.unpack import ProbeArchive
 
@@ -35,15 +37,6 @@ _MOST_GREETINGS = 200
 _ALIVE_PER_SECOND = 5.0
 _LEAST_BYTES = 1 << 16
 """Of a line, in the seconds after which silence means that the other side is lost."""
-
-
-class Channel(Protocol):
-    """A command that runs on the node (probe/ssh/connection.py)."""
-
-    def send(self, data: bytes, seconds: float) -> None: ...
-    def receive(self, most: int, seconds: float) -> bytes | None: ...
-    def errors(self) -> str: ...
-    def exit_status(self, seconds: float) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -115,8 +108,8 @@ class Answer:
 
 
 def ask(
-    channel_of: Any, probe: Path, archive: ProbeArchive, manifest: Manifest, phases: Collection[int], orders: Orders,
-    answer: Answer, watcher: Watcher,
+    channel_of: Callable[[str], AbstractContextManager[Channel]], probe: Path, archive: ProbeArchive,
+    manifest: Manifest, phases: Collection[int], orders: Orders, answer: Answer, watcher: Watcher,
 ) -> None:  # fmt: skip
     """Have `phases` measured by the node's agent, which `channel_of(command)` starts; `answer` takes what it says.
 

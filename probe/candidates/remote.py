@@ -17,7 +17,7 @@ from probe.candidates.result import RunResult, check_coverage, predict_from
 from probe.formats.manifest import Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.ssh.addresses import Address, parse_address
-from probe.ssh.connection import Connection, SshOptions, connect
+from probe.ssh.interface import Connection, SshOptions, connect
 from reducer.unpack import open_probe
 
 ATTEMPTS = 3

@@ -19,10 +19,10 @@ from checkpoint.errors import NodesFailed, ProbeError
 from probe.cli.parameters import Size
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.ssh.addresses import Address, parse_address, read_hosts
+from probe.ssh.interface import SshOptions
 
 if TYPE_CHECKING:
     from probe.candidates.agent_client import Orders
-    from probe.ssh.connection import SshOptions
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -103,8 +103,6 @@ class SshChoice:
         return found
 
     def ssh(self) -> SshOptions:
-        from probe.ssh.connection import SshOptions
-
         return SshOptions(
             config=self.ssh_config,
             known_hosts=self.known_hosts,

@@ -23,6 +23,7 @@ import paramiko
 
 from checkpoint.errors import ProbeError, StorageError
 from probe.ssh.addresses import Address, parse_address
+from probe.ssh.paramiko_private import ConfigReader
 
 DEFAULT_PORT: Final = 22
 ALIVE_SECONDS: Final = 15.0
@@ -73,17 +74,6 @@ class Settings:
     def peer(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.user}@{host}:{self.port}"
-
-
-class _Config(paramiko.SSHConfig):  # type: ignore[misc]
-    """Values as they are written: paramiko's own expansion knows neither all tokens nor the address's port."""
-
-    TOKENS_BY_CONFIG_KEY: Final[dict[str, list[str]]] = {}
-
-    def lookup(self, hostname: str) -> dict[str, Any]:
-        # One pass from top to bottom. paramiko makes two, where Match sees what stands below it; OpenSSH does so only
-        # for `Match final` and `canonical`, which are refused.
-        return dict(self._lookup(hostname, final=True))
 
 
 def settings(
@@ -154,7 +144,7 @@ def _look_up(address: Address, config: Path | None) -> dict[str, Any]:
     lines = list(_lines(path, must_exist=config is not None))
     # The first value counts, and what the address says goes before any file.
     first = ([f"User {address.user}"] if address.user else []) + ([f"Port {address.port}"] if address.port else [])
-    reader = _Config()
+    reader = ConfigReader()
     try:
         reader.parse(io.StringIO("\n".join([*first, *lines])))
         return reader.lookup(address.host)

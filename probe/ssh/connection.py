@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a candidate node over SSH, and commands on it. Every wait ends."""
+"""A connection to a node, and commands on it, by paramiko: what probe/ssh/interface.py asks for. Every wait ends."""
 
 from __future__ import annotations
 
@@ -13,36 +13,24 @@ import paramiko
 
 from checkpoint.errors import NodeUnreachable
 from probe.ssh.addresses import Address
+from probe.ssh.interface import RemoteCommandEnded, SshOptions
+from probe.ssh.paramiko_private import WINDOW_BYTES, bounded
 from probe.ssh.streams import Stream
 from probe.ssh.text import Tail
-from probe.ssh.transport import (
-    CLOSE_SECONDS,
-    WINDOW_BYTES,
-    Session,
-    SshOptions,
-    bounded,
-    open_sessions,
-    reason,
-)
-
-__all__ = ["Channel", "Connection", "RemoteCommandEnded", "SshOptions", "connect"]
+from probe.ssh.transport import CLOSE_SECONDS, Session, open_sessions, reason
 
 _PIECE_BYTES: Final = 1 << 15
 _SLICE_SECONDS: Final = 0.1
 
 
-class RemoteCommandEnded(NodeUnreachable):
-    """The command on the node ended, or the node closed it, while there was something to send to it."""
-
-
-class Connection:
+class ParamikoConnection:
     """A node that the user is logged in to; made by `connect`. Closing it ends all channels and threads."""
 
     def __init__(self, address: Address, sessions: list[Session], notes: list[str]) -> None:
         self._address = address
         self._sessions = sessions
         self._last = sessions[-1]
-        self._channels: set[Channel] = set()
+        self._channels: set[ParamikoChannel] = set()
         self._closing = threading.Event()
         self.peer = self._last.settings.peer
         """USER@HOST:PORT that the configuration made of the address."""
@@ -51,7 +39,7 @@ class Connection:
         self._pulse = threading.Thread(target=self._ask_for_life, name=f"pulse of {address.text}", daemon=True)
         self._pulse.start()
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> ParamikoConnection:
         return self
 
     def __exit__(
@@ -59,7 +47,7 @@ class Connection:
     ) -> None:
         self.close()
 
-    def start(self, command: str) -> Channel:
+    def start(self, command: str) -> ParamikoChannel:
         """Run a shell command on the node; no terminal, standard streams are the channel's. Raises NodeUnreachable."""
         limit = self._last.settings.connect_seconds
         transport = self._last.transport
@@ -82,7 +70,7 @@ class Connection:
                 f"{self._address.text}: the node does not run commands ({reason(error)}); "
                 f"try `ssh {self._address.text} true`, and look into its log"
             ) from error
-        channel = Channel(self, raw, self._last.stream)
+        channel = ParamikoChannel(self, raw, self._last.stream)
         self._channels.add(channel)
         return channel
 
@@ -103,7 +91,7 @@ class Connection:
         if time.monotonic() - self._last.stream.heard_at > limit:
             raise self.lost(None, f"it did not answer for {limit:g} s")
 
-    def forget(self, channel: Channel) -> None:
+    def forget(self, channel: ParamikoChannel) -> None:
         """Called by a channel that is closed."""
         self._channels.discard(channel)
 
@@ -128,10 +116,10 @@ class Connection:
                     self._last.transport.global_request("keepalive@openssh.com", wait=True)
 
 
-class Channel:
+class ParamikoChannel:
     """A command that runs on the node. One thread may send while another one receives. Times are in seconds."""
 
-    def __init__(self, connection: Connection, raw: Any, stream: Stream) -> None:
+    def __init__(self, connection: ParamikoConnection, raw: Any, stream: Stream) -> None:
         self._connection = connection
         self._raw = raw
         self._stream = stream
@@ -140,7 +128,7 @@ class Channel:
         self._reader = threading.Thread(target=self._read_errors, name="standard error of a node", daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> Channel:
+    def __enter__(self) -> ParamikoChannel:
         return self
 
     def __exit__(
@@ -195,13 +183,13 @@ class Channel:
                 continue
             except (paramiko.SSHException, EOFError, OSError) as error:
                 raise self._connection.lost(error) from error
-            if not data and not self._raw.eof_received and self._dying():
+            if not data and not self._raw.output_ended and self._dying():
                 raise self._connection.lost(None)
             return data
 
     def errors(self) -> str:
         """The end of what the command wrote to standard error, printable; complete once it has ended."""
-        if self._raw.eof_received or self._raw.closed:
+        if self._raw.over:
             self._reader.join(CLOSE_SECONDS)
         return self._tail.text()
 
@@ -211,11 +199,11 @@ class Channel:
         Raises NodeUnreachable when the connection is lost before.
         """
         deadline = time.monotonic() + seconds
-        while not self._raw.status_event.wait(_SLICE_SECONDS):
+        while not self._raw.wait_for_status(_SLICE_SECONDS):
             self._connection.check()
             if time.monotonic() >= deadline:
                 return None
-        status = int(self._raw.exit_status)
+        status: int = self._raw.status
         if status >= 0:
             return status
         if self._dying():
@@ -262,10 +250,10 @@ class Channel:
         ) from error
 
 
-def connect(address: Address, options: SshOptions) -> Connection:
+def connect(address: Address, options: SshOptions) -> ParamikoConnection:
     """Connect to a node, through its jump hosts if it has any, check every host key, and log in.
 
     Raises NodeUnreachable with the reason and what to do, ProbeError for a configuration that cannot be honoured,
     StorageError for files that cannot be read.
     """
-    return Connection(address, *open_sessions(address, options))
+    return ParamikoConnection(address, *open_sessions(address, options))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from typing import Any
 
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
-from paramiko.agent import AgentSSH
 
 from probe.ssh.config import Settings
+from probe.ssh.paramiko_private import KeyAgent
 from probe.ssh.text import printable
 
 
@@ -29,24 +28,6 @@ class LoginRefused(Exception):
 class _Attempts:
     tried: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-
-
-class _Agent(AgentSSH):  # type: ignore[misc]
-    """The agent behind a socket; asking it takes at most `seconds`."""
-
-    def __init__(self, path: str, seconds: float) -> None:
-        super().__init__()
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(seconds)
-            connection.connect(path)
-            self._connect(connection)
-        except BaseException:
-            connection.close()
-            raise
-
-    def close(self) -> None:
-        self._close()
 
 
 def log_in(transport: Any, settings: Settings, deadline: float) -> None:
@@ -87,11 +68,11 @@ def log_in(transport: Any, settings: Settings, deadline: float) -> None:
             agent.close()
 
 
-def _ask_agent(settings: Settings, deadline: float, attempts: _Attempts) -> _Agent | None:
+def _ask_agent(settings: Settings, deadline: float, attempts: _Attempts) -> KeyAgent | None:
     if settings.agent is None:
         return None
     try:
-        return _Agent(settings.agent, max(0.1, deadline - time.monotonic()))
+        return KeyAgent(settings.agent, max(0.1, deadline - time.monotonic()))
     except (OSError, paramiko.SSHException) as error:
         attempts.left_out.append(f"the agent at {settings.agent} does not answer ({error})")
         return None

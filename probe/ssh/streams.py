@@ -16,6 +16,7 @@ import time
 from typing import Any, Final
 
 from checkpoint.errors import ProbeError
+from probe.ssh.paramiko_private import TransportSocket, socket_is_closed
 from probe.ssh.text import Tail
 
 LOGIN_BYTES: Final = 1 << 20
@@ -27,7 +28,7 @@ _PROXY_GRACE_SECONDS: Final = 0.5
 _TCP_NOTSENT_LOWAT: Final = 25  # linux/tcp.h; the module `socket` has it from Python 3.12 on
 
 
-class Stream:
+class Stream(TransportSocket):
     """A socket as paramiko wants it, that does not wait for ever and does not take everything.
 
     Each thread may write with a `patience` of its own: the seconds without progress after which writing fails.
@@ -93,9 +94,8 @@ class Stream:
         self._base.close()
 
     @property
-    def _closed(self) -> bool:
-        # paramiko asks sockets this way.
-        return bool(self._base._closed)
+    def is_closed(self) -> bool:  # type: ignore[override]
+        return socket_is_closed(self._base)
 
     def _fail(self, cause: str) -> OSError:
         self.failure = self.failure or cause

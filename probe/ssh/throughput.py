@@ -15,7 +15,7 @@ from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable
 from probe.ssh.addresses import Address
-from probe.ssh.connection import Channel, Connection, RemoteCommandEnded, SshOptions, connect
+from probe.ssh.interface import Channel, Connection, RemoteCommandEnded, SshOptions, connect
 
 SECONDS = 2.0
 """How long each direction is loaded."""

@@ -7,27 +7,24 @@ import logging
 import socket
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import paramiko
-from paramiko.buffered_pipe import BufferedPipe
 
 from checkpoint.errors import NodeUnreachable, ProbeError
 from probe.ssh.addresses import Address
 from probe.ssh.config import Settings, settings
 from probe.ssh.host_keys import check_host_key, preferred_kinds
+from probe.ssh.interface import SshOptions
 from probe.ssh.known_hosts import HostKey
 from probe.ssh.login import LoginRefused, log_in
+from probe.ssh.paramiko_private import Packetizer, Transport, bounded
 from probe.ssh.streams import ProxyStream, Stream, dial
 from probe.ssh.text import printable
 
 MAX_HOPS: Final = 8
-WINDOW_BYTES: Final = 8 << 20
-"""How much of a command's output may be on its way to us."""
 CLOSE_SECONDS: Final = 2.0
 
-_MAX_PACKET_BYTES: Final = 1 << 18
 _REKEY_SECONDS: Final = 60.0
 _SHA1_KEYS: Final = ("ssh-rsa", "ssh-dss")
 _DIGESTS: Final = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha2-512")
@@ -36,22 +33,6 @@ _CIPHERS: Final = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-c
 
 # Its complaints would go to standard error otherwise, in the node's words.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-
-@dataclass(frozen=True)
-class SshOptions:
-    """What the user said about SSH; the ssh configuration says the rest."""
-
-    config: Path | None = None
-    """ssh configuration; None is ~/.ssh/config, /dev/null is none."""
-    known_hosts: Path | None = None
-    """The only file of known host keys; None: what the configuration says, or the usual ones of user and system."""
-    accept_new_host_key: bool = False
-    """Add the key of a host that is not known yet, and say so. A key that differs from a known one never is taken."""
-    identity: Path | None = None
-    """Private key, for the node and its jump hosts; None: what the configuration says, or the usual ones."""
-    connect_seconds: float = 20.0
-    """For reaching each host on the way, and again for logging in; ConnectTimeout of the configuration goes first."""
 
 
 @dataclass
@@ -64,80 +45,6 @@ class Session:
 
     def close(self) -> None:
         _abandon(self.stream, self.transport)
-
-
-class _Transport(paramiko.Transport):  # type: ignore[misc]
-    """An SSH transport that asks for the kinds of host key that it is told, and for no certificates.
-
-    On a channel it says nothing more after having said that the channel is closed.
-    """
-
-    wanted_keys: tuple[str, ...] = ()
-
-    def _send_message(self, message: Any) -> None:
-        # paramiko makes what a channel says under the channel's lock and sends it without, so the answer to the
-        # node's closing may overtake an end of input. OpenSSH then drops the whole connection; or the channel's
-        # number is another one's by then. Messages of channels come here one at a time.
-        speaker = getattr(message, "speaker", None)
-        if speaker is not None:
-            if speaker.has_taken_leave:
-                return
-            speaker.has_taken_leave = message.is_leave
-        super()._send_message(message)
-
-    @property
-    def preferred_keys(self) -> tuple[str, ...]:
-        return self.wanted_keys
-
-
-class _Packetizer(paramiko.Packetizer):  # type: ignore[misc]
-    """Packets of bounded size. The deadline of the handshake is kept by whoever waits for it, not by a thread."""
-
-    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
-        if n > _MAX_PACKET_BYTES:
-            raise paramiko.SSHException(f"it announced a packet of {n} bytes")
-        return bytes(super().read_all(n, check_rekey))
-
-    def start_handshake(self, timeout: float) -> None:
-        pass
-
-
-class _Inbox(BufferedPipe):  # type: ignore[misc]
-    """What came and was not read yet: a node that does not keep to the window loses its connection."""
-
-    def feed(self, data: bytes) -> None:
-        if len(self) + len(data) > 2 * WINDOW_BYTES:
-            raise paramiko.SSHException("it sent more than it was allowed to")
-        super().feed(data)
-
-
-class _Channel(paramiko.Channel):  # type: ignore[misc]
-    """A channel whose name is on the messages that must not follow its closing."""
-
-    has_taken_leave = False
-
-    def _signed(self, message: Any, is_leave: bool = False) -> Any:
-        if message is not None:
-            message.speaker, message.is_leave = self, is_leave
-        return message
-
-    def _send(self, data: bytes, message: Any) -> int:
-        return int(super()._send(data, self._signed(message)))
-
-    def _send_eof(self) -> Any:
-        return self._signed(super()._send_eof())
-
-    def _close_internal(self) -> tuple[Any, Any]:
-        end_of_input, leave = super()._close_internal()
-        return end_of_input, self._signed(leave, is_leave=True)
-
-
-def bounded(channel: Any) -> Any:
-    """The channel, now holding a bounded number of bytes, and silent once closed. Nothing that came already is lost."""
-    # In place: the other thread may be feeding them.
-    channel.__class__ = _Channel
-    channel.in_buffer.__class__ = channel.in_stderr_buffer.__class__ = _Inbox
-    return channel
 
 
 def open_sessions(address: Address, options: SshOptions) -> tuple[list[Session], list[str]]:
@@ -193,7 +100,7 @@ def _open(
         *before, last = found.jumps
         _open(node, last, tuple(before) or None, options, sessions, notes, depth + 1)
     stream = _reach(label, found, sessions)
-    transport = _Transport(stream, packetizer_class=_Packetizer)
+    transport = Transport(stream, packetizer_class=Packetizer)
     try:
         deadline = time.monotonic() + found.connect_seconds
         key = _greet(label, found, stream, transport, deadline)
@@ -243,7 +150,7 @@ def _reach(label: str, found: Settings, sessions: list[Session]) -> Stream:
         ) from error
 
 
-def _greet(label: str, found: Settings, stream: Stream, transport: _Transport, deadline: float) -> HostKey:
+def _greet(label: str, found: Settings, stream: Stream, transport: Transport, deadline: float) -> HostKey:
     """Exchange keys with the server. Returns its host key, which is not judged yet."""
     security = transport.get_security_options()
     transport.wanted_keys = preferred_kinds(found, [k for k in security.key_types if k not in _SHA1_KEYS])

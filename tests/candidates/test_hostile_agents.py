@@ -29,7 +29,7 @@ from probe.cli.node_table import candidates_json, print_candidates
 from probe.formats.manifest import DIRECT
 from probe.node.protocol import CHUNK, LONGEST_LINE, VERSION, decode
 from probe.ssh.addresses import parse_address
-from probe.ssh.connection import RemoteCommandEnded
+from probe.ssh.interface import RemoteCommandEnded
 from reducer.unpack import open_probe
 
 

@@ -17,7 +17,7 @@ from checkpoint.errors import NodeUnfit
 from probe.candidates.agent_client import Orders
 from probe.candidates.remote import CandidateResult, run_on
 from probe.node.facts import cpu_flags
-from probe.ssh.connection import SshOptions
+from probe.ssh.interface import SshOptions
 
 NODE = ROOT / "scripts" / "testnode"
 FILES = ROOT / "build" / "testnode"

@@ -10,18 +10,16 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import paramiko
 import pytest
 from connections import SECONDS, configured, network, node, output, refusal, run, server
-from sshd import GUEST, GUEST_UID, Machine, Server, wait_until
+from sshd import GUEST, GUEST_UID, Machine, Server
 
 from checkpoint.errors import NodeUnreachable, ProbeError
 from probe.ssh.addresses import parse_address
-from probe.ssh.connection import Channel, RemoteCommandEnded, connect
+from probe.ssh.interface import RemoteCommandEnded, connect
 
 __all__ = ["network", "node", "server"]
 
@@ -82,27 +80,6 @@ def test_both_directions_at_once(node: Machine, lines: tuple[str, ...]) -> None:
 def test_several_commands_on_one_connection(node: Machine, server: Server) -> None:
     with connect(server.address(), node.options()) as connection, ThreadPoolExecutor(6) as pool:
         assert list(pool.map(lambda n: run(connection, f"echo {n}"), range(12))) == [str(n) for n in range(12)]
-
-
-@pytest.mark.parametrize("say", [Channel.end_of_input, lambda channel: channel.send(b"late", SECONDS)])
-def test_words_overtaken_by_the_closing_of_their_channel(
-    node: Machine, server: Server, monkeypatch: pytest.MonkeyPatch, say: Callable[[Channel], None]
-) -> None:
-    """OpenSSH ends the connection over a word on a channel that it knows to be closed."""
-    send, speaker, delayed = paramiko.Transport._send_user_message, threading.current_thread(), []
-    with connect(server.address(), node.options()) as connection, connection.start("sleep 1") as channel:
-
-        def dawdle(transport: paramiko.Transport, message: paramiko.Message) -> None:
-            if threading.current_thread() is speaker:
-                delayed.append(message)
-                wait_until(lambda: transport._channels.get(channel._raw.chanid) is None, "the end of the channel")
-            send(transport, message)
-
-        monkeypatch.setattr(paramiko.Transport, "_send_user_message", dawdle)
-        say(channel)
-        monkeypatch.undo()
-        assert len(delayed) == 1
-        assert run(connection, "echo on") == "on"
 
 
 def test_eight_nodes_side_by_side(node: Machine) -> None:

@@ -15,7 +15,7 @@ from connections import configured, network, node, refusal, run, server
 from sshd import GUEST, Machine, Server, make_key
 
 from probe.ssh.addresses import parse_address
-from probe.ssh.connection import SshOptions, connect
+from probe.ssh.interface import SshOptions, connect
 
 __all__ = ["network", "node", "server"]
 

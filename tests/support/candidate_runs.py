@@ -17,7 +17,7 @@ from sshd import GUEST, Machine, Server, wait_until
 from probe.candidates.agent_client import Orders, SilentNode, Watcher
 from probe.candidates.remote import CandidateResult, run_on
 from probe.ssh.addresses import Address
-from probe.ssh.connection import SshOptions
+from probe.ssh.interface import SshOptions
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 from sshd import Machine, Server, machine, wait_until
 
 from checkpoint.errors import NodeUnreachable
-from probe.ssh.connection import Channel, Connection, SshOptions
+from probe.ssh.interface import Channel, Connection, SshOptions
 
 SECONDS = 20.0
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from probe.ssh.addresses import Address, parse_address
-from probe.ssh.connection import SshOptions
+from probe.ssh.interface import SshOptions
 
 GUEST: Final = "guest"
 GUEST_UID: Final = 12345

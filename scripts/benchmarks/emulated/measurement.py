@@ -27,7 +27,7 @@ from probe.contents.carried_files import PROGRAM
 from probe.formats.choices import RANDOM
 from probe.formats.manifest import Manifest
 from probe.node.measuring import MeasuredPhase
-from probe.ssh.connection import SshOptions
+from probe.ssh.interface import SshOptions
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[3]
