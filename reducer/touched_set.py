@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
 from checkpoint.criu.images import CheckpointImages
 from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE, PageRun
 from checkpoint.criu.protobuf import Message
@@ -24,8 +25,6 @@ MARGIN_SHARE = 0.1
 """The phase runs on for this share of its region behind the end, so that a slightly longer region finds its pages."""
 
 _RED_ZONE = 128
-_THREAD_CORE, _RSEQ = 5, 15
-"""Fields of CRIU's core image: thread_core, and in it rseq_entry (1: address, 2: size)."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,10 @@ def _always_kept(images: CheckpointImages) -> set[int]:
         areas.append((stack - _RED_ZONE, stack + 1))
     if thread := images.registers.get("fs_base"):
         areas.append((thread, thread + 1))
-    sequences = (images.core.message(_THREAD_CORE) or Message()).message(_RSEQ) or Message()
-    if address := sequences.integer(1, 0):
-        areas.append((address, address + max(sequences.integer(2, 0), 1)))
+    core = images.core.message(CoreEntry.thread_core) or Message()
+    sequences = core.message(ThreadCoreEntry.rseq_entry) or Message()
+    if address := sequences.integer(RseqEntry.rseq_abi_pointer, 0):
+        areas.append((address, address + max(sequences.integer(RseqEntry.rseq_abi_size, 0), 1)))
     return {page for start, end in areas for page in range(start & -PAGE_SIZE, end, PAGE_SIZE)}
 
 

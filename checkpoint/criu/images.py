@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contents of a CRIU checkpoint of one process: mappings, page runs, registers, descriptors, files.
 
-Field numbers follow CRIU 4.1's image definitions. `CheckpointImages.core` and `.mm` keep the whole
-messages for readers that need more than the typed fields.
+`CheckpointImages.core` and `.mm` keep the whole messages for readers that need more than the typed fields.
 """
 
 from __future__ import annotations
@@ -14,20 +13,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.criu.entries import damaged, read_entries
+from checkpoint.criu.fields import (
+    REGISTERS,
+    CoreEntry,
+    FdinfoEntry,
+    FileEntry,
+    FsEntry,
+    InventoryEntry,
+    MmEntry,
+    PstreeEntry,
+    RegFileEntry,
+    RemapFilePathEntry,
+    TaskCoreEntry,
+    TaskKobjIdsEntry,
+    ThreadInfoX86,
+    VmaEntry,
+)
 from checkpoint.criu.pagemap import PAGE_SIZE, PageRun, read_pagemap
 from checkpoint.criu.protobuf import Message, ProtobufError, signed
 
 IMAGE_VERSIONS = (2,)
 """Inventory versions taken: 2 is images of version 1.1, written since CRIU 1.5."""
 
+_DESCRIPTOR = (FdinfoEntry.fd, FdinfoEntry.id, FdinfoEntry.flags, FdinfoEntry.type)
+_VMA = (
+    VmaEntry.start, VmaEntry.end, VmaEntry.pgoff, VmaEntry.shmid, VmaEntry.prot, VmaEntry.flags, VmaEntry.status,
+)  # fmt: skip
 _U32_MAX = (1 << 32) - 1
 _ADDRESS_END = 1 << 64
-
-_REGISTERS = (
-    "r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9",
-    "r8", "ax", "cx", "dx", "si", "di", "orig_ax", "ip", "cs",
-    "flags", "sp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
-)  # fmt: skip
 
 
 class VmaStatus:
@@ -200,12 +213,16 @@ def read_checkpoint(folder: Path) -> CheckpointImages:
     image = folder / "inventory.img"
     try:
         inventory = _only(image, read_entries(image, "inventory"))
-        version = inventory.integer(1)
+        version = inventory.integer(InventoryEntry.img_version)
         if version not in IMAGE_VERSIONS:
             raise damaged(image, f"image version {version} is unknown")
         image = folder / "pstree.img"
         tasks = tuple(
-            Task(item.integer(1), signed(item.integer(2), 32), tuple(item.integers(5)))
+            Task(
+                item.integer(PstreeEntry.pid),
+                signed(item.integer(PstreeEntry.ppid), 32),
+                tuple(item.integers(PstreeEntry.threads)),
+            )
             for item in read_entries(image, "pstree")
         )
         if not tasks:
@@ -213,26 +230,29 @@ def read_checkpoint(folder: Path) -> CheckpointImages:
         pid = tasks[0].pid
         image = folder / f"core-{pid}.img"
         core = _only(image, read_entries(image, "core"))
-        task_core = core.message(3) or Message()
+        task_core = core.message(CoreEntry.tc) or Message()
         image = folder / f"ids-{pid}.img"
-        descriptor_table = _only(image, read_entries(image, "ids")).integer(2)
+        descriptor_table = _only(image, read_entries(image, "ids")).integer(TaskKobjIdsEntry.files_id)
         image = folder / f"fs-{pid}.img"
         fs = _only(image, read_entries(image, "fs"))
-        cwd, root, umask = fs.integer(1), fs.integer(2), fs.integer(3, 0)
+        cwd, root, umask = fs.integer(FsEntry.cwd_id), fs.integer(FsEntry.root_id), fs.integer(FsEntry.umask, 0)
         image = folder / f"mm-{pid}.img"
         mm = _only(image, read_entries(image, "mm"))
-        exe, vmas = mm.integer(12), _vmas(image, mm)
+        exe, vmas = mm.integer(MmEntry.exe_file_id), _vmas(image, mm)
         image = folder / "files.img"
         files = {file.id: file for file in map(_file, read_entries(image, "files"))}
         image = folder / f"fdinfo-{descriptor_table}.img"
         descriptors = tuple(
-            Descriptor(item.integer(4), item.integer(1), item.integer(2), item.integer(3))
-            for item in read_entries(image, "fdinfo")
+            Descriptor(*(item.integer(number) for number in _DESCRIPTOR)) for item in read_entries(image, "fdinfo")
         )
         image = folder / "remap-fpath.img"
-        removed = frozenset(item.integer(1) for item in (read_entries(image, "remap-fpath") if image.exists() else []))
+        removed = frozenset(
+            item.integer(RemapFilePathEntry.orig_id)
+            for item in (read_entries(image, "remap-fpath") if image.exists() else [])
+        )
         image = folder / f"core-{pid}.img"
-        state, comm, registers = task_core.integer(1), task_core.text(6, ""), _registers(core)
+        state, comm = task_core.integer(TaskCoreEntry.task_state), task_core.text(TaskCoreEntry.comm, "")
+        registers = _registers(core)
     except ProtobufError as error:
         raise damaged(image, str(error)) from error
     wanted = {item.file_id for item in descriptors} | {vma.file_id for vma in vmas if vma.is_file} | {exe, cwd}
@@ -303,9 +323,9 @@ def _only(path: Path, entries: Sequence[Message]) -> Message:
 def _vmas(path: Path, mm: Message) -> tuple[Vma, ...]:
     vmas: list[Vma] = []
     end = 0
-    for item in mm.messages(14):
-        start, stop, offset, file_id, prot, flags, status = (item.integer(number) for number in range(1, 8))
-        vma = Vma(start, stop, prot, flags, status, file_id, offset, item.integer(9, 0))
+    for item in mm.messages(MmEntry.vmas):
+        start, stop, offset, file_id, prot, flags, status = (item.integer(number) for number in _VMA)
+        vma = Vma(start, stop, prot, flags, status, file_id, offset, item.integer(VmaEntry.madv, 0))
         if start % PAGE_SIZE or stop % PAGE_SIZE or start >= stop or stop > _ADDRESS_END:
             raise damaged(path, f"mapping {start:#x}-{stop:#x} is empty or not aligned")
         # Guard entries describe pages inside other mappings and come after them.
@@ -318,28 +338,29 @@ def _vmas(path: Path, mm: Message) -> tuple[Vma, ...]:
 
 
 def _file(entry: Message) -> File:
-    kind, identifier, regular = entry.integer(1), entry.integer(2), entry.message(3)
+    kind, identifier = entry.integer(FileEntry.type), entry.integer(FileEntry.id)
+    regular = entry.message(FileEntry.reg)
     if kind != FileKind.REGULAR or regular is None:
         return File(identifier, kind, "", 0, 0, None, 0)
-    size = regular.integer(8) if 8 in regular.numbers() else None
-    path = "/" + regular.text(6).lstrip("/")
+    size = regular.integer(RegFileEntry.size) if RegFileEntry.size in regular.numbers() else None
+    path = "/" + regular.text(RegFileEntry.name).lstrip("/")
     return File(
         identifier,
         kind,
         path,
-        regular.integer(2),
-        regular.integer(3),
+        regular.integer(RegFileEntry.flags),
+        regular.integer(RegFileEntry.pos),
         size,
-        regular.integer(10, 0) & _U32_MAX,
+        regular.integer(RegFileEntry.mode, 0) & _U32_MAX,
     )
 
 
 def _registers(core: Message) -> dict[str, int]:
-    info = core.message(2)
-    general = info.message(2) if info is not None else None
+    info = core.message(CoreEntry.thread_info)
+    general = info.message(ThreadInfoX86.gpregs) if info is not None else None
     if general is None:
         return {}
-    return {name: general.integer(number) for number, name in enumerate(_REGISTERS, start=1)}
+    return {name: general.integer(number) for number, name in enumerate(REGISTERS, start=1)}
 
 
 def _check_covered(path: Path, runs: Sequence[PageRun], vmas: Sequence[Vma]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from checkpoint.criu.entries import damaged, read_entries, write_entries
+from checkpoint.criu.fields import PagemapEntry, PagemapHead
 from checkpoint.criu.protobuf import Field, Message, ProtobufError, WireType
 
 PAGE_SIZE = 4096
@@ -18,6 +19,10 @@ PAGE_SIZE = 4096
 PAGE_PARENT, PAGE_LAZY, PAGE_PRESENT = 1, 2, 4
 """Flags of a page run: pages are in a parent image, may be left out at restore, are in the pages image."""
 
+_KNOWN = {
+    PagemapEntry.vaddr, PagemapEntry.compat_nr_pages, PagemapEntry.in_parent, PagemapEntry.flags,
+    PagemapEntry.nr_pages,
+}  # fmt: skip
 _U32_MAX = (1 << 32) - 1
 _ADDRESS_END = 1 << 64
 
@@ -45,18 +50,19 @@ def read_pagemap(path: Path) -> tuple[int, tuple[PageRun, ...]]:
     if not entries:
         raise damaged(path, "it has no head")
     try:
-        pages_id = entries[0].integer(1)
+        pages_id = entries[0].integer(PagemapHead.pages_id)
         runs: list[PageRun] = []
         end = 0
         for entry in entries[1:]:
-            unknown = entry.numbers() - {1, 2, 3, 4, 5}
+            unknown = entry.numbers() - _KNOWN
             if unknown:
                 raise damaged(path, f"field {min(unknown)} of a page run is unknown")
-            short, pages = entry.integer(2), entry.integer(5, 0)
-            run = PageRun(entry.integer(1), pages or short, entry.integer(4, 0))
+            short = entry.integer(PagemapEntry.compat_nr_pages)
+            pages = entry.integer(PagemapEntry.nr_pages, 0)
+            run = PageRun(entry.integer(PagemapEntry.vaddr), pages or short, entry.integer(PagemapEntry.flags, 0))
             if short and pages and short != pages:
                 raise damaged(path, f"the run at {run.vaddr:#x} has two lengths, {short} and {pages}")
-            if run.flags & PAGE_PARENT or entry.integer(3, 0):
+            if run.flags & PAGE_PARENT or entry.integer(PagemapEntry.in_parent, 0):
                 raise damaged(path, "its pages are in a parent image (incremental dumps are not supported)")
             if run.flags not in (PAGE_PRESENT, PAGE_PRESENT | PAGE_LAZY):
                 raise damaged(path, f"the run at {run.vaddr:#x} has flags {run.flags:#x}")
@@ -72,12 +78,15 @@ def read_pagemap(path: Path) -> tuple[int, tuple[PageRun, ...]]:
 def write_pagemap(path: Path, pages_id: int, runs: Sequence[PageRun]) -> None:
     """Write a pagemap image that CRIU 4.1 and 4.2 both read; StorageError if it cannot be written.
 
-    4.1 takes a run's length from field 2, 4.2 from field 5, and either fails without its own.
+    4.1 takes a run's length from compat_nr_pages, 4.2 from nr_pages, and either fails without its own.
     """
-    entries = [Message([Field(1, WireType.VARINT, pages_id)])]
+    entries = [Message([Field(PagemapHead.pages_id, WireType.VARINT, pages_id)])]
     for run in runs:
         if run.pages > _U32_MAX:
             raise ValueError(f"a run of {run.pages} pages is longer than a page map can say")
-        values = ((1, run.vaddr), (2, run.pages), (4, run.flags), (5, run.pages))
+        values = (
+            (PagemapEntry.vaddr, run.vaddr), (PagemapEntry.compat_nr_pages, run.pages),
+            (PagemapEntry.flags, run.flags), (PagemapEntry.nr_pages, run.pages),
+        )  # fmt: skip
         entries.append(Message([Field(number, WireType.VARINT, value) for number, value in values]))
     write_entries(path, "pagemap", entries)

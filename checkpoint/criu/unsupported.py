@@ -13,6 +13,16 @@ from pathlib import Path
 from signal import Signals
 
 from checkpoint.criu.entries import damaged
+from checkpoint.criu.fields import (
+    CoreEntry,
+    MmEntry,
+    SiginfoEntry,
+    SignalQueueEntry,
+    TaskCoreEntry,
+    ThreadCoreEntry,
+    ThreadInfoX86,
+    UserX86RegsEntry,
+)
 from checkpoint.criu.images import CheckpointImages, FileKind, Vma, VmaStatus, read_checkpoint
 from checkpoint.criu.protobuf import Message, ProtobufError
 
@@ -53,7 +63,7 @@ _MEMORY = (
 _MAP_HUGETLB = 0x40000
 _PROT_WRITE = 2
 _X86_64 = 1
-_COMPAT_MODE = 2
+_NATIVE_MODE, _COMPAT_MODE = 1, 2
 _ALIVE, _STOPPED = 1, 3
 
 
@@ -81,9 +91,10 @@ def _tasks(images: CheckpointImages) -> Iterator[str]:
 
 
 def _processor(images: CheckpointImages) -> Iterator[str]:
-    info = images.core.message(2)
-    general = info.message(2) if info is not None else None
-    if images.core.integer(1) != _X86_64 or general is None or general.integer(28, 1) == _COMPAT_MODE:
+    info = images.core.message(CoreEntry.thread_info)
+    general = info.message(ThreadInfoX86.gpregs) if info is not None else None
+    machine, mode = images.core.integer(CoreEntry.mtype), UserX86RegsEntry.mode
+    if machine != _X86_64 or general is None or general.integer(mode, _NATIVE_MODE) == _COMPAT_MODE:
         yield "a process that is not x86-64"
         return
     pointer = images.registers["ip"]
@@ -94,14 +105,15 @@ def _processor(images: CheckpointImages) -> Iterator[str]:
 
 
 def _signals(images: CheckpointImages) -> Iterator[str]:
-    task, thread = images.core.message(3) or Message(), images.core.message(5) or Message()
-    for queue in (task.message(10), thread.message(9)):
-        for item in queue.messages(1) if queue is not None else []:
-            number = int.from_bytes(b"".join(item.raw_values(1))[:4], "little")
+    task = images.core.message(CoreEntry.tc) or Message()
+    thread = images.core.message(CoreEntry.thread_core) or Message()
+    for queue in (task.message(TaskCoreEntry.signals_s), thread.message(ThreadCoreEntry.signals_p)):
+        for item in queue.messages(SignalQueueEntry.signals) if queue is not None else []:
+            number = int.from_bytes(b"".join(item.raw_values(SiginfoEntry.siginfo))[:4], "little")
             yield f"pending signal {number} ({_signal_name(number)})"
-    if thread.integer(11, 0) or task.integer(11, 0):
+    if thread.integer(ThreadCoreEntry.seccomp_mode, 0) or task.integer(TaskCoreEntry.old_seccomp_mode, 0):
         yield "a seccomp filter"
-    if images.mm.messages(16):
+    if images.mm.messages(MmEntry.aios):
         yield "asynchronous I/O in flight"
 
 

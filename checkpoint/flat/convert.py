@@ -14,6 +14,24 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from checkpoint.criu.fields import (
+    CoreEntry,
+    ItimerEntry,
+    MmEntry,
+    RlimitEntry,
+    RseqEntry,
+    SaEntry,
+    TaskCoreEntry,
+    TaskRlimitsEntry,
+    TaskTimersEntry,
+    ThreadCoreEntry,
+    ThreadInfoX86,
+    ThreadSasEntry,
+    UserDescT,
+    UserX86CetEntry,
+    UserX86FpregsEntry,
+    UserX86XsaveEntry,
+)
 from checkpoint.criu.images import CheckpointImages, File, FileKind, Vma, VmaStatus
 from checkpoint.criu.pagemap import PAGE_SIZE
 from checkpoint.criu.protobuf import Message
@@ -51,10 +69,27 @@ _PARK_STEP = 1 << 40
 """The park is at a multiple of this: far from where a kernel loads programs, libraries and stacks."""
 _PARK_DISTANCE = 1 << 21
 
-_X87, _SSE, _AVX = 1, 2, 4
-_XSAVE_PARTS = ((2, "ymm_high", 2, "I"), (5, "opmask", 5, "Q"), (6, "zmm_high", 6, "Q"), (7, "zmm_more", 7, "Q"))
+_X87, _SSE = 1, 2
+_XSAVE_PARTS = (
+    (2, "ymm_high", UserX86XsaveEntry.ymmh_space, "I"), (5, "opmask", UserX86XsaveEntry.opmask_reg, "Q"),
+    (6, "zmm_high", UserX86XsaveEntry.zmm_upper, "Q"), (7, "zmm_more", UserX86XsaveEntry.hi16_zmm, "Q"),
+)  # fmt: skip
 """Extended state: number of the component, field of the header, field of CRIU's message, format of its values."""
-_PKRU_FIELD, _CET_FIELD = 8, 9
+_OTHER_PARTS = {0, 1, 8, 9}
+"""x87, SSE, the processor's trace (the kernel's own), protection keys."""
+_FXSAVE_WORDS = (UserX86FpregsEntry.cwd, UserX86FpregsEntry.swd, UserX86FpregsEntry.twd, UserX86FpregsEntry.fop)
+_FXSAVE_REST = (
+    UserX86FpregsEntry.rip, UserX86FpregsEntry.rdp, UserX86FpregsEntry.mxcsr, UserX86FpregsEntry.mxcsr_mask,
+)  # fmt: skip
+_ACTION = (SaEntry.sigaction, SaEntry.flags, SaEntry.restorer, SaEntry.mask)
+_TIMERS = (TaskTimersEntry.real, TaskTimersEntry.virt, TaskTimersEntry.prof)
+_TIMER = (ItimerEntry.isec, ItimerEntry.iusec, ItimerEntry.vsec, ItimerEntry.vusec)
+_LAYOUT = (
+    MmEntry.mm_start_code, MmEntry.mm_end_code, MmEntry.mm_start_data, MmEntry.mm_end_data, MmEntry.mm_start_brk,
+    MmEntry.mm_brk, MmEntry.mm_start_stack, MmEntry.mm_arg_start, MmEntry.mm_arg_end, MmEntry.mm_env_start,
+    MmEntry.mm_env_end,
+)  # fmt: skip
+"""Fields of CRIU's messages in the order of our structures."""
 _HARMLESS_PKRU = (0, 0x55555554)
 """No key restricted; the kernel's default, which restricts keys that nobody has."""
 
@@ -124,21 +159,22 @@ def _own_reasons(images: CheckpointImages) -> Iterator[str]:
             yield f"guard pages at {vma.start:#x}-{vma.end:#x}"
         elif vma.end > USER_END and not vma.status & VmaStatus.VSYSCALL:
             yield f"memory at {vma.start:#x}, beyond 47-bit addresses (5-level paging)"
-    timers = _part(images.core, 3, 7)
-    if timers.messages(4):
+    timers = _part(images.core, CoreEntry.tc, TaskCoreEntry.timers)
+    if timers.messages(TaskTimersEntry.posix):
         yield "POSIX timers (timer_create)"
-    xsave = _part(images.core, 2, 3, 13)
-    if _part(xsave, _CET_FIELD).integer(1, 0):
+    information = _part(images.core, CoreEntry.thread_info)
+    xsave = _part(information, ThreadInfoX86.fpregs, UserX86FpregsEntry.xsave)
+    if _part(xsave, UserX86XsaveEntry.cet).integer(UserX86CetEntry.cet, 0):
         yield "a shadow stack"
-    if xsave.integers(_PKRU_FIELD)[:1] not in [[], *([v] for v in _HARMLESS_PKRU)]:
+    if xsave.integers(UserX86XsaveEntry.pkru)[:1] not in [[], *([v] for v in _HARMLESS_PKRU)]:
         yield "protection keys"
-    known = {0, 1, 8, 9, *(part[0] for part in _XSAVE_PARTS)}
-    state = xsave.integer(1, 0)
+    known = _OTHER_PARTS | {part[0] for part in _XSAVE_PARTS}
+    state = xsave.integer(UserX86XsaveEntry.xstate_bv, 0)
     for number in range(64):
         if state >> number & 1 and number not in known:
             yield f"part {number} of the processor's extended state"
     # Kernel threads of a process may not be dumped at all; its 32-bit segments would be.
-    if _part(images.core, 2).messages(4) and any(d.integer(10, 0) for d in _part(images.core, 2).messages(4)):
+    if any(segment.integer(UserDescT.usable, 0) for segment in information.messages(ThreadInfoX86.tls)):
         yield "thread-local storage in the global descriptor table (32-bit code)"
 
 
@@ -190,46 +226,52 @@ def _patched_vdso(images: CheckpointImages) -> Iterator[tuple[int, bytes]]:
 
 def _process(flat: FlatImage, images: CheckpointImages) -> None:
     header, core = flat.header, images.core
-    task, thread = _part(core, 3), _part(core, 5)
-    header.blocked_signals = thread.integer(6, task.integer(5, 0))
-    stack, rseq = _part(thread, 7), _part(thread, 15)
-    header.stack_pointer, header.stack_size = stack.integer(1, 0), stack.integer(2, 0)
-    header.stack_flags = stack.integer(3, 0)
-    header.clear_tid = _part(core, 2).integer(1, 0)
-    header.robust_list, header.robust_size = thread.integer(1, 0), thread.integer(2, 0)
-    header.rseq = rseq.integer(1, 0)
-    header.rseq_size, header.rseq_signature = rseq.integer(2, 0), rseq.integer(3, 0)
+    task, thread = _part(core, CoreEntry.tc), _part(core, CoreEntry.thread_core)
+    header.blocked_signals = thread.integer(ThreadCoreEntry.blk_sigset, task.integer(TaskCoreEntry.blk_sigset, 0))
+    stack, rseq = _part(thread, ThreadCoreEntry.sas), _part(thread, ThreadCoreEntry.rseq_entry)
+    header.stack_pointer = stack.integer(ThreadSasEntry.ss_sp, 0)
+    header.stack_size = stack.integer(ThreadSasEntry.ss_size, 0)
+    header.stack_flags = stack.integer(ThreadSasEntry.ss_flags, 0)
+    header.clear_tid = _part(core, CoreEntry.thread_info).integer(ThreadInfoX86.clear_tid_addr, 0)
+    header.robust_list = thread.integer(ThreadCoreEntry.futex_rla, 0)
+    header.robust_size = thread.integer(ThreadCoreEntry.futex_rla_len, 0)
+    header.rseq = rseq.integer(RseqEntry.rseq_abi_pointer, 0)
+    header.rseq_size = rseq.integer(RseqEntry.rseq_abi_size, 0)
+    header.rseq_signature = rseq.integer(RseqEntry.signature, 0)
     # CRIU 4.1 reads the kernel's hexadecimal number as a decimal one. Every program is captured under this one.
     header.personality = ADDR_NO_RANDOMIZE
     header.umask = images.umask
-    header.no_huge_pages = images.mm.integer(17, 0)
+    header.no_huge_pages = images.mm.integer(MmEntry.thp_disabled, 0)
     header.cwd = flat.string(images.files[images.cwd_file_id].path)
     name = images.comm.encode("utf-8", "surrogateescape")[:15]
     ctypes.memmove(header.name, name, len(name))
     numbers = [n for n in range(1, SIGNALS + 1) if n not in (_SIGKILL, _SIGSTOP)]
-    actions = task.messages(15)
+    actions = task.messages(TaskCoreEntry.sigactions)
     if len(actions) != len(numbers):
         raise NotFlat([f"actions of {len(actions)} signals where {len(numbers)} are known"])
     for number, action in zip(numbers, actions, strict=True):
-        header.actions[number - 1] = Action(*(action.integer(field) for field in (1, 2, 3, 4)))
-    limits = [Limit(item.integer(1), item.integer(2)) for item in _part(task, 8).messages(1)]
+        header.actions[number - 1] = Action(*(action.integer(field) for field in _ACTION))
+    limits = [
+        Limit(item.integer(RlimitEntry.cur), item.integer(RlimitEntry.max))
+        for item in _part(task, TaskCoreEntry.rlimits).messages(TaskRlimitsEntry.rlimits)
+    ]
     for number in range(LIMITS):
         header.limits[number] = limits[number] if number < len(limits) else Limit(_NO_LIMIT, _NO_LIMIT)
-    for number in range(3):
-        timer = _part(task, 7, number + 1)
-        header.timers[number] = Timer(*(timer.integer(field, 0) for field in (1, 2, 3, 4)))
-    places = (1, 2, 3, 4, 6, 7, 5, 8, 9, 10, 11)
-    header.mm = Layout(*(images.mm.integer(place) for place in places), 0, 0, _NO_EXE)
+    for number, field in enumerate(_TIMERS):
+        timer = _part(task, TaskCoreEntry.timers, field)
+        header.timers[number] = Timer(*(timer.integer(part, 0) for part in _TIMER))
+    header.mm = Layout(*(images.mm.integer(place) for place in _LAYOUT), 0, 0, _NO_EXE)
 
 
 def _processor(header: Header, images: CheckpointImages) -> None:
     header.registers = Registers(*(images.registers[name] for name, *_ in Registers._fields_))
-    fpu = _part(images.core, 2, 3)
-    words = [fpu.integer(number) & 0xFFFF for number in (1, 2, 3, 4)]
-    data = struct.pack("<4H2Q2I", *words, fpu.integer(5), fpu.integer(6), fpu.integer(7), fpu.integer(8))
-    data += b"".join(value.to_bytes(4, "little") for value in [*fpu.integers(9), *fpu.integers(10)])
+    fpu = _part(images.core, CoreEntry.thread_info, ThreadInfoX86.fpregs)
+    words = [fpu.integer(number) & 0xFFFF for number in _FXSAVE_WORDS]
+    data = struct.pack("<4H2Q2I", *words, *(fpu.integer(number) for number in _FXSAVE_REST))
+    for field in (UserX86FpregsEntry.st_space, UserX86FpregsEntry.xmm_space):
+        data += b"".join(value.to_bytes(4, "little") for value in fpu.integers(field))
     _fill(header.legacy, data)
-    xsave = fpu.message(13)
+    xsave = fpu.message(UserX86FpregsEntry.xsave)
     if xsave is None:
         header.xstate = _X87 | _SSE
         return
@@ -238,7 +280,7 @@ def _processor(header: Header, images: CheckpointImages) -> None:
     header.xstate = _X87 | _SSE
     for number, name, field, form in _XSAVE_PARTS:
         values = xsave.integers(field)
-        if xsave.integer(1) >> number & 1 and any(values):
+        if xsave.integer(UserX86XsaveEntry.xstate_bv) >> number & 1 and any(values):
             header.xstate |= 1 << number
             _fill(getattr(header, name), struct.pack(f"<{len(values)}{form}", *values))
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from programs import build, symbols
 from regions import captured_regions
 
+from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
 from checkpoint.criu.images import CheckpointImages, VmaStatus, read_checkpoint
 from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
 from checkpoint.criu.protobuf import Field, Message, WireType
@@ -315,9 +316,14 @@ def test_the_kernel_may_write_its_restartable_sequence_area(
     address = one.areas["area"] + 60 * PAGE_SIZE + offset
     nothing = TouchedSet(np.array([], np.uint64), np.array([], bool))
     before = kept_pages(one.images, pages_to_keep(one.images, nothing))
-    area = Message([Field(1, WireType.VARINT, address), Field(2, WireType.VARINT, 32)])
-    thread = Message([Field(15, WireType.BYTES, area.encode())])
-    core = Message([Field(5, WireType.BYTES, thread.encode())])
+    area = Message(
+        [
+            Field(RseqEntry.rseq_abi_pointer, WireType.VARINT, address),
+            Field(RseqEntry.rseq_abi_size, WireType.VARINT, 32),
+        ]
+    )
+    thread = Message([Field(ThreadCoreEntry.rseq_entry, WireType.BYTES, area.encode())])
+    core = Message([Field(CoreEntry.thread_core, WireType.BYTES, thread.encode())])
     after = kept_pages(one.images, pages_to_keep(dataclasses.replace(one.images, core=core), nothing))
     expected = {one.areas["area"] + (60 + k) * PAGE_SIZE for k in range(pages)}
     assert after - before == expected

@@ -111,8 +111,9 @@ def greeted() -> Iterator[tuple[private.Transport, Stream, socket.socket]]:
         try:
             yield transport, stream, theirs
         finally:
+            stream.close()
             transport.close()
-            transport.join()
+            transport.join(SECONDS)
 
 
 def first_packet(server: socket.socket) -> bytes:

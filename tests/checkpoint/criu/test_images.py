@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from real_checkpoint import HOLDER, WORKER, dump_process
 
 from checkpoint.criu.entries import MAGIC, encode_entries, read_entries, write_entries
+from checkpoint.criu.fields import CoreEntry, InventoryEntry, PagemapEntry, ThreadCoreEntry
 from checkpoint.criu.images import (
     CheckpointImages,
     VmaStatus,
@@ -120,7 +121,10 @@ def test_a_rewritten_page_map_says_the_length_in_both_fields(images: CheckpointI
     path = copy / f"pagemap-{images.pid}.img"
     write_pagemap(path, images.pages_id, images.page_runs)
     assert read_pagemap(path) == (images.pages_id, images.page_runs)
-    assert all(entry.integer(2) == entry.integer(5) for entry in read_entries(path, "pagemap")[1:])
+    assert all(
+        entry.integer(PagemapEntry.compat_nr_pages) == entry.integer(PagemapEntry.nr_pages)
+        for entry in read_entries(path, "pagemap")[1:]
+    )
     assert read_checkpoint(copy).page_runs == images.page_runs
 
 
@@ -189,7 +193,7 @@ def test_a_missing_image_is_named(copy: Path) -> None:
 
 def test_an_unknown_image_version_is_named(copy: Path) -> None:
     entries = read_entries(copy / "inventory.img", "inventory")
-    entries[0].set_integer(1, 7)
+    entries[0].set_integer(InventoryEntry.img_version, 7)
     write_entries(copy / "inventory.img", "inventory", entries)
     with pytest.raises(ProbeFileDamaged, match="image version 7"):
         read_checkpoint(copy)
@@ -289,10 +293,10 @@ def _with_device(images: CheckpointImages) -> CheckpointImages:
 
 
 def _with_seccomp(images: CheckpointImages) -> CheckpointImages:
-    thread = images.core.message(5)
+    thread = images.core.message(CoreEntry.thread_core)
     assert thread is not None
-    thread.set_integer(11, 2)
-    return _change_core(images, lambda core: core.set_bytes(5, thread.encode()))
+    thread.set_integer(ThreadCoreEntry.seccomp_mode, 2)
+    return _change_core(images, lambda core: core.set_bytes(CoreEntry.thread_core, thread.encode()))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +305,7 @@ def _with_seccomp(images: CheckpointImages) -> CheckpointImages:
         (_in_vdso, "an instruction pointer inside the vDSO"),
         (_with_device, "descriptor 0 is the device /dev/kvm"),
         (_with_seccomp, "a seccomp filter"),
-        (lambda images: _change_core(images, lambda core: core.set_integer(1, 3)), "not x86-64"),
+        (lambda images: _change_core(images, lambda core: core.set_integer(CoreEntry.mtype, 3)), "not x86-64"),
         (lambda images: replace(images, state=6), "already ended"),
         (lambda images: _flag_vma(images, flags=0x40000), "huge pages"),
         (lambda images: _flag_vma(images, status=VmaStatus.SYSV_IPC), "System V shared memory"),

@@ -18,7 +18,7 @@ from checkpoint.flat.image import FlatImage, Header, Mapping, OpenDescriptor, Ru
 from checkpoint.restore import direct_agent
 from checkpoint.restore import direct_restore as direct
 
-SOURCES = Path(flat_image.__file__).with_name("restorer")
+SOURCES = Path(flat_image.__file__).parents[1] / "restorer"
 C_NAMES = {
     "Table": "table", "Mapping": "mapping", "Run": "run", "Patch": "patch", "OpenDescriptor": "descriptor",
     "Action": "sigaction_entry", "Registers": "registers", "Layout": "mm", "Limit": "limit", "Timer": "timer",
