@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.linux import PAGE_SIZE
 from reducer.choices import Compression
 from reducer.compression import check_packing, packer
 from reducer.member_table import (
@@ -28,7 +29,6 @@ from reducer.member_table import (
     MAX_MANIFEST_BYTES,
     MAX_MEMBERS,
     MAX_SIZE,
-    PAGE_SIZE,
     is_plain_absolute,
 )
 from reducer.output_file import create_file, storage_errors

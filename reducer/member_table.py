@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged
+from checkpoint.linux import PAGE_SIZE
 
 MAGIC = b"\x89PROBE\r\n"
 FORMAT_VERSION = 1
-PAGE_SIZE = 4096
 
 HEADER = struct.Struct("<8sIIQ")
 """Magic, format version, manifest size, file size; a SHA-256 of these and the manifest follows."""

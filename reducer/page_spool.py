@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
-from reducer.member_table import PAGE_SIZE
+from checkpoint.linux import PAGE_SIZE
 
 RUN = struct.Struct("<II")
 CHUNK_PAGES = 256

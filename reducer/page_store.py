@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from reducer.member_table import PAGE_SIZE
+from checkpoint.linux import PAGE_SIZE
 
 _CHUNK_PAGES = 256
 _ZERO = bytes(PAGE_SIZE)

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.criu.images import CheckpointImages
-from checkpoint.criu.pagemap import PAGE_SIZE, PageRun, write_pagemap
+from checkpoint.criu.pagemap import PageRun, write_pagemap
+from checkpoint.linux import PAGE_SIZE
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions

@@ -12,10 +12,11 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.linux import PAGE_SIZE
 from reducer.archive import Entry, encode_document, front_size, write_member, write_members
 from reducer.choices import Compression
 from reducer.compression import check_packing, packed_size
-from reducer.member_table import PAGE_SIZE, Phase, StoredFile
+from reducer.member_table import Phase, StoredFile
 from reducer.page_spool import CHUNK_PAGES
 from reducer.page_store import Runs
 from reducer.unpack import ProbeArchive

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
 from checkpoint.criu.images import CheckpointImages
-from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE, PageRun
+from checkpoint.criu.pagemap import PAGE_LAZY, PageRun
 from checkpoint.criu.protobuf import Message
 from checkpoint.criu.tool import Criu
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches
 
 MARGIN_SHARE = 0.1

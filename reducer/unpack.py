@@ -22,9 +22,10 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from checkpoint.errors import StorageError
+from checkpoint.linux import PAGE_SIZE
 from reducer.compression import CHUNK, Sink, inflate_member, inflated
 from reducer.member_source import MemberSource, WholeFile
-from reducer.member_table import PAGE_SIZE, Member, Phase, StoredFile, Table, damaged, read_table
+from reducer.member_table import Member, Phase, StoredFile, Table, damaged, read_table
 from reducer.output_file import create_file, forgiving, storage_errors
 from reducer.page_spool import CHUNK_PAGES, RUN, PageImages, PageSpool, PageStream, places, runs_of
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of system calls on x86-64, by number (Linux, arch/x86/entry/syscalls/syscall_64.tbl)."""
+"""Names and numbers of the system calls of x86-64 (Linux, arch/x86/entry/syscalls/syscall_64.tbl). Python 3.8,
+standard library."""
 
 from __future__ import annotations
 
@@ -45,8 +46,14 @@ statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal
 """
 
 _NAMES = {**dict(enumerate(_FROM_0.split())), **dict(enumerate(_FROM_424.split(), 424))}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
 def call_name(number: int) -> str:
     """The name of system call `number`, or `call N`."""
     return _NAMES.get(number, f"call {number}")
+
+
+def call_number(name: str) -> int:
+    """The number of the system call `name`; KeyError where there is none."""
+    return _NUMBERS[name]

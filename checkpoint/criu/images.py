@@ -29,8 +29,9 @@ from checkpoint.criu.fields import (
     ThreadInfoX86,
     VmaEntry,
 )
-from checkpoint.criu.pagemap import PAGE_SIZE, PageRun, read_pagemap
+from checkpoint.criu.pagemap import PageRun, read_pagemap
 from checkpoint.criu.protobuf import Message, ProtobufError, signed
+from checkpoint.linux import PAGE_SIZE
 
 IMAGE_VERSIONS = (2,)
 """Inventory versions taken: 2 is images of version 1.1, written since CRIU 1.5."""

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from checkpoint.criu.entries import damaged, read_entries, write_entries
 from checkpoint.criu.fields import PagemapEntry, PagemapHead
 from checkpoint.criu.protobuf import Field, Message, ProtobufError, WireType
-
-PAGE_SIZE = 4096
+from checkpoint.linux import PAGE_SIZE
 
 PAGE_PARENT, PAGE_LAZY, PAGE_PRESENT = 1, 2, 4
 """Flags of a page run: pages are in a parent image, may be left out at restore, are in the pages image."""

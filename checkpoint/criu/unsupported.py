@@ -7,6 +7,7 @@ reaches outside the one process is no longer there.
 
 from __future__ import annotations
 
+import mmap
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from checkpoint.criu.fields import (
 )
 from checkpoint.criu.images import CheckpointImages, FileKind, Vma, VmaStatus, read_checkpoint
 from checkpoint.criu.protobuf import Message, ProtobufError
+from checkpoint.linux import MAP_HUGETLB
 
 _KINDS = {
     2: "a pipe",
@@ -60,8 +62,6 @@ _MEMORY = (
     (VmaStatus.ANON_SHARED, "shared memory"),
 )
 
-_MAP_HUGETLB = 0x40000
-_PROT_WRITE = 2
 _X86_64 = 1
 _NATIVE_MODE, _COMPAT_MODE = 1, 2
 _ALIVE, _STOPPED = 1, 3
@@ -141,9 +141,9 @@ def _memory(images: CheckpointImages, vma: Vma) -> Iterator[str]:
     special = next((name for bit, name in _MEMORY if vma.status & bit), None)
     if special is not None:
         yield f"{special} at {where}"
-    elif vma.status & VmaStatus.FILE_SHARED and vma.prot & _PROT_WRITE:
+    elif vma.status & VmaStatus.FILE_SHARED and vma.prot & mmap.PROT_WRITE:
         yield f"{images.files[vma.file_id].path} mapped shared and writable at {where}"
     if vma.is_file and stat.S_ISCHR(images.files[vma.file_id].mode):
         yield f"memory of the device {images.files[vma.file_id].path} at {where}"
-    if vma.flags & _MAP_HUGETLB:
+    if vma.flags & MAP_HUGETLB:
         yield f"huge pages (hugetlb) at {where}"

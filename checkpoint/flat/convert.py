@@ -7,7 +7,9 @@ What that restorer cannot bring back is refused here, by name: such a phase is f
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import signal
 import stat
 import struct
 from bisect import bisect_right
@@ -33,7 +35,6 @@ from checkpoint.criu.fields import (
     UserX86XsaveEntry,
 )
 from checkpoint.criu.images import CheckpointImages, File, FileKind, Vma, VmaStatus
-from checkpoint.criu.pagemap import PAGE_SIZE
 from checkpoint.criu.protobuf import Message
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.event import EVENT_BYTES
@@ -55,16 +56,11 @@ from checkpoint.flat.image import (
     Timer,
 )
 from checkpoint.flat.vdso import NotAVdso, with_system_calls
-from checkpoint.process.program import ADDR_NO_RANDOMIZE
+from checkpoint.linux import ADDR_NO_RANDOMIZE, MAP_GROWSDOWN, MAP_NORESERVE, PAGE_SIZE
 
 _NOT_MAPPED = VmaStatus.VVAR | VmaStatus.VSYSCALL | VmaStatus.GUARD
-_MAP_SHARED, _MAP_PRIVATE, _MAP_GROWSDOWN, _MAP_NORESERVE = 1, 2, 0x100, 0x4000
-_PROT_READ = 1
-_MADV_HUGEPAGE = 14
-_SIGKILL, _SIGSTOP = 9, 19
 _NO_LIMIT = (1 << 64) - 1
 _NO_EXE = (1 << 32) - 1
-_O_DIRECT = 0o40000
 _PARK_STEP = 1 << 40
 """The park is at a multiple of this: far from where a kernel loads programs, libraries and stacks."""
 _PARK_DISTANCE = 1 << 21
@@ -126,7 +122,7 @@ def flatten(
     flat.runs = [Run(run.vaddr, run.pages) for run in images.page_runs]
     flat.patches = list(_patched_vdso(images))
     flat.stamps = sorted({page for event in events for page in _pages(event)})
-    readable = [vma for vma in mapped if vma.prot & _PROT_READ]
+    readable = [vma for vma in mapped if vma.prot & mmap.PROT_READ]
     ends = [vma.end for vma in readable]
     flat.touch_order = [
         page for page in touched if (at := bisect_right(ends, page)) < len(ends) and readable[at].start <= page
@@ -192,14 +188,14 @@ def _pages(event: int) -> Iterator[int]:
 
 def _mapping(vma: Vma, images: CheckpointImages, files: _Numbered, huge: Sequence[tuple[int, int]]) -> Mapping:
     shared = bool(vma.status & VmaStatus.FILE_SHARED)
-    had_huge = vma.advice >> _MADV_HUGEPAGE & 1 or any(start < vma.end and vma.start < end for start, end in huge)
+    had_huge = vma.advice >> mmap.MADV_HUGEPAGE & 1 or any(start < vma.end and vma.start < end for start, end in huge)
     return Mapping(
         start=vma.start,
         end=vma.end,
         file_offset=vma.file_offset if vma.is_file else 0,
         advice=vma.advice,
         prot=vma.prot,
-        flags=(_MAP_SHARED if shared else _MAP_PRIVATE) | vma.flags & (_MAP_GROWSDOWN | _MAP_NORESERVE),
+        flags=(mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | vma.flags & (MAP_GROWSDOWN | MAP_NORESERVE),
         file=files(images.files[vma.file_id].path) + 1 if vma.is_file else 0,
         small=int(not had_huge),
     )
@@ -245,7 +241,7 @@ def _process(flat: FlatImage, images: CheckpointImages) -> None:
     header.cwd = flat.string(images.files[images.cwd_file_id].path)
     name = images.comm.encode("utf-8", "surrogateescape")[:15]
     ctypes.memmove(header.name, name, len(name))
-    numbers = [n for n in range(1, SIGNALS + 1) if n not in (_SIGKILL, _SIGSTOP)]
+    numbers = [n for n in range(1, SIGNALS + 1) if n not in (signal.SIGKILL, signal.SIGSTOP)]
     actions = task.messages(TaskCoreEntry.sigactions)
     if len(actions) != len(numbers):
         raise NotFlat([f"actions of {len(actions)} signals where {len(numbers)} are known"])
@@ -306,7 +302,7 @@ def _descriptors(
             found.kind, found.file = Kind.SAME_AS, first[item.file_id]
         elif file.path in outputs:
             found.kind, found.file = Kind.OUTPUT, list(outputs).index(file.path)
-        elif file.flags & _O_DIRECT:
+        elif file.flags & os.O_DIRECT:
             raise NotFlat([f"{file.path} is open for direct input and output (O_DIRECT)"])
         elif stat.S_ISDIR(file.mode) and file.position:
             raise NotFlat([f"the folder {file.path}, open in the middle of being listed"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.linux import PAGE_SIZE
 
 NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
@@ -195,7 +196,7 @@ def encode(image: FlatImage) -> bytes:
     contents = [table([data]).offset for _, data in image.patches]
     header.patches = table(
         [
-            bytes(Patch(address, len(data) // 4096, at))
+            bytes(Patch(address, len(data) // PAGE_SIZE, at))
             for (address, data), at in zip(image.patches, contents)  # noqa: B905 (nodes have Python 3.8)
         ]
     )
@@ -212,7 +213,7 @@ def encode(image: FlatImage) -> bytes:
     header.magic, header.version, header.header_size = MAGIC, VERSION, ctypes.sizeof(Header)
     header.pages = sum(run.pages for run in image.runs)
     header.size = len(out)
-    header.park_size = PARK_ROOM + (len(out) + 4095) // 4096 * 4096
+    header.park_size = PARK_ROOM + (len(out) + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
     if len(out) > MAX_BYTES:
         raise ValueError(f"a flat image of {len(out)} bytes; at most {MAX_BYTES} are read")
     out[: ctypes.sizeof(Header)] = bytes(header)
@@ -246,7 +247,7 @@ def decode(path: Path) -> FlatImage:
     image = FlatImage(header)
     image.mappings = [Mapping.from_buffer_copy(r) for r in records(header.mappings, ctypes.sizeof(Mapping))]
     image.runs = [Run.from_buffer_copy(r) for r in records(header.runs, ctypes.sizeof(Run))]
-    image.patches = [(p.address, data[p.contents : p.contents + p.pages * 4096]) for p in patches]
+    image.patches = [(p.address, data[p.contents : p.contents + p.pages * PAGE_SIZE]) for p in patches]
     image.descriptors = [
         OpenDescriptor.from_buffer_copy(r) for r in records(header.descriptors, ctypes.sizeof(OpenDescriptor))
     ]

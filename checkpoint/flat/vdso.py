@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import struct
 
-CALLS = {
-    "clock_gettime": 228,
-    "gettimeofday": 96,
-    "time": 201,
-    "getcpu": 309,
-    "clock_getres": 229,
-}
+from checkpoint.binary.syscall_names import call_number
+
+CALLS = {name: call_number(name) for name in ("clock_gettime", "gettimeofday", "time", "getcpu", "clock_getres")}
 """System calls by what the functions are called, with or without `__vdso_`. All take the same arguments."""
 
 _PT_DYNAMIC, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_HASH, _DT_GNU_HASH = 2, 5, 6, 10, 4, 0x6FFFFEF5

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.binary.elf import ElfImage
+from checkpoint.linux import PAGE_SIZE
 
 _REACH = 0x7000_0000
 """Farthest a stub area may begin from its image: the 2 GB of a rel32 jump less the size of any image and area."""
@@ -106,7 +107,7 @@ def find_gap(maps: Sequence[MapEntry], low: int, high: int, size: int) -> int:
         for wish in wishes:
             place = min(max(wish, first), last) & ~0xFFF
             if place < first:
-                place += 0x1000
+                place += PAGE_SIZE
             if place <= last and (best is None or _miss(place, wishes) < _miss(best, wishes)):
                 best = place
     if best is None:

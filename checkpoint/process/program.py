@@ -18,10 +18,9 @@ from typing import Any
 
 from checkpoint.binary.elf import check_runnable
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY, PR_SET_PDEATHSIG
 from checkpoint.process.isa import DEFAULT_ISA, ISA_BASELINES
 
-ADDR_NO_RANDOMIZE = 0x0040000
-_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _NOTHING_INHERITED_ABOVE = 3
 
 
@@ -122,7 +121,7 @@ def become_program(
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if libc.personality(ADDR_NO_RANDOMIZE) == -1:
         raise OSError(ctypes.get_errno(), "personality(ADDR_NO_RANDOMIZE) refused: a container's seccomp filter?")
     os.chdir(program.cwd)
@@ -156,7 +155,7 @@ def fork_stopped(program: Program, streams: Streams, environment: Mapping[str, s
 def check_randomisation_control() -> None:
     """Raise PrivilegeMissing where address space randomisation cannot be switched off."""
     libc = ctypes.CDLL(None, use_errno=True)
-    before = libc.personality(0xFFFFFFFF)
+    before = libc.personality(PERSONALITY_QUERY)
     if libc.personality(before | ADDR_NO_RANDOMIZE) == -1:
         raise PrivilegeMissing("personality(ADDR_NO_RANDOMIZE) is refused here; run outside the container's filter")
     libc.personality(before)

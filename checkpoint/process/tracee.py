@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import enum
 import errno
+import mmap
 import os
 import resource
 import signal
@@ -24,27 +25,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint import linux
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.waiting import child_signals_blocked, process_state
 
-_CONT, _GETREGS, _SETREGS, _DETACH = 7, 12, 13, 17
-_GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
-_GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
-_O_FORK, _O_VFORK, _O_CLONE, _O_EXEC, _O_EXIT, _O_EXITKILL = 0x2, 0x4, 0x8, 0x10, 0x40, 0x100000
-_OPTIONS = _O_FORK | _O_VFORK | _O_CLONE | _O_EXEC | _O_EXIT | _O_EXITKILL
-_EVENT_FORK, _EVENT_VFORK, _EVENT_CLONE, _EVENT_EXEC, _EVENT_EXIT, _EVENT_STOP = 1, 2, 3, 4, 6, 128
-_WALL = 0x40000000
-_SI_KERNEL = 0x80
+_OPTIONS = (
+    linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
+    | linux.PTRACE_O_TRACEEXEC | linux.PTRACE_O_TRACEEXIT | linux.PTRACE_O_EXITKILL
+)  # fmt: skip
 _ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (2**64 - 1)
 
-_AT_ENTRY = 9
 _SYSCALL_TRAP = b"\x0f\x05\xcc"
 _BREAKPOINT = b"\xcc"
-_NR_MMAP, _NR_MUNMAP = 9, 11
-_PROT_RW, _PROT_RX = 3, 5
-_MAP_PRIVATE_ANONYMOUS, _MAP_FIXED_NOREPLACE = 0x22, 0x100000
+_LARGEST_ERRNO = 4095
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
 
@@ -79,9 +75,9 @@ def _reap(pid: int) -> int:
     """
     while True:
         with contextlib.suppress(OSError, ProbeError):
-            ptrace(_CONT, pid)
+            ptrace(linux.PTRACE_CONT, pid)
         try:
-            _, status = os.waitpid(pid, _WALL)
+            _, status = os.waitpid(pid, linux.WALL)
         except ChildProcessError:
             return -1
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
@@ -128,7 +124,7 @@ class Tracee:
         if not os.WIFSTOPPED(status):
             self.status = status
             raise ProgramFailed(f"{self.program.executable}: could not be started")
-        ptrace(_SEIZE, self.pid, 0, _OPTIONS)
+        ptrace(linux.PTRACE_SEIZE, self.pid, 0, _OPTIONS)
         self.attached = True
         os.kill(self.pid, signal.SIGCONT)
         while True:
@@ -147,7 +143,7 @@ class Tracee:
 
     def run_to_entry(self) -> None:
         """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
-        entry = self.auxiliary(_AT_ENTRY)
+        entry = self.auxiliary(linux.AT_ENTRY)
         self._reopen_memory()
         saved = self.read(entry, 1)
         self.write(entry, _BREAKPOINT)
@@ -165,7 +161,7 @@ class Tracee:
 
     def resume(self, deliver: int = 0) -> None:
         """Let the stopped process run, with signal `deliver` if not 0."""
-        ptrace(_CONT, self.pid, 0, deliver)
+        ptrace(linux.PTRACE_CONT, self.pid, 0, deliver)
 
     def wait(self, timeout: float | None = None) -> Occurrence:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
@@ -194,16 +190,16 @@ class Tracee:
             self.attached = False
             return Occurrence(What.ENDED, status)
         stop, event = os.WSTOPSIG(status), status >> 16
-        if event in (_EVENT_FORK, _EVENT_VFORK, _EVENT_CLONE):
+        if event in (linux.PTRACE_EVENT_FORK, linux.PTRACE_EVENT_VFORK, linux.PTRACE_EVENT_CLONE):
             raise self._refuse_child(event)
-        if event == _EVENT_EXEC:
+        if event == linux.PTRACE_EVENT_EXEC:
             self._reopen_memory()
             return Occurrence(What.EXECUTED)
-        if event == _EVENT_EXIT:
+        if event == linux.PTRACE_EVENT_EXIT:
             return Occurrence(What.EXITING, self._event_message())
-        if event == _EVENT_STOP:
+        if event == linux.PTRACE_EVENT_STOP:
             if stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
-                ptrace(_LISTEN, self.pid)
+                ptrace(linux.PTRACE_LISTEN, self.pid)
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
             else:
@@ -219,17 +215,17 @@ class Tracee:
     def _trap_is_ours(self) -> bool:
         """SI_KERNEL marks a trap by int3; a SIGTRAP sent by the program itself carries another code."""
         info = (ctypes.c_int * 32)()
-        ptrace(_GETSIGINFO, self.pid, 0, ctypes.addressof(info))
-        return bool(info[2] == _SI_KERNEL)
+        ptrace(linux.PTRACE_GETSIGINFO, self.pid, 0, ctypes.addressof(info))
+        return bool(info[2] == linux.SI_KERNEL)
 
     def _wait_status(self, timeout: float | None) -> int | None:
         if timeout is None:
-            _, status, self.usage = os.wait4(self.pid, _WALL)
+            _, status, self.usage = os.wait4(self.pid, linux.WALL)
             return status
         deadline = time.monotonic() + timeout
         with child_signals_blocked():
             while True:
-                pid, status, usage = os.wait4(self.pid, _WALL | os.WNOHANG)
+                pid, status, usage = os.wait4(self.pid, linux.WALL | os.WNOHANG)
                 if pid:
                     self.usage = usage
                     return status
@@ -248,7 +244,7 @@ class Tracee:
         _reap(child)
         what, advice = (
             ("started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)")
-            if event == _EVENT_CLONE
+            if event == linux.PTRACE_EVENT_CLONE
             else ("started a child process", "probe the worker program itself instead of its wrapper")
         )
         return ProgramUnsupported(
@@ -257,17 +253,17 @@ class Tracee:
 
     def _event_message(self) -> int:
         value = ctypes.c_ulong()
-        ptrace(_GETEVENTMSG, self.pid, 0, ctypes.addressof(value))
+        ptrace(linux.PTRACE_GETEVENTMSG, self.pid, 0, ctypes.addressof(value))
         return value.value
 
     def detach(self, *, leave_stopped: bool = False) -> None:
         """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
-        ptrace(_DETACH, self.pid, 0, signal.SIGSTOP if leave_stopped else 0)
+        ptrace(linux.PTRACE_DETACH, self.pid, 0, signal.SIGSTOP if leave_stopped else 0)
         self.attached = False
 
     def reattach(self) -> None:
         """Trace again a process that is stopped (state T); it stays stopped."""
-        ptrace(_SEIZE, self.pid, 0, _OPTIONS)
+        ptrace(linux.PTRACE_SEIZE, self.pid, 0, _OPTIONS)
         self.attached = True
         status = self._wait_status(_START_SECONDS)
         if status is None or not os.WIFSTOPPED(status):
@@ -290,7 +286,7 @@ class Tracee:
     def request_pause(self) -> None:
         """Ask the running process to stop at whatever instruction it is; a later `wait` returns PAUSED."""
         self._pause_requested = True
-        ptrace(_INTERRUPT, self.pid)
+        ptrace(linux.PTRACE_INTERRUPT, self.pid)
 
     def kill(self) -> None:
         """End the process whatever its state, reap it, close what we hold of it. Never raises for a dead one."""
@@ -307,11 +303,11 @@ class Tracee:
 
     def registers(self) -> Registers:
         found = Registers()
-        ptrace(_GETREGS, self.pid, 0, ctypes.addressof(found))
+        ptrace(linux.PTRACE_GETREGS, self.pid, 0, ctypes.addressof(found))
         return found
 
     def set_registers(self, registers: Registers) -> None:
-        ptrace(_SETREGS, self.pid, 0, ctypes.addressof(registers))
+        ptrace(linux.PTRACE_SETREGS, self.pid, 0, ctypes.addressof(registers))
 
     def _reopen_memory(self) -> None:
         """/proc/PID/mem stays with the address space it was opened on: open it again after an execve."""
@@ -364,22 +360,22 @@ class Tracee:
                 self.set_registers(saved)
                 self._swap_signal_mask(mask)
         signed: int = result - 2**64 if result >= 2**63 else result
-        if -4096 < signed < 0:
+        if -_LARGEST_ERRNO <= signed < 0:
             raise OSError(-signed, f"system call {number} inside process {self.pid}: {os.strerror(-signed)}")
         return signed
 
     def _swap_signal_mask(self, mask: int) -> int:
         """Block the signals of `mask` (bit number - 1) instead of those blocked so far, which are returned."""
         before, after = ctypes.c_uint64(), ctypes.c_uint64(mask)
-        ptrace(_GETSIGMASK, self.pid, ctypes.sizeof(before), ctypes.addressof(before))
-        ptrace(_SETSIGMASK, self.pid, ctypes.sizeof(after), ctypes.addressof(after))
+        ptrace(linux.PTRACE_GETSIGMASK, self.pid, ctypes.sizeof(before), ctypes.addressof(before))
+        ptrace(linux.PTRACE_SETSIGMASK, self.pid, ctypes.sizeof(after), ctypes.addressof(after))
         return before.value
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:
         """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""
-        protection = _PROT_RX if executable else _PROT_RW
-        flags = _MAP_PRIVATE_ANONYMOUS | _MAP_FIXED_NOREPLACE
-        got = self.system_call(_NR_MMAP, address, size, protection, flags, -1, 0)
+        protection = mmap.PROT_READ | (mmap.PROT_EXEC if executable else mmap.PROT_WRITE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | linux.MAP_FIXED_NOREPLACE
+        got = self.system_call(call_number("mmap"), address, size, protection, flags, -1, 0)
         if got != address:
             raise OSError(errno.EEXIST, f"asked to map at {address:#x}, got {got:#x}")
 

@@ -30,14 +30,24 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 # Started by its path, and without the environment's.
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.event import EVENT_BYTES, Event, event_of
+from checkpoint.linux import (
+    CLONE_NEWNS,
+    MNT_DETACH,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+)
 
 Spec = Dict[str, Any]
 
-_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MNT_DETACH = 1, 0x20, 0x1000, 0x4000, 2
-_LOCKED_FLAGS = 0xE
-"""nosuid, nodev, noexec: in a user namespace a mount keeps those it had."""
-_CLONE_NEWNS, _PIVOT_ROOT = 0x20000, 155
+_LOCKED_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
+"""In a user namespace a mount keeps those it had."""
 _KERNEL = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs",
@@ -67,13 +77,13 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 def bind(source: str, target: str, read_only: bool = False) -> None:
     """Show the file or folder `source` at the path `target`, in this mount namespace only."""
     try:
-        mount(source, target, "", _MS_BIND)
+        mount(source, target, "", MS_BIND)
     except OSError:
         # In a user namespace what lies below a mount cannot be left out.
-        mount(source, target, "", _MS_BIND | _MS_REC)
+        mount(source, target, "", MS_BIND | MS_REC)
     if read_only:
         kept = os.statvfs(target).f_flag & _LOCKED_FLAGS
-        mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY | kept)
+        mount("", target, "", MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
 
 
 def mount_points() -> List[Tuple[str, str]]:
@@ -156,7 +166,7 @@ def enter_private_root(scratch: str, folders: List[str]) -> Set[int]:
             covered.add(os.stat(root + folder).st_dev)
     bind(scratch, root + scratch)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(_PIVOT_ROOT, root.encode(), (root + scratch + "/old").encode()):
+    if libc.syscall(call_number("pivot_root"), root.encode(), (root + scratch + "/old").encode()):
         number = ctypes.get_errno()
         raise OSError(number, "pivot_root: %s" % os.strerror(number))
     os.chdir("/")
@@ -306,7 +316,7 @@ def time_region(spec: Spec, pid: int, wait: Callable[[int, float], Optional[int]
 def one_repeat(spec: Spec, number: int) -> Dict[str, Any]:
     """Restore and time the phase in a mount namespace of its own: each repeat finds the node's files as they were."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNS):
+    if libc.unshare(CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "unshare: %s" % os.strerror(ctypes.get_errno()))
     prepare(spec)
     begun = time.monotonic()
@@ -349,7 +359,7 @@ def prepare(spec: Spec) -> None:
     for number, (source, target) in enumerate(written):
         show_copy(old + source, target, os.path.join(spec["scratch"], "written-%d" % number), covered)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(old.encode(), _MNT_DETACH):
+    if libc.umount2(old.encode(), MNT_DETACH):
         raise OSError(ctypes.get_errno(), "umount: %s" % os.strerror(ctypes.get_errno()))
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import json
-import mmap
 import os
 import queue
 import resource
 import shutil
 import signal
-import struct
 import sys
 import threading
 import time
@@ -25,18 +23,24 @@ from typing import Any, Dict
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
 from checkpoint.event import EVENT_BYTES, Event, event_of
+from checkpoint.flat.image import Report
+from checkpoint.linux import (
+    ADDR_NO_RANDOMIZE,
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+    MS_PRIVATE,
+    MS_REC,
+    PAGE_SIZE,
+    PERSONALITY_QUERY,
+    PR_SET_PDEATHSIG,
+    PTRACE_TRACEME,
+)
 from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 
 Spec = Dict[str, Any]
 
-_PAGE = mmap.PAGESIZE
-_REPORT = struct.Struct("<IIiIQQQQI")
 _FAILED, RESTORED = 1, 2
 _FIRST_PASSED = 3
-_CLONE_NEWUSER, _CLONE_NEWNS = 0x10000000, 0x20000
-_MS_PRIVATE_ALL = 0x44000
-_PTRACE_TRACEME, _PR_SET_PDEATHSIG = 0, 1
-_ASK_PERSONALITY, _ADDR_NO_RANDOMIZE = 0xFFFFFFFF, 0x40000
 STEP_AGENT = 26
 """What this file reports when the restorer cannot even be started (enum step)."""
 
@@ -54,17 +58,18 @@ class Control:
             self.fd = os.memfd_create("control", os.MFD_CLOEXEC)
         except (AttributeError, OSError):
             self.fd = os.open(os.path.join(folder, "control"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        os.ftruncate(self.fd, _PAGE * (1 + len(stamps)))
+        os.ftruncate(self.fd, PAGE_SIZE * (1 + len(stamps)))
 
     def report(self) -> tuple[int, int, int, int, int, int, float, int]:
         """(progress, step, errno, copied mappings, address, detail, seconds at which it was restored, confined)."""
-        values = _REPORT.unpack(os.pread(self.fd, _REPORT.size, 0))
-        return (*values[:6], values[6] + values[7] * 1e-9, values[8])
+        said = Report.from_buffer_copy(os.pread(self.fd, ctypes.sizeof(Report), 0))
+        restored = said.restored_s + said.restored_ns * 1e-9
+        return said.progress, said.step, said.error, said.copied, said.address, said.detail, restored, said.confined
 
     def event(self, address: int) -> Event:
         """The event record at `address`."""
-        number = self._stamps[address // _PAGE * _PAGE]
-        return event_of(os.pread(self.fd, EVENT_BYTES, _PAGE * (1 + number) + address % _PAGE))
+        number = self._stamps[address // PAGE_SIZE * PAGE_SIZE]
+        return event_of(os.pread(self.fd, EVENT_BYTES, PAGE_SIZE * (1 + number) + address % PAGE_SIZE))
 
     def close(self) -> None:
         os.close(self.fd)
@@ -85,7 +90,7 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
     # SIGTRAP is how a tracer learns of execve.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - {signal.SIGTRAP})
     # New mappings then lie where they lay in the captured run: below the place that the kernel chooses at execve.
-    _libc.personality(_libc.personality(_ASK_PERSONALITY) | _ADDR_NO_RANDOMIZE)
+    _libc.personality(_libc.personality(PERSONALITY_QUERY) | ADDR_NO_RANDOMIZE)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if spec["cpu"] is not None:
@@ -124,10 +129,11 @@ def launch(spec: Spec, folder: str, control: int, traced: bool = False) -> int:
         return pid
     try:
         if traced:
-            _libc.ptrace(_PTRACE_TRACEME, 0, None, None)
+            _libc.ptrace(PTRACE_TRACEME, 0, None, None)
         become_restorer(spec, folder, control, parent)
     except (OSError, AttributeError, ValueError) as error:
-        os.pwrite(told, _REPORT.pack(_FAILED, STEP_AGENT, getattr(error, "errno", None) or 0, 0, 0, 0, 0, 0, 0), 0)
+        failure = Report(progress=_FAILED, step=STEP_AGENT, error=getattr(error, "errno", None) or 0)
+        os.pwrite(told, bytes(failure), 0)
     finally:
         os._exit(126)
 
@@ -158,7 +164,7 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
 def enter_private_view(spec: Spec) -> None:
     """See the node's files with the probe's own on top, and keep all changes to ourselves. Raises OSError."""
     user, group = os.geteuid(), os.getegid()
-    flags = _CLONE_NEWNS if user == 0 else _CLONE_NEWUSER | _CLONE_NEWNS
+    flags = CLONE_NEWNS if user == 0 else CLONE_NEWUSER | CLONE_NEWNS
     if _libc.unshare(flags):
         raise OSError(ctypes.get_errno(), "a private view of the files: %s" % os.strerror(ctypes.get_errno()))
     if user:
@@ -166,7 +172,7 @@ def enter_private_view(spec: Spec) -> None:
         for name, text in maps:
             with open("/proc/self/" + name, "w") as file:
                 file.write(text)
-    if _libc.mount(None, b"/", None, ctypes.c_ulong(_MS_PRIVATE_ALL), None):
+    if _libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None):
         raise OSError(ctypes.get_errno(), "private mounts: %s" % os.strerror(ctypes.get_errno()))
     prepare(spec)
 
@@ -186,7 +192,7 @@ def may_have_private_view(scratch: str) -> bool:
 
 def die_with_parent(parent: int) -> None:
     """From now on this process ends when `parent`, which forked it, does; at once if that has happened already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
 from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode
+from checkpoint.linux import CLONE_NEWNS, CLONE_NEWPID
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view
@@ -21,8 +23,6 @@ _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
 """Bytes of address space that a phase may take beyond twice what it had at capture."""
 _FILE_SLACK = 1 << 30
-_CLONE_NEWNS, _CLONE_NEWPID = 0x20000, 0x20000000
-_LANDLOCK_CREATE_RULESET = 444
 
 # Loaded before anything is forked.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,7 +71,7 @@ class DirectAgent(PhaseAgent):
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
             # As root, in namespaces of its own, as CRIU's: its process numbers are nobody else's.
-            private = os.geteuid() == 0 and may_unshare(_CLONE_NEWNS | _CLONE_NEWPID)
+            private = os.geteuid() == 0 and may_unshare(CLONE_NEWNS | CLONE_NEWPID)
             return AgentProcess(_AGENT, spec, private=private)
 
         super().__init__(job, scratch, start, _AGENT_SECONDS)
@@ -147,7 +147,7 @@ def may_unshare(flags: int) -> bool:
 
 def landlock_version() -> int:
     """Version of landlock in this kernel, 0 where there is none."""
-    return max(0, int(_libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
+    return max(0, int(_libc.syscall(call_number("landlock_create_ruleset"), None, ctypes.c_size_t(0), 1)))
 
 
 def _private_view(job: RestoreJob, flat: FlatImage, scratch: Path) -> bool:

@@ -36,6 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_agent import (
     kill,
     pass_orders,
@@ -46,7 +47,6 @@ from checkpoint.restore.criu_agent import (
     wait_for_stop,
 )
 
-_PAGE = 4096
 _UFFDIO_COPY, _UFFDIO_ZEROPAGE = 0xC028AA03, 0xC020AA04
 _EVENT_PAGEFAULT, _EVENT_FORK, _EVENT_REMAP, _EVENT_REMOVE, _EVENT_UNMAP = 0x12, 0x13, 0x14, 0x15, 0x16
 _WRITE_FAULT = 1
@@ -81,9 +81,9 @@ class PageServer(threading.Thread):
         for address, pages, flags in spec["runs"]:
             if flags & _LAZY:
                 self._starts.append(address)
-                self._offsets.append((address + pages * _PAGE, offset))
-            offset += pages * _PAGE
-        self._guard = sorted((a, a + pages * _PAGE) for a, pages in spec.get("guard", ()))
+                self._offsets.append((address + pages * PAGE_SIZE, offset))
+            offset += pages * PAGE_SIZE
+        self._guard = sorted((a, a + pages * PAGE_SIZE) for a, pages in spec.get("guard", ()))
         self._moved: list[tuple[int, int, int]] = []
         self.touched = array.array("Q")
         self.dropped: int | None = None
@@ -142,7 +142,7 @@ class PageServer(threading.Thread):
         kind = message[0]
         if kind == _EVENT_PAGEFAULT:
             flags, address = struct.unpack_from("<QQ", message, 8)
-            self._page(descriptor, address & ~(_PAGE - 1), flags & _WRITE_FAULT)
+            self._page(descriptor, address & ~(PAGE_SIZE - 1), flags & _WRITE_FAULT)
         elif kind == _EVENT_REMAP:
             source, target, length = struct.unpack_from("<QQQ", message, 8)
             self._moved.append((target, target + length, source))
@@ -177,11 +177,11 @@ class PageServer(threading.Thread):
         if original >= 0 and self.dropped is None and self._is_dropped(original):
             self.dropped = original
         if offset is not None:
-            request = bytearray(struct.pack("<QQQQq", address, self._base + offset, _PAGE, 0, 0))
+            request = bytearray(struct.pack("<QQQQq", address, self._base + offset, PAGE_SIZE, 0, 0))
             self._ioctl(descriptor, _UFFDIO_COPY, request)
             self.touched.append(original | write)
             return
-        self._ioctl(descriptor, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<QQQq", address, _PAGE, 0, 0)))
+        self._ioctl(descriptor, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<QQQq", address, PAGE_SIZE, 0, 0)))
 
     def _ioctl(self, descriptor: int, request: int, argument: bytearray) -> None:
         while True:

@@ -23,8 +23,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.image import FlatImage
+from checkpoint.linux import (
+    AT_FDCWD,
+    PAGE_SIZE,
+    PTRACE_CONT,
+    PTRACE_GETREGS,
+    PTRACE_O_EXITKILL,
+    PTRACE_O_TRACESYSGOOD,
+    PTRACE_SETOPTIONS,
+    PTRACE_SYSCALL,
+    WALL,
+)
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, die_with_parent, enter_private_view, launch
@@ -33,26 +45,27 @@ from checkpoint.restore.direct_restore import direct_spec
 MOST_CALLS = 500_000
 """Calls watched one by one. Of a phase that makes more nobody knows which files it uses: it gets a private view."""
 
-_CONT, _GETREGS, _SETOPTIONS, _SYSCALL = 7, 12, 0x4200, 24
-_TRACESYSGOOD, _EXITKILL = 1, 0x100000
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
-_WALL = 0x40000000
-_AT_FDCWD = -100
-_PAGE = _LONGEST_PATH = 4096
+_LONGEST_PATH = 4096
 _POLL_SECONDS = 0.0005
 _LONGEST_ANSWER = 1 << 22
 _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 """Looks at a region, and the least seconds between two of them: a look takes about a tenth of that."""
 
-_OPENS = {2: 0, 85: 0, 257: 1, 437: 1}
-"""Calls that open a path: number, and which argument is the path (the one before it is the folder, if it is not 0)."""
-_OPEN_FLAGS = {2: "rsi", 257: "rdx"}
-_KILL, _CREAT, _OPENAT2 = 62, 85, 437
+_OPENS = {call_number("open"): 0, call_number("creat"): 0, call_number("openat"): 1, call_number("openat2"): 1}
+"""Calls that open a path, and which argument is the path (the one before it is the folder, if it is not 0)."""
+_OPEN_FLAGS = {call_number("open"): "rsi", call_number("openat"): "rdx"}
+_KILL, _OPENAT2 = call_number("kill"), call_number("openat2")
 _CHANGES = {
-    76, 82, 83, 84, 86, 87, 88, 90, 92, 94, 132, 133, 188, 189, 197, 198, 235, 258, 259, 260, 261, 263, 264, 265, 266,
-    268, 280, 316, 452,
-}  # fmt: skip
-"""Calls that change files by their paths: truncate, rename, mkdir, unlink, chmod, utimes and so on."""
+    call_number(name)
+    for name in (
+        *("truncate", "rename", "mkdir", "rmdir", "link", "unlink", "symlink", "chmod", "chown", "lchown", "utime"),
+        *("mknod", "setxattr", "lsetxattr", "removexattr", "lremovexattr", "utimes", "mkdirat", "mknodat", "fchownat"),
+        *("futimesat", "unlinkat", "renameat", "linkat", "symlinkat", "fchmodat", "utimensat", "renameat2"),
+        "fchmodat2",
+    )
+}
+"""Calls that change files by their paths."""
 _PATH_ARGUMENTS = ("rdi", "rsi")
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 """Each node's own, and rightly so."""
@@ -156,7 +169,7 @@ def _report(
 
 def _stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
     """Address ranges of stubs and their records: memory of no file around the pages that hold event records."""
-    pages = [(page, page + _PAGE) for page in flat.stamps]
+    pages = [(page, page + PAGE_SIZE) for page in flat.stamps]
     joined: list[tuple[int, int]] = []
     for start, end in sorted([*pages, *((int(m.start), int(m.end)) for m in flat.mappings if not m.file)]):
         if joined and start <= joined[-1][1]:
@@ -199,10 +212,10 @@ class _Watch:
     def run(self) -> RecordedCalls:
         if not os.WIFSTOPPED(self._wait()):
             raise _Lost(f"it could not be started ({self._said()})")
-        ptrace(_SETOPTIONS, self._pid, 0, _TRACESYSGOOD | _EXITKILL)
+        ptrace(PTRACE_SETOPTIONS, self._pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
         deliver = 0
         while True:
-            ptrace(_SYSCALL if self._found.complete else _CONT, self._pid, 0, deliver)
+            ptrace(PTRACE_SYSCALL if self._found.complete else PTRACE_CONT, self._pid, 0, deliver)
             status = self._wait()
             deliver = 0
             if not os.WIFSTOPPED(status):
@@ -226,7 +239,7 @@ class _Watch:
         if not self._gone:
             os.kill(self._pid, signal.SIGKILL)
         while not self._gone:
-            self._note_end(os.waitpid(self._pid, _WALL)[1])
+            self._note_end(os.waitpid(self._pid, WALL)[1])
 
     def _note_end(self, status: int) -> None:
         self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
@@ -245,7 +258,7 @@ class _Watch:
                 self._next_look = now + random.random() * self._period
             self._called = None
         while True:
-            found, status = os.waitpid(self._pid, os.WNOHANG | _WALL)
+            found, status = os.waitpid(self._pid, os.WNOHANG | WALL)
             if found:
                 self._note_end(status)
                 return status
@@ -262,7 +275,7 @@ class _Watch:
         """Note where the phase is, if it was stopped for that and its region has begun."""
         if self._looking and not self._late and self._control.event(self._start)[0]:
             registers = Registers()
-            ptrace(_GETREGS, self._pid, 0, ctypes.addressof(registers))
+            ptrace(PTRACE_GETREGS, self._pid, 0, ctypes.addressof(registers))
             at = int(registers.rip)
             if not self._in_stubs(at):
                 self._found.seen[at] = self._found.seen.get(at, 0) + 1
@@ -278,7 +291,7 @@ class _Watch:
         if self._inside:
             self._called = time.monotonic()
         registers = Registers()
-        ptrace(_GETREGS, self._pid, 0, ctypes.addressof(registers))
+        ptrace(PTRACE_GETREGS, self._pid, 0, ctypes.addressof(registers))
         number = ctypes.c_long(registers.orig_rax).value
         if not self._restored:
             # The restorer's own calls come first; the one behind its report is its last, rt_sigreturn.
@@ -333,8 +346,8 @@ class _Watch:
             return None
         at = _OPENS[number]
         text = self._read(getattr(registers, _PATH_ARGUMENTS[at]), _LONGEST_PATH).split(b"\0")[0]
-        folder = ctypes.c_int(registers.rdi & 0xFFFFFFFF).value if at else _AT_FDCWD
-        base = f"/proc/{self._pid}/cwd" if folder == _AT_FDCWD else f"/proc/{self._pid}/fd/{folder}"
+        folder = ctypes.c_int(registers.rdi & 0xFFFFFFFF).value if at else AT_FDCWD
+        base = f"/proc/{self._pid}/cwd" if folder == AT_FDCWD else f"/proc/{self._pid}/fd/{folder}"
         return plain_path(os.path.join(os.path.realpath(base), os.fsdecode(text)))  # noqa: PTH118
 
     def _read(self, address: int, size: int) -> bytes:
@@ -343,7 +356,8 @@ class _Watch:
             data = b""
             # A path may end right before memory that is not mapped.
             while len(data) < size:
-                part = os.pread(memory, min(size - len(data), 4096 - (address + len(data)) % 4096), address + len(data))
+                at = address + len(data)
+                part = os.pread(memory, min(size - len(data), PAGE_SIZE - at % PAGE_SIZE), at)
                 data += part
                 if not part or b"\0" in part:
                     break

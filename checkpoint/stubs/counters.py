@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.binary.sites import SiteTable, find_sites
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.maps import find_gap, read_maps
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 
-_GUARD = 4096
+_GUARD = PAGE_SIZE
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import io
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +20,14 @@ from elftools.elf.elffile import ELFFile
 
 from checkpoint.binary.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
 from checkpoint.compiled import built
-from checkpoint.event import EVENT_BYTES
+from checkpoint.event import EVENT_BYTES, MARKER, event_record
+from checkpoint.linux import PAGE_SIZE
 
 Bytes = npt.NDArray[np.uint8]
 
-PAGE = 4096
 NEVER = 1 << 62
 """Executions left when no event follows: more than any program makes."""
 
-STOP_BEFORE, STAMP, STOP_AFTER = 1, 2, 4
-RECORD_BYTES = 16
 
 _PLAIN_SLOT, _SAVING_SLOT, _MARKER_SLOT = 32, 64, 96
 _JUMP, _NOP = 0xE9, 0x90
@@ -69,7 +66,7 @@ def _assembled() -> tuple[dict[str, int], bytes]:
 
 
 def page_align(size: int) -> int:
-    return (size + PAGE - 1) & ~(PAGE - 1)
+    return (size + PAGE_SIZE - 1) & ~(PAGE_SIZE - 1)
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ class MarkerCode:
 def marker_sizes(event_counts: Sequence[int]) -> tuple[int, int]:
     """Bytes of code and of data that `encode_markers` makes for so many events per marker, whole pages."""
     code = _MARKER_SLOT * len(event_counts) + len(templates()["fire"].code)
-    data = sum(RECORD_BYTES + EVENT_BYTES * (n + 1) for n in event_counts)
+    data = sum(MARKER.size + EVENT_BYTES * (n + 1) for n in event_counts)
     return page_align(code), page_align(data)
 
 
@@ -216,8 +213,8 @@ def encode_markers(
     entries, records, addresses = [], [], []
     for i, wanted in enumerate(events):
         record = data_base + len(data)
-        first = record + RECORD_BYTES
-        data += struct.pack("<qQ", wanted[0].count if wanted else NEVER, first)
+        first = record + MARKER.size
+        data += MARKER.pack(wanted[0].count if wanted else NEVER, first)
         data += encode_events(wanted) + bytes(EVENT_BYTES * spare_events)
         start = code_base + _MARKER_SLOT * i
         slot = _marker_slot(sites.take(np.array([i])), bias, start, record, fire)
@@ -237,8 +234,8 @@ def encode_events(events: Sequence[Event]) -> bytes:
         gap = events[i + 1].count - this.count if i + 1 < len(events) else NEVER
         if gap <= 0:
             raise ValueError(f"event counts must rise: {this.count} is followed by {events[i + 1].count}")
-        out += struct.pack("<qI", gap, this.action).ljust(EVENT_BYTES, b"\0")
-    return out + struct.pack("<qI", NEVER, 0).ljust(EVENT_BYTES, b"\0")
+        out += event_record(gap, this.action)
+    return out + event_record(NEVER, 0)
 
 
 def _marker_slot(site: SiteTable, bias: int, start: int, record: int, fire: int) -> bytes:

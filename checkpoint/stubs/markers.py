@@ -9,7 +9,6 @@ events of one region in the process (`only`), so that a restored copy runs with 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,13 +17,13 @@ import numpy as np
 
 from checkpoint.binary.sites import SiteTable, find_sites
 from checkpoint.errors import Diverged
-from checkpoint.event import EVENT_BYTES, event_of
+from checkpoint.event import EVENT_BYTES, MARKER, event_of
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadedImage, LoadWatch
 from checkpoint.process.maps import find_gap, read_maps
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import (
     NEVER,
-    RECORD_BYTES,
     Event,
     encode_events,
     encode_markers,
@@ -35,7 +34,7 @@ from checkpoint.stubs.encode import (
 REGION_EVENTS = 4
 """Events a marker can be given for one region: warm-up start, warm-up end and region end may share a marker."""
 
-_GUARD = 4096
+_GUARD = PAGE_SIZE
 
 
 @dataclass(frozen=True, order=True)
@@ -135,7 +134,7 @@ class MarkerSet:
                 loaded.bias,
                 code.entry[i],
                 code.record[i],
-                code.record[i] + RECORD_BYTES,
+                code.record[i] + MARKER.size,
             )
             if marker in self._installed:
                 self._carry_over(self._installed[marker], one)
@@ -146,7 +145,7 @@ class MarkerSet:
         """Counter and events of a marker whose image was mapped at another address before."""
         left, due = self._record(old)
         events = self.tracee.read(old.events_at, EVENT_BYTES * (len(old.events) + 1))
-        self.tracee.write(new.record, struct.pack("<qQ", left, due + new.record - old.record) + events)
+        self.tracee.write(new.record, MARKER.pack(left, due + new.record - old.record) + events)
 
     def _patch(self, one: _Installed) -> None:
         if not one.mapped:
@@ -187,7 +186,7 @@ class MarkerSet:
         return [m for m in self.wanted if m not in self._installed]
 
     def _record(self, one: _Installed) -> tuple[int, int]:
-        left, due = struct.unpack("<qQ", self.tracee.read(one.record, RECORD_BYTES))
+        left, due = MARKER.unpack(self.tracee.read(one.record, MARKER.size))
         return left, due
 
     # -- one region alone
@@ -218,12 +217,12 @@ class MarkerSet:
                         f"is not ahead but {-ahead} behind; the program did not repeat its run"
                     )
                 self.tracee.write(one.region_at, encode_events(events))
-                self.tracee.write(one.record, struct.pack("<qQ", ahead, one.region_at))
+                self.tracee.write(one.record, MARKER.pack(ahead, one.region_at))
                 addresses[marker] = [one.region_at + EVENT_BYTES * k for k in range(len(events))]
             yield addresses
         finally:
             for marker, one in self._installed.items():
-                self.tracee.write(one.record, struct.pack("<qQ", *records[marker]))
+                self.tracee.write(one.record, MARKER.pack(*records[marker]))
                 if marker not in addresses:
                     self._patch(one)
 

@@ -13,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 NODE_MODULES = (
+    "checkpoint/binary/__init__.py", "checkpoint/binary/syscall_names.py",
     "checkpoint/__init__.py", "checkpoint/criu/__init__.py", "checkpoint/criu/entries.py",
-    "checkpoint/criu/fields.py",
+    "checkpoint/criu/fields.py", "checkpoint/linux.py",
     "checkpoint/criu/images.py", "checkpoint/criu/pagemap.py", "checkpoint/criu/protobuf.py",
     "checkpoint/criu/tool.py", "checkpoint/errors.py", "checkpoint/event.py", "checkpoint/flat/__init__.py",
     "checkpoint/flat/image.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",

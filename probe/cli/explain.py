@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from checkpoint.linux import PAGE_SIZE
 from probe.cli.rows import AS_JSON
 
 
@@ -103,4 +104,5 @@ def _percent(value: float | None) -> str:
 
 
 def _size(pages: int) -> str:
-    return f"{pages * 4096 / 1e6:.1f} MB" if pages * 4096 >= 1e5 else f"{pages * 4} KiB"
+    size = pages * PAGE_SIZE
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size // 1024} KiB"

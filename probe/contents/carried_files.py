@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import stat
@@ -41,7 +42,7 @@ def needed_files(
         skipped = streams.union(copied)
         for mapping in file_mappings(image):
             if mapping.path not in skipped:
-                found.setdefault(mapping.path, LIBRARY if mapping.prot & 4 else INPUT)
+                found.setdefault(mapping.path, LIBRARY if mapping.prot & mmap.PROT_EXEC else INPUT)
         for file in open_files(image):
             if file.is_regular and not file.writable and file.path not in skipped:
                 found.setdefault(file.path, INPUT)
@@ -51,7 +52,7 @@ def needed_files(
         if path not in copied_somewhere and Path(path).exists():
             found.setdefault(path, INPUT)
     # A library is mapped once with and several times without permission to execute.
-    libraries = {m.path for image, _ in images for m in file_mappings(image) if m.prot & 4}
+    libraries = {m.path for image, _ in images for m in file_mappings(image) if m.prot & mmap.PROT_EXEC}
     files = []
     for path, purpose in found.items():
         local = Path(path)

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from elftools.elf.elffile import ELFFile
 
 from checkpoint.criu.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
-from checkpoint.criu.pagemap import PAGE_SIZE
+from checkpoint.linux import PAGE_SIZE
 from probe.formats.arrays import FloatArray
 from probe.formats.checkpoints import FlatPhase
 from probe.formats.interval_table import MOST_COORDINATES, IntervalTable

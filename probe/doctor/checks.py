@@ -23,6 +23,7 @@ from typing import Final, Literal
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.paths import data_dir
 from checkpoint.run_command import run_group
 from probe.doctor import kernel as abilities
@@ -112,8 +113,8 @@ def _kernel() -> Finding:
     release, machine, page = platform.release(), platform.machine(), os.sysconf("SC_PAGE_SIZE")
     if sys.platform != "linux" or machine != "x86_64":
         return _fail(NodeUnfit, f"{sys.platform} on {machine}", "use a Linux machine with an x86-64 CPU")
-    if page != 4096:
-        return _fail(NodeUnfit, f"pages of {page} bytes", "start a kernel with pages of 4096 bytes")
+    if page != PAGE_SIZE:
+        return _fail(NodeUnfit, f"pages of {page} bytes", f"start a kernel with pages of {PAGE_SIZE} bytes")
     numbers = tuple(int(n) for n in re.findall(r"\d+", release)[:2])
     if numbers < _OLDEST_KERNEL:
         oldest = format_version(_OLDEST_KERNEL)

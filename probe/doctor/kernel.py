@@ -16,21 +16,23 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from checkpoint.binary.syscall_names import call_number
+from checkpoint.linux import (
+    ADDR_NO_RANDOMIZE,
+    AT_ENTRY,
+    PERSONALITY_QUERY,
+    PTRACE_DETACH,
+    PTRACE_INTERRUPT,
+    PTRACE_SEIZE,
+    WALL,
+)
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 _LIBC.ptrace.restype = ctypes.c_long
 _LIBC.personality.argtypes = [ctypes.c_ulong]
 _LIBC.syscall.restype = ctypes.c_long
 
-# linux/ptrace.h, linux/auxvec.h, linux/personality.h, asm/unistd_64.h, linux/userfaultfd.h
-_PTRACE_DETACH: Final = 17
-_PTRACE_SEIZE: Final = 0x4206
-_PTRACE_INTERRUPT: Final = 0x4207
-_WALL: Final = 0x40000000
-_AT_ENTRY: Final = 9
-_ADDR_NO_RANDOMIZE: Final = 0x0040000
-_PERSONALITY_QUERY: Final = 0xFFFFFFFF
-_SYS_USERFAULTFD: Final = 323
 _TIMEOUT: Final = 20.0
 
 
@@ -38,16 +40,16 @@ def tracing() -> str | None:
     """Seize a child with ptrace, write to its program text, let it go (ptrace(2), proc(5))."""
     with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as child:
         try:
-            if _LIBC.ptrace(_PTRACE_SEIZE, child.pid, None, None) != 0:
+            if _LIBC.ptrace(PTRACE_SEIZE, child.pid, None, None) != 0:
                 return f"ptrace of a child is refused: {os.strerror(ctypes.get_errno())}"
-            if _LIBC.ptrace(_PTRACE_INTERRUPT, child.pid, None, None) != 0:
+            if _LIBC.ptrace(PTRACE_INTERRUPT, child.pid, None, None) != 0:
                 return f"a traced child cannot be stopped: {os.strerror(ctypes.get_errno())}"
-            os.waitpid(child.pid, _WALL)
+            os.waitpid(child.pid, WALL)
             try:
                 _rewrite_entry(child.pid)
             except OSError as error:
                 return f"the text of a traced child cannot be written through /proc/PID/mem: {error.strerror}"
-            if _LIBC.ptrace(_PTRACE_DETACH, child.pid, None, None) != 0:
+            if _LIBC.ptrace(PTRACE_DETACH, child.pid, None, None) != 0:
                 return f"a traced child cannot be let go: {os.strerror(ctypes.get_errno())}"
         finally:
             child.kill()
@@ -57,7 +59,7 @@ def tracing() -> str | None:
 def _rewrite_entry(pid: int) -> None:
     # Kernels from 6.12 on can forbid writes to read-only mappings (proc_mem.force_override), tracer or not.
     words = struct.iter_unpack("QQ", Path(f"/proc/{pid}/auxv").read_bytes())
-    entry = next(value for key, value in words if key == _AT_ENTRY)
+    entry = next(value for key, value in words if key == AT_ENTRY)
     memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
     try:
         os.pwrite(memory, os.pread(memory, 8, entry), entry)
@@ -67,8 +69,8 @@ def _rewrite_entry(pid: int) -> None:
 
 def fixed_addresses() -> str | None:
     """Start two programs with address randomisation off and compare where they lie (personality(2))."""
-    before = _LIBC.personality(_PERSONALITY_QUERY)
-    if before == -1 or _LIBC.personality(before | _ADDR_NO_RANDOMIZE) == -1:
+    before = _LIBC.personality(PERSONALITY_QUERY)
+    if before == -1 or _LIBC.personality(before | ADDR_NO_RANDOMIZE) == -1:
         return f"personality(ADDR_NO_RANDOMIZE) is refused: {os.strerror(ctypes.get_errno())}"
     try:
         layouts = {_layout() for _ in range(3)}
@@ -86,7 +88,7 @@ def _layout() -> tuple[str, ...]:
 
 def userfaultfd() -> str | None:
     """Open a userfaultfd that sees the kernel's own accesses too (userfaultfd(2))."""
-    descriptor = _LIBC.syscall(ctypes.c_long(_SYS_USERFAULTFD), ctypes.c_long(os.O_CLOEXEC | os.O_NONBLOCK))
+    descriptor = _LIBC.syscall(ctypes.c_long(call_number("userfaultfd")), ctypes.c_long(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:
         return f"userfaultfd is refused: {os.strerror(ctypes.get_errno())}"
     os.close(descriptor)

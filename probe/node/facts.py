@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from checkpoint.criu.pagemap import PAGE_SIZE
 from checkpoint.errors import NodeUnfit
+from checkpoint.linux import PAGE_SIZE
 from probe.formats.manifest import Manifest
 
 OLDEST_KERNEL = (3, 18)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.criu.pagemap import PAGE_SIZE
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import CriuError, NodeUnfit, ProbeFileDamaged, ToolMissing
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob, check_privilege
 from probe.formats.manifest import CRIU, DIRECT, Manifest, PhaseRecord
 from probe.node.files import NodeFiles

@@ -21,13 +21,14 @@ from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
+from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
 from checkpoint.process.descriptors import refuse_outside_descriptors
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.restore.criu_restore import RestoreJob
-from checkpoint.stubs.encode import STAMP, STOP_AFTER, STOP_BEFORE, Event
+from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.carried_files import copy_written_files, needed_files, set_apart
 from probe.formats.checkpoints import CapturedPhase

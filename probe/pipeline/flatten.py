@@ -14,6 +14,7 @@ from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import encode
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
 from probe.formats.checkpoints import FlatPhase
@@ -86,7 +87,7 @@ def _touched(folder: Path, phase: int) -> list[int]:
     path = touched_file(folder, phase)
     if not path.exists():
         return []
-    return [int(address) for address in np.frombuffer(path.read_bytes(), dtype="<u8") & ~np.uint64(4095)]
+    return [int(address) for address in np.frombuffer(path.read_bytes(), dtype="<u8") & ~np.uint64(PAGE_SIZE - 1)]
 
 
 def run(build: Build, report: Report) -> None:

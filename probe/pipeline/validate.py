@@ -17,11 +17,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.errors import Diverged
+from checkpoint.event import STAMP
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.stubs.encode import STAMP, Event
+from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS

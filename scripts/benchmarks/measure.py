@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+
 from benchmarks.disturbance import wait_until_quiet, watched
 from benchmarks.programs import Benchmark, resolved
 from benchmarks.selection.random_choice import random_error
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Streams, resolve_program
 from probe.formats.profile import load_profile
@@ -197,7 +199,7 @@ def direct_against_criu(show: dict[str, Any], run: dict[str, Any], by_criu: dict
     ok = [p for p in show["phases"] if p["status"] == "ok"]
     ratios = [p["t_ref_direct"] / p["t_ref"] - 1 for p in ok if p["t_ref_direct"] and not p["only_criu"]]
     criu = {p["id"]: p["repeats"][0]["restore"] for p in by_criu["phases"] if p["repeats"]}
-    kept = {p["id"]: p["pages"]["kept"] * 4096 for p in ok}
+    kept = {p["id"]: p["pages"]["kept"] * PAGE_SIZE for p in ok}
     taken = {
         p["id"]: statistics.median(r["restore"] for r in p["repeats"])
         for p in run["phases"] if p["repeats"] and p["restorer"] == "direct"

@@ -9,6 +9,7 @@ from typing import Any
 
 from sshd import GUEST, machine
 
+from checkpoint.linux import PAGE_SIZE  # noqa: E402
 from probe.candidates.agent_client import Orders
 from probe.candidates.remote import run_on
 from reducer.unpack import open_probe
@@ -19,7 +20,7 @@ RATE = "1mbit"
 def run(probe: Path, repeats: int) -> dict[str, Any]:
     """Send and run `probe` once, then once more with everything cached: the record. Raises the node's error."""
     with open_probe(probe) as archive:
-        touched = max(p["kept_pages"] for p in archive.manifest["phases"]) * 4096
+        touched = max(p["kept_pages"] for p in archive.manifest["phases"]) * PAGE_SIZE
     record: dict[str, Any] = {"name": f"slow-link-{probe.stem}", "size_bytes": archive.size_bytes, "touched": touched}
     with tempfile.TemporaryDirectory(prefix="slow-link-") as name, machine(Path(name) / "machine") as made:
         # The folder above is the user's alone, and the node's users have to get through.

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint.errors import CriuError, PrivilegeMissing, StorageError, ToolMissing
+from checkpoint.linux import PERSONALITY_QUERY
 from checkpoint.paths import HOME_VARIABLE
 from probe.doctor import diagnosis as doctor
 from probe.doctor import kernel as abilities
@@ -143,9 +144,9 @@ def test_a_full_work_folder_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fixed_addresses_leave_this_process_as_it_was() -> None:
     personality = ctypes.CDLL(None).personality
-    before = personality(0xFFFFFFFF)
+    before = personality(PERSONALITY_QUERY)
     assert abilities.fixed_addresses() is None
-    assert personality(0xFFFFFFFF) == before
+    assert personality(PERSONALITY_QUERY) == before
 
 
 def test_abilities_leave_no_process_behind() -> None:

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint.errors import NodeMisbehaved
-from checkpoint.event import FIRED, USAGE_KNOWN, event_of
+from checkpoint.event import EVENT_BYTES, FIRED, USAGE_KNOWN, event_of
 from checkpoint.restore.criu_agent import region_times
 from checkpoint.restore.criu_restore import RegionTime
-from checkpoint.stubs.encode import EVENT_BYTES
 from checkpoint.stubs.markers import read_stamp
 from probe.candidates.agent_replies import region_time
 from probe.formats.kernel_time import COARSEST_TICK, KernelShare, kernel_share

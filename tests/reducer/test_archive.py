@@ -21,8 +21,9 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.pagemap import write_pagemap
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import ProbeFileDamaged
+from checkpoint.linux import PAGE_SIZE
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
-from reducer.member_table import PAGE_SIZE, read_table
+from reducer.member_table import read_table
 
 __all__ = ["small"]
 

@@ -13,9 +13,9 @@ import pytest
 from small_archive import contents, file_size_limit, make_checkpoint, small
 
 from checkpoint.errors import StorageError
+from checkpoint.linux import PAGE_SIZE
 from reducer import archive
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
-from reducer.member_table import PAGE_SIZE
 
 __all__ = ["small"]
 

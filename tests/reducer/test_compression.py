@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from small_archive import contents, make_checkpoint, page, replace_member, rewrite
 
 from checkpoint.errors import ProbeFileDamaged, ToolMissing
+from checkpoint.linux import PAGE_SIZE
 from reducer import compression
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
 from reducer.compression import CHUNK, inflated, packer, unpacker
-from reducer.member_table import PAGE_SIZE, Member
+from reducer.member_table import Member
 
 TWIN = next(name for name in compression._TWINS if importlib.util.find_spec(name.split(".")[0]) is not None)
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from reducer.member_table import PAGE_SIZE
+from checkpoint.linux import PAGE_SIZE
 from reducer.page_store import PageStore
 
 

@@ -20,9 +20,10 @@ from regions import captured_regions
 
 import probe.pipeline.reduce
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
-from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
+from checkpoint.criu.pagemap import PAGE_LAZY
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import criu_restore as restore
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
@@ -116,9 +117,9 @@ if result["status"] == "ok":
     result["pages"] = {str(a): hashlib.sha256(os.pread(memory, 4096, a)).hexdigest() for a in spec["pages"]}
     libc, registers = ctypes.CDLL(None), (ctypes.c_uint64 * 27)()
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    libc.ptrace(16, pid, None, None)
+    libc.ptrace(PTRACE_ATTACH, pid, None, None)
     os.waitpid(pid, 0)
-    libc.ptrace(12, pid, None, ctypes.addressof(registers))
+    libc.ptrace(PTRACE_GETREGS, pid, None, ctypes.addressof(registers))
     result["registers"] = list(registers)
 agent.kill(pid)
 with open(spec["answer"], "w") as file:

@@ -20,9 +20,10 @@ from regions import captured_regions
 
 from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
 from checkpoint.criu.images import CheckpointImages, VmaStatus, read_checkpoint
-from checkpoint.criu.pagemap import PAGE_LAZY, PAGE_SIZE
+from checkpoint.criu.pagemap import PAGE_LAZY
 from checkpoint.criu.protobuf import Field, Message, WireType
 from checkpoint.criu.tool import find_criu
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import PageDropped, RestoreJob, time_phase
 from checkpoint.restore.lazy_agent import PageServer
 from probe.formats.arrays import BoolArray

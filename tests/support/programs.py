@@ -27,6 +27,8 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from checkpoint.linux import ADDR_NO_RANDOMIZE
+
 TRAPS = Path(__file__).parents[1] / "programs"
 PHASED = Path(__file__).parents[2] / "data" / "programs"
 
@@ -40,7 +42,6 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "cet": ("-fPIE", "-pie", "-fcf-protection=full"),
 }
 DYNAMIC = ("pie", "nopie", "stripped", "cet")
-ADDR_NO_RANDOMIZE = 0x0040000
 
 
 @dataclass(frozen=True)

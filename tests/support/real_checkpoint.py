@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 from checkpoint.criu.tool import find_criu
-
-ADDR_NO_RANDOMIZE = 0x0040000
+from checkpoint.linux import ADDR_NO_RANDOMIZE
 
 WORKER = """
 import mmap, os, sys, time

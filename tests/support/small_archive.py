@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from checkpoint.linux import PAGE_SIZE
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
-from reducer.member_table import FORMAT_VERSION, HEADER, HEADER_SIZE, MAGIC, PAGE_SIZE, read_table
+from reducer.member_table import FORMAT_VERSION, HEADER, HEADER_SIZE, MAGIC, read_table
 
 
 def page(content: int) -> bytes:

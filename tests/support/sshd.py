@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from checkpoint.linux import CLONE_NEWNET
 from probe.ssh.addresses import Address, parse_address
 from probe.ssh.interface import SshOptions
 
@@ -31,7 +32,6 @@ _SECONDS: Final = 20.0
 _BARE_COMMANDS: Final = (
     "sh", "cat", "chmod", "dd", "head", "id", "ls", "mkdir", "mv", "rm", "sleep", "test", "uname", "wc",
 )  # fmt: skip
-_CLONE_NEWNET: Final = 0x40000000
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 # Process 1 of the namespace: makes the mounts, reaps what is orphaned, and ends it all when the test's end of the
@@ -339,5 +339,5 @@ def _name(line: str) -> str:
 
 
 def _enter_network(descriptor: int) -> None:
-    if _LIBC.setns(descriptor, _CLONE_NEWNET) != 0:
+    if _LIBC.setns(descriptor, CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns")

@@ -17,6 +17,7 @@ import numpy as np
 
 from checkpoint.binary.elf import read_image
 from checkpoint.binary.sites import SiteTable
+from checkpoint.linux import PTRACE_SINGLESTEP, WALL
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Program, Streams, resolve_program
 from checkpoint.process.tracee import Tracee, What
@@ -33,8 +34,6 @@ SECONDS = 30.0
 
 SESSION_VARIABLE = "PROBE_TEST_SESSION"
 """In the environment of everything a test starts, so that strays are found wherever they were re-parented to."""
-
-_SINGLESTEP, _WALL = 9, 0x40000000
 
 
 @dataclass(frozen=True)
@@ -148,8 +147,8 @@ def single_step(tracee: Tracee) -> None:
     """Execute one instruction of the stopped process."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    assert libc.ptrace(_SINGLESTEP, tracee.pid, None, None) == 0
-    _, status = os.waitpid(tracee.pid, _WALL)
+    assert libc.ptrace(PTRACE_SINGLESTEP, tracee.pid, None, None) == 0
+    _, status = os.waitpid(tracee.pid, WALL)
     assert os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTRAP, status
 
 

@@ -24,10 +24,11 @@ from checkpoint.criu.images import (
     open_files,
     read_checkpoint,
 )
-from checkpoint.criu.pagemap import PAGE_SIZE, PageRun, read_pagemap, write_pagemap
+from checkpoint.criu.pagemap import PageRun, read_pagemap, write_pagemap
 from checkpoint.criu.protobuf import Field, Message
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.linux import MAP_HUGETLB, PAGE_SIZE
 
 INPUT = bytes(range(256)) * 100
 
@@ -307,7 +308,7 @@ def _with_seccomp(images: CheckpointImages) -> CheckpointImages:
         (_with_seccomp, "a seccomp filter"),
         (lambda images: _change_core(images, lambda core: core.set_integer(CoreEntry.mtype, 3)), "not x86-64"),
         (lambda images: replace(images, state=6), "already ended"),
-        (lambda images: _flag_vma(images, flags=0x40000), "huge pages"),
+        (lambda images: _flag_vma(images, flags=MAP_HUGETLB), "huge pages"),
         (lambda images: _flag_vma(images, status=VmaStatus.SYSV_IPC), "System V shared memory"),
         (lambda images: _flag_vma(images, status=VmaStatus.AIO_RING), "asynchronous I/O"),
         (lambda images: _flag_vma(images, status=VmaStatus.SHADOW_STACK), "shadow stack"),

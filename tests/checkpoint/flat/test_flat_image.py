@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat import image as flat_image
 from checkpoint.flat.image import FlatImage, Header, Mapping, OpenDescriptor, Run, decode, encode
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import direct_agent
 from checkpoint.restore import direct_restore as direct
 
@@ -143,7 +144,8 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
     expected = {**kinds, **options, **confined, **told,
                 "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSION,
                 "IMAGE_MAX": flat_image.MAX_BYTES, "USER_END": flat_image.USER_END, "PARK_IMAGE": flat_image.PARK_ROOM,
-                "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS}  # fmt: skip
+                "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS, "PAGE": PAGE_SIZE,
+                "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
     source = tmp_path / "numbers.c"
     body = "".join(f'printf("{name} %lu\\n", (unsigned long)({name}));\n' for name in expected)
     source.write_text(f'#include <stdio.h>\n#include "restorer.h"\nint main(void) {{{body}}}\n')

@@ -19,9 +19,11 @@ from direct_state import flat_state, moved, no_namespaces, places, state, timed
 from programs import build
 from regions import captured_regions
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed
 from checkpoint.flat.image import NAME, decode, encode
+from checkpoint.linux import CLONE_NEWNS
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_agent import limit
 from checkpoint.restore.direct_restore import DirectAgent, landlock_version
@@ -33,7 +35,7 @@ def test_only_recorded_calls(flat_state: RestoreJob, tmp_path: Path) -> None:
     assert timed(flat_state, tmp_path, only_recorded_calls=True).wall > 0
     job = moved(flat_state, tmp_path / "images")
     flat = decode(job.images / NAME)
-    flat.calls.remove(95)  # umask
+    flat.calls.remove(call_number("umask"))
     (job.images / NAME).write_bytes(encode(flat))
     with pytest.raises(PhaseFailed, match="SIGSYS"):
         timed(job, tmp_path, only_recorded_calls=True)
@@ -130,7 +132,7 @@ def test_a_container_of_sorts(flat_state: RestoreJob, builds: Path, places: Path
 
     def contained() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.unshare(0x20000) == 0
+        assert libc.unshare(CLONE_NEWNS) == 0
         mount(None, "/", None, 0x44000)
         mount("tmpfs", str(scratch), "tmpfs", 6, "size=64m,mode=1777")  # nosuid, nodev
         mount(None, "/", None, 0x1000 | 0x20 | 1)  # bind, remount, read-only

@@ -21,6 +21,7 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit
 from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME, Header, Kind, Mapping, OpenDescriptor, decode, encode
+from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
 
@@ -126,8 +127,8 @@ def test_a_taken_park_is_named(plain: RestoreJob, tmp_path: Path) -> None:
     flat = decode(plain.images / NAME)
     flat.header.park = 0x7FFFFFFFF000 - Header.from_buffer_copy(encode(flat)).park_size
     libc = ctypes.CDLL(None)
-    before = libc.personality(0xFFFFFFFF)
-    libc.personality(before | 0x40000)
+    before = libc.personality(PERSONALITY_QUERY)
+    libc.personality(before | ADDR_NO_RANDOMIZE)
     try:
         status, progress, step, _ = report_of(encode(flat), pages_of(plain), tmp_path / "run")
     finally:

@@ -17,6 +17,7 @@ from interruption import interrupted_after
 from programs import build
 from regions import captured_regions
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.restore import recorded_calls
@@ -58,7 +59,7 @@ def test_a_look_hides_no_end(inside: bool, builds: Path, tmp_path: Path, monkeyp
 
     def then_look(watch: Any) -> None:
         at_call(watch)
-        if watch._inside == inside and watch._found.numbers & {62}:
+        if watch._inside == inside and watch._found.numbers & {call_number("kill")}:
             # As _wait does; right before the phase's own kill(getpid(), SIGSTOP), or right behind it.
             os.kill(watch._pid, signal.SIGSTOP)
             watch._looking, watch._late = True, False

@@ -18,16 +18,15 @@ from tracing import SECONDS, compile_small, marked, program_of, single_step, str
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import DISPLACED, REDIRECTED, SiteTable, find_sites
+from checkpoint.event import EVENT_BYTES, STAMP
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import read_maps
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Registers, Tracee, What
 from checkpoint.stubs.counters import SiteCounters
 from checkpoint.stubs.encode import (
-    EVENT_BYTES,
     NEVER,
-    PAGE,
-    STAMP,
     Event,
     counter_code_size,
     encode_counters,
@@ -159,7 +158,7 @@ def test_counters_and_code_share_no_page(builds: Path) -> None:
         area = counters._areas[0]
         by_address = {(e.start, e.end): e.permissions for e in read_maps(tracee.pid)}
         held = [p for (start, end), p in by_address.items() if start <= area.counters < end]
-        assert held == ["rw-p"] and area.counters % PAGE == 0
+        assert held == ["rw-p"] and area.counters % PAGE_SIZE == 0
         assert not [p for p in by_address.values() if "w" in p and "x" in p]
     with marked(program_of(path), {marker: [Event(1, STAMP)]}) as process:
         record = process.markers._installed[marker].record
@@ -232,11 +231,11 @@ def test_patched_sites_are_jumps_and_nothing_else_changes(perl: tuple[ElfImage, 
 def test_two_gigabytes_are_the_limit(perl: tuple[ElfImage, SiteTable]) -> None:
     sites = perl[1].take(np.arange(10))
     with pytest.raises(OverflowError, match="2 GB"):
-        encode_counters(sites, BIAS, BIAS + (3 << 30), BIAS + (3 << 30) + PAGE)
+        encode_counters(sites, BIAS, BIAS + (3 << 30), BIAS + (3 << 30) + PAGE_SIZE)
     with pytest.raises(OverflowError, match="2 GB"):
         encode_counters(sites, BIAS, BASE, BASE + (3 << 30))
     with pytest.raises(OverflowError, match="2 GB"):
-        encode_markers(sites, BIAS, [[]] * 10, BIAS + (3 << 30), BIAS + (3 << 30) + PAGE)
+        encode_markers(sites, BIAS, [[]] * 10, BIAS + (3 << 30), BIAS + (3 << 30) + PAGE_SIZE)
 
 
 @given(st.lists(st.integers(1, 1 << 40), unique=True, max_size=20).map(sorted), st.integers(0, 7))

@@ -14,8 +14,9 @@ from tracing import SECONDS, Marked, compile_small, marked, program_of, to_exit
 from checkpoint.binary.elf import read_image
 from checkpoint.binary.sites import find_sites
 from checkpoint.errors import Diverged
+from checkpoint.event import EVENT_BYTES, STAMP, STOP_AFTER, STOP_BEFORE
 from checkpoint.process.tracee import What
-from checkpoint.stubs.encode import EVENT_BYTES, STAMP, STOP_AFTER, STOP_BEFORE, Event
+from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import REGION_EVENTS, Marker
 
 # `ticks` is the number of the round, so that a stop can be compared with the truth. A round passes both sites.
