@@ -106,7 +106,7 @@ def test_zeroed_pages_leave_the_layout_as_criu_wrote_it(job: RestoreJob, tmp_pat
 STATE = """
 import ctypes, hashlib, json, os, signal, sys
 sys.path.insert(0, %r)
-from checkpoint.linux import PAGE_SIZE
+from checkpoint.linux import PTRACE_ATTACH, PTRACE_GETREGS
 from checkpoint.restore import criu_agent as agent
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 spec = json.loads(sys.stdin.buffer.readline())
