@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from probe.node.protocol import ALIVE_SECONDS, CHUNK, encode
-from probe.ssh.connection import RemoteCommandEnded
+from probe.ssh.interface import RemoteCommandEnded
 from reducer.unpack import ProbeArchive
 
 

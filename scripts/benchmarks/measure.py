@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-
 from benchmarks.disturbance import wait_until_quiet, watched
 from benchmarks.programs import Benchmark, resolved
 from benchmarks.selection.random_choice import random_error

@@ -9,7 +9,7 @@ from typing import Any
 
 from sshd import GUEST, machine
 
-from checkpoint.linux import PAGE_SIZE  # noqa: E402
+from checkpoint.linux import PAGE_SIZE
 from probe.candidates.agent_client import Orders
 from probe.candidates.remote import run_on
 from reducer.unpack import open_probe

@@ -18,9 +18,9 @@ from tracees import started
 from tracing import SECONDS, compile_small, program_of, streams_of
 
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramUnsupported
+from checkpoint.linux import ADDR_NO_RANDOMIZE
 from checkpoint.process.maps import read_maps
 from checkpoint.process.plain_run import run_plain
-from checkpoint.linux import ADDR_NO_RANDOMIZE
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state
