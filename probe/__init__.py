@@ -12,21 +12,50 @@ with the exit code that the command line ends with.
 
 from __future__ import annotations
 
-from checkpoint.errors import ProbeError
-from probe.candidates.agent_client import Orders
-from probe.candidates.local import run
-from probe.candidates.remote import CandidateResult, run_on
-from probe.candidates.result import RunResult
-from probe.formats.choices import SelectionOptions
-from probe.formats.profile import Profile
-from probe.inspection.description import show
-from probe.inspection.explanation import explain
-from probe.inspection.trimming import TrimmedProbe, trim
-from probe.pipeline.build import BuiltProbe, build
-from probe.pipeline.options import BuildOptions
-from probe.pipeline.trace import trace
-from probe.prediction.estimators import Prediction
-from probe.ssh.interface import SshOptions
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from checkpoint.errors import ProbeError
+    from probe.candidates.agent_client import Orders
+    from probe.candidates.local import run
+    from probe.candidates.remote import CandidateResult, run_on
+    from probe.candidates.result import RunResult
+    from probe.formats.choices import SelectionOptions
+    from probe.formats.profile import Profile
+    from probe.inspection.description import show
+    from probe.inspection.explanation import explain
+    from probe.inspection.trimming import TrimmedProbe, trim
+    from probe.pipeline.build import BuiltProbe, build
+    from probe.pipeline.options import BuildOptions
+    from probe.pipeline.trace import trace
+    from probe.prediction.estimators import Prediction
+    from probe.ssh.interface import SshOptions
+
+_HOMES = {
+    "BuildOptions": "probe.pipeline.options",
+    "BuiltProbe": "probe.pipeline.build",
+    "CandidateResult": "probe.candidates.remote",
+    "Orders": "probe.candidates.agent_client",
+    "Prediction": "probe.prediction.estimators",
+    "ProbeError": "checkpoint.errors",
+    "Profile": "probe.formats.profile",
+    "RunResult": "probe.candidates.result",
+    "SelectionOptions": "probe.formats.choices",
+    "SshOptions": "probe.ssh.interface",
+    "TrimmedProbe": "probe.inspection.trimming",
+    "build": "probe.pipeline.build",
+    "explain": "probe.inspection.explanation",
+    "run": "probe.candidates.local",
+    "run_on": "probe.candidates.remote",
+    "show": "probe.inspection.description",
+    "trace": "probe.pipeline.trace",
+    "trim": "probe.inspection.trimming",
+}
+"""Name -> module that is imported when the name is first used: `import probe` and the command line load no library.
+
+No module or folder beside this one may have one of these names: importing it would replace the function.
+"""
 
 __all__ = [
     "BuildOptions",
@@ -48,3 +77,18 @@ __all__ = [
     "trace",
     "trim",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+# Hidden from type checkers, which would take every misspelled name for one that is found here.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Report = Callable[[float], None]
 """Called with the share of the stage that is done, 0 to 1."""
@@ -65,6 +65,15 @@ class Bars:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Report]:
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         columns = (
             TextColumn("{task.description:<12}"),
             BarColumn(bar_width=32),
@@ -87,5 +96,8 @@ def display_for(quiet: bool) -> Display:
     """The display that fits standard error."""
     if quiet:
         return Silent()
+    # Every command imports this module, for its help too.
+    from rich.console import Console
+
     console = Console(stderr=True)
     return Bars(console) if console.is_terminal and not console.is_dumb_terminal else Lines()

@@ -10,12 +10,11 @@ from typing import Any
 from checkpoint.errors import NoPrediction, PhaseFailed
 from probe.formats.kernel_time import kernel_share
 from probe.formats.manifest import CRIU, Manifest, PhaseRecord
+from probe.formats.result import RESULT_VERSION
 from probe.node.measuring import MeasuredPhase
 from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.prediction.limits import doubts_of_run
 from probe.prediction.target_error import Narrowed
-
-RESULT_VERSION = 1
 
 
 @dataclass(frozen=True)

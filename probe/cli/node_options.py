@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
 
 from checkpoint.errors import NodesFailed, ProbeError
 from probe.cli.parameters import Size
@@ -152,6 +151,8 @@ def run_on_candidates(
 ) -> None:
     """Run the probe on all candidates and print the table. Raises, then, where some have no prediction: the node's own
     error where there was only one, NodesFailed where there were several."""
+    from rich.console import Console
+
     from probe.candidates.remote import run_on
     from probe.cli.node_progress import watching
     from probe.cli.node_table import candidates_json, print_candidates

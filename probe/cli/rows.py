@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 TABLE, JSON, CSV = "table", "json", "csv"
 FORMAT_VERSION: Final = 1
@@ -83,6 +81,9 @@ def print_rows(
     elif form == CSV:
         _print_csv(rows)
     else:
+        from rich.console import Console
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False)
         for name in columns:
             table.add_column(name, no_wrap=True)

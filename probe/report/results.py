@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
-from probe.candidates.result import RESULT_VERSION
 from probe.formats.arrays import FloatArray
 from probe.formats.manifest import Manifest
+from probe.formats.result import RESULT_VERSION
 from probe.prediction.variance import CAUSES
 from probe.report.wording import command_line
 

@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from checkpoint.errors import ProbeError
-from probe.candidates.result import RESULT_VERSION
 from probe.formats.manifest import Manifest
+from probe.formats.result import RESULT_VERSION
 from probe.store.opening import Store
 from probe.store.records import digest, node_state, probe_key
 from probe.store.schema import FEW, PHASE_KEYS, newest, nodes, predictions, probes
