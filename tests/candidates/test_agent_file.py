@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import base64
+import hashlib
 import io
+import json
 import os
 import re
 import shlex
@@ -15,6 +17,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from candidate_runs import assert_nothing_left, probed, root
@@ -24,7 +27,7 @@ from small_probe import small_probe
 from sshd import machine
 
 from probe.candidates import agent_file as agent_file_module
-from probe.candidates.agent_file import NODE_MODULES, ROOT, agent_file
+from probe.candidates.agent_file import NODE_MODULES, ROOT, AgentFile, agent_file
 from probe.candidates.agent_start import _CODE, start_command
 
 _OURS = ("checkpoint", "probe", "reducer")
@@ -170,3 +173,36 @@ def test_an_agent_that_arrives_damaged_is_not_run(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "x" / "agents").iterdir()] == [f"{agent.sha256}.pyz"]
     done = subprocess.run(command, input=b"", capture_output=True)
     assert b'"have": true' in done.stdout and done.returncode == 3
+
+
+def test_an_agent_of_another_version_is_neither_used_nor_harmed(tmp_path: Path) -> None:
+    """Both versions keep theirs in one folder: each starts its own, and leaves the other's."""
+    ours, theirs = agent_file(), of_another_version()
+    folder = tmp_path / "cache"
+    stored = {agent.sha256: folder / "agents" / f"{agent.sha256}.pyz" for agent in (ours, theirs)}
+    assert said_by(theirs, folder, theirs.data) == [{"event": "agent", "have": False}, {"event": "other version"}]
+    have, hello = said_by(ours, folder, ours.data)
+    assert not have["have"] and hello["event"] == "hello"
+    assert {path: path.read_bytes() for path in (folder / "agents").iterdir()} == {
+        stored[ours.sha256]: ours.data,
+        stored[theirs.sha256]: theirs.data,
+    }
+    assert said_by(theirs, folder) == [{"event": "agent", "have": True}, {"event": "other version"}]
+    assert [line["event"] for line in said_by(ours, folder)] == ["agent", "hello"]
+
+
+def of_another_version() -> AgentFile:
+    """Our agent with another start."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(agent_file().data)) as ours, zipfile.ZipFile(out, "w") as made:
+        for name in ours.namelist():
+            start = b"""print('{"event": "other version"}')"""
+            made.writestr(name, start if name == "__main__.py" else ours.read(name))
+    return AgentFile(out.getvalue(), hashlib.sha256(out.getvalue()).hexdigest())
+
+
+def said_by(agent: AgentFile, folder: Path, sent: bytes = b"") -> list[dict[str, Any]]:
+    """The lines that the node answers with when `agent` is asked for."""
+    command = ["sh", "-c", start_command(agent, str(folder), False)]
+    done = subprocess.run(command, input=sent, capture_output=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line]
