@@ -46,7 +46,8 @@ static const struct mapping *mapping_of(const struct context *c, u64 address)
 static int covered(const struct context *c, u64 start, u64 end)
 {
 	const struct mapping *m = mapping_of(c, start);
-	const struct mapping *last = (const struct mapping *)table_at(c, &c->image->mappings) + c->image->mappings.count;
+	const struct mapping *last =
+		(const struct mapping *)table_at(c, &c->image->mappings) + c->image->mappings.count;
 
 	for (; start < end; m++) {
 		if (m == last || m->start > start)

@@ -14,7 +14,7 @@ typedef unsigned long u64;
 typedef long i64;
 
 #define PAGE 4096UL
-#define USER_END 0x7ffffffff000UL /* 47-bit addresses, less the last page: 5-level paging is refused */
+#define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
 #define IMAGE_VERSION 1
 #define IMAGE_MAX (64UL << 20)
@@ -126,32 +126,32 @@ struct header {
 
 /* Where the restorer is, for whoever reads a failure; checkpoint/restore/direct_restore.py has the sentences. */
 enum step {
-	STEP_START = 1,	   /* arguments and inherited descriptors */
-	STEP_PARENT,	   /* whoever started us is gone */
-	STEP_IMAGE,	   /* the image cannot be read */
-	STEP_FORMAT,	   /* not an image, or of another version */
-	STEP_CHECKSUM,	   /* the image is damaged */
-	STEP_TABLE,	   /* a table or address in it is out of range; detail: which table */
-	STEP_PARK,	   /* the address range for the restorer itself is taken */
-	STEP_PAGES,	   /* the pages file is too short or cannot be read; address: the page */
-	STEP_UNMAP,	   /* the old address space cannot be removed */
-	STEP_OPEN,	   /* the copy of a mapped file; detail: its number */
-	STEP_MAP,	   /* address: the mapping */
-	STEP_ADVISE,	   /* address: the mapping; detail: the advice */
-	STEP_PROTECT,	   /* address: the mapping */
-	STEP_STAMP,	   /* address: the page of stamps */
-	STEP_LAYOUT,	   /* PR_SET_MM_MAP */
-	STEP_SEGMENT,	   /* FS or GS base */
-	STEP_SIGNAL,	   /* detail: the signal */
-	STEP_LIMIT,	   /* detail: the limit */
-	STEP_FOLDER,	   /* the working directory */
-	STEP_DESCRIPTOR,   /* detail: the number */
-	STEP_STATE,	   /* the processor lacks a part of the state; detail: the part */
-	STEP_CONFINE,	   /* no_new_privs, landlock or seccomp */
-	STEP_TIMER,	   /* detail: which interval timer */
-	STEP_THREAD,	   /* robust list or alternate stack; address */
-	STEP_ROOM,	   /* no room for descriptors; detail: from which number on */
-	STEP_AGENT,	   /* starting the restorer; told by whoever starts it */
+	STEP_START = 1,	 /* arguments and inherited descriptors */
+	STEP_PARENT,	 /* whoever started us is gone */
+	STEP_IMAGE,	 /* the image cannot be read */
+	STEP_FORMAT,	 /* not an image, or of another version */
+	STEP_CHECKSUM,	 /* the image is damaged */
+	STEP_TABLE,	 /* a table or address in it is out of range; detail: which table */
+	STEP_PARK,	 /* the address range for the restorer itself is taken */
+	STEP_PAGES,	 /* the pages file is too short or cannot be read; address: the page */
+	STEP_UNMAP,	 /* the old address space cannot be removed */
+	STEP_OPEN,	 /* the copy of a mapped file; detail: its number */
+	STEP_MAP,	 /* address: the mapping */
+	STEP_ADVISE,	 /* address: the mapping; detail: the advice */
+	STEP_PROTECT,	 /* address: the mapping */
+	STEP_STAMP,	 /* address: the page of stamps */
+	STEP_LAYOUT,	 /* PR_SET_MM_MAP */
+	STEP_SEGMENT,	 /* FS or GS base */
+	STEP_SIGNAL,	 /* detail: the signal */
+	STEP_LIMIT,	 /* detail: the limit */
+	STEP_FOLDER,	 /* the working directory */
+	STEP_DESCRIPTOR, /* detail: the number */
+	STEP_STATE,	 /* the processor lacks a part of the state; detail: the part */
+	STEP_CONFINE,	 /* no_new_privs, landlock or seccomp */
+	STEP_TIMER,	 /* detail: which interval timer */
+	STEP_THREAD,	 /* robust list or alternate stack; address */
+	STEP_ROOM,	 /* no room for descriptors; detail: from which number on */
+	STEP_AGENT,	 /* starting the restorer; told by whoever starts it */
 };
 
 /* First page of the control file, which the parent reads; the stamp pages follow it. */
@@ -160,12 +160,12 @@ enum progress { NOT_YET = 0, FAILED = 1, RESTORED = 2 };
 struct report {
 	u32 progress;
 	u32 step;
-	i32 error; /* errno */
+	i32 error;  /* errno */
 	u32 copied; /* mappings that were copied because the file system is mounted noexec */
 	u64 address;
 	u64 detail;
 	u64 restored_s, restored_ns; /* CLOCK_MONOTONIC */
-	u32 confined; /* enum confinement */
+	u32 confined;		     /* enum confinement */
 	u32 unused;
 };
 

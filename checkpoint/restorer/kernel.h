@@ -5,6 +5,8 @@
 
 #include "image.h"
 
+/* Several to a line. */
+/* clang-format off */
 enum call {
 	SYS_read = 0, SYS_close = 3, SYS_fstat = 5, SYS_lseek = 8, SYS_mmap = 9, SYS_mprotect = 10, SYS_munmap = 11,
 	SYS_rt_sigaction = 13, SYS_rt_sigreturn = 15, SYS_pread = 17, SYS_pwrite = 18, SYS_madvise = 28,
@@ -30,6 +32,7 @@ enum {
 	SIGKILL = 9, SIGSTOP = 19,
 	CLOCK_MONOTONIC = 1,
 };
+/* clang-format on */
 
 struct vector {
 	u64 address, size;

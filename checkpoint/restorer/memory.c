@@ -37,7 +37,8 @@ const char *copy_name(char text[12], char letter, u32 number)
 static i64 map_contents(struct context *c, const struct mapping *m, i64 file)
 {
 	u64 bytes = m->end - m->start;
-	i64 result = CALL6(SYS_mmap, m->start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	i64 result = CALL6(SYS_mmap, m->start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+			   -1, 0);
 
 	if (result < 0)
 		return result;
@@ -192,8 +193,8 @@ static void share_stamps(struct context *c)
 		i64 result = CALL4(SYS_pwrite, c->control, stamp[i], PAGE, offset);
 
 		if (result == (i64)PAGE)
-			result = CALL6(SYS_mmap, stamp[i], PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, c->control,
-				       offset);
+			result = CALL6(SYS_mmap, stamp[i], PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+				       c->control, offset);
 		if ((u64)result != stamp[i])
 			fail(c->report, STEP_STAMP, result, stamp[i], i);
 	}

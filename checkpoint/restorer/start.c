@@ -105,7 +105,8 @@ __attribute__((noreturn, used)) void start(const u64 *stack)
 	if (c.image->size != h.size || c.image->park != h.park || c.image->park_size != h.park_size ||
 	    checksum(c.image) != c.image->checksum)
 		fail(report, STEP_CHECKSUM, 0, 0, 0);
-	result = CALL6(SYS_mmap, c.park + PARK_REPORT, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, CONTROL_FD, 0);
+	result = CALL6(SYS_mmap, c.park + PARK_REPORT, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, CONTROL_FD,
+		       0);
 	if (result < 0)
 		fail(report, STEP_PARK, result, c.park + PARK_REPORT, 0);
 	c.report = (struct report *)(c.park + PARK_REPORT);
@@ -121,8 +122,8 @@ __attribute__((noreturn, used)) void start(const u64 *stack)
 	__asm__ volatile("mov %0, %%rsp\n"
 			 "call *%1\n"
 			 :
-			 : "r"(c.park + PARK_FRAME),
-			   "r"(c.park + PARK_CODE + (u64)((const u8 *)parked - code_begin)), "D"(c.park + PARK_FRAME)
+			 : "r"(c.park + PARK_FRAME), "r"(c.park + PARK_CODE + (u64)((const u8 *)parked - code_begin)),
+			   "D"(c.park + PARK_FRAME)
 			 : "memory", "rbx");
 	__builtin_unreachable();
 }

@@ -3,7 +3,7 @@
 
 #include "restorer.h"
 
-#define RSEQ_NOT_REGISTERED ((u32)-2) /* RSEQ_CPU_ID_REGISTRATION_FAILED */
+#define RSEQ_NOT_REGISTERED ((u32) - 2) /* RSEQ_CPU_ID_REGISTRATION_FAILED */
 
 static int equal(const char *a, const char *b)
 {

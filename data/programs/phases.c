@@ -75,7 +75,7 @@ static void trigonometry(long rounds)
 static void relax(int rounds)
 {
     for (int round = 0; round < rounds; round++) {
-        double(*from)[GRID] = grid[round & 1], (*to)[GRID] = grid[~round & 1];
+        double (*from)[GRID] = grid[round & 1], (*to)[GRID] = grid[~round & 1];
         for (int i = 1; i < GRID - 1; i++)
             for (int j = 1; j < GRID - 1; j++)
                 to[i][j] = 0.25 * (from[i - 1][j] + from[i + 1][j] + from[i][j - 1] + from[i][j + 1]);

@@ -42,8 +42,8 @@ static void sweep_octant(int octant, int angle)
             int j = from_y ? N - 1 - b : b;
             for (int c = 0; c < N; c++) {
                 int k = from_z ? N - 1 - c : c;
-                double inflow = mu[angle] * face_x[j][k] + eta[angle] * face_y[i][k] +
-                                xi[angle] * face_z[i][j];
+                double inflow =
+                    mu[angle] * face_x[j][k] + eta[angle] * face_y[i][k] + xi[angle] * face_z[i][j];
                 double total = absorption[i][j][k] + 2.0 * (mu[angle] + eta[angle] + xi[angle]);
                 double phi = (source[i][j][k] + 2.0 * inflow) / total;
                 double out_x = 2.0 * phi - face_x[j][k];

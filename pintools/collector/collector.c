@@ -282,9 +282,11 @@ int is_repeated_string(const u8 *code, u32 size)
 
 		if (byte == 0xf2 || byte == 0xf3)
 			repeated = 1;
-		else if (byte != 0x66 && byte != 0x67 && (byte & 0xf0) != 0x40 && (byte & 0xe7) != 0x26 && (byte & 0xfe) != 0x64)
+		else if (byte != 0x66 && byte != 0x67 && (byte & 0xf0) != 0x40 && (byte & 0xe7) != 0x26 &&
+			 (byte & 0xfe) != 0x64)
 			/* INS, OUTS; MOVS, CMPS; STOS, LODS, SCAS */
-			return repeated && ((byte & 0xfc) == 0x6c || (byte & 0xfc) == 0xa4 || (byte >= 0xaa && byte <= 0xaf));
+			return repeated &&
+			       ((byte & 0xfc) == 0x6c || (byte & 0xfc) == 0xa4 || (byte >= 0xaa && byte <= 0xaf));
 	}
 	return 0;
 }

@@ -43,9 +43,9 @@ typedef long long i64;
 
 /* What a tool lends to the collector. */
 struct host {
-	void *(*allocate)(u64 bytes);          /* zeroed, never freed; NULL: there is none left */
+	void *(*allocate)(u64 bytes);              /* zeroed, never freed; NULL: there is none left */
 	int (*write)(const void *data, u64 bytes); /* everything, or a value other than 0 */
-	u64 (*clock)(void);                    /* nanoseconds, from any beginning, never backwards */
+	u64 (*clock)(void);                        /* nanoseconds, from any beginning, never backwards */
 };
 
 /* One basic block. Its address never changes: tools compile it into the program. */

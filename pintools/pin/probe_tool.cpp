@@ -186,14 +186,16 @@ VOID instrument_block(BBL bbl)
 		INS_InsertCall(head, IPOINT_BEFORE, reinterpret_cast<AFUNPTR>(count_first), IARG_FAST_ANALYSIS_CALL,
 			       IARG_PTR, block, IARG_REG_VALUE, remaining, IARG_FIRST_REP_ITERATION, IARG_RETURN_REGS,
 			       remaining, IARG_END);
-		INS_InsertIfCall(head, IPOINT_BEFORE, reinterpret_cast<AFUNPTR>(is_reached_first), IARG_FAST_ANALYSIS_CALL,
-				 IARG_REG_VALUE, remaining, IARG_FIRST_REP_ITERATION, IARG_END);
+		INS_InsertIfCall(head, IPOINT_BEFORE, reinterpret_cast<AFUNPTR>(is_reached_first),
+				 IARG_FAST_ANALYSIS_CALL, IARG_REG_VALUE, remaining, IARG_FIRST_REP_ITERATION,
+				 IARG_END);
 		INS_InsertThenCall(head, IPOINT_BEFORE, reinterpret_cast<AFUNPTR>(reached), IARG_FAST_ANALYSIS_CALL,
 				   IARG_PTR, block, IARG_REG_VALUE, remaining, IARG_RETURN_REGS, remaining, IARG_END);
 		return;
 	}
 	BBL_InsertCall(bbl, IPOINT_BEFORE, reinterpret_cast<AFUNPTR>(count), IARG_FAST_ANALYSIS_CALL, IARG_PTR, block,
-		       IARG_REG_VALUE, remaining, IARG_UINT32, block->instructions, IARG_RETURN_REGS, remaining, IARG_END);
+		       IARG_REG_VALUE, remaining, IARG_UINT32, block->instructions, IARG_RETURN_REGS, remaining,
+		       IARG_END);
 	BBL_InsertIfCall(bbl, IPOINT_BEFORE, reinterpret_cast<AFUNPTR>(is_reached), IARG_FAST_ANALYSIS_CALL,
 			 IARG_REG_VALUE, remaining, IARG_END);
 	BBL_InsertThenCall(bbl, IPOINT_BEFORE, reinterpret_cast<AFUNPTR>(reached), IARG_FAST_ANALYSIS_CALL, IARG_PTR,

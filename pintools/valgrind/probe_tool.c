@@ -210,8 +210,10 @@ static void add_counting(IRSB *out, struct block *block, IRExpr *first)
 		IRExpr *below = value(out, Ity_I64, IRExpr_Binop(Iop_Sub64, remaining, constant(1)));
 
 		/* Negative where `remaining` <= 0 and `first` is 1. */
-		call->guard = value(out, Ity_I1, IRExpr_Binop(Iop_CmpLT64S, value(out, Ity_I64,
-					IRExpr_Binop(Iop_And64, below, masked)), constant(0)));
+		call->guard =
+			value(out, Ity_I1,
+			      IRExpr_Binop(Iop_CmpLT64S, value(out, Ity_I64, IRExpr_Binop(Iop_And64, below, masked)),
+					   constant(0)));
 	} else {
 		call->guard = value(out, Ity_I1, IRExpr_Binop(Iop_CmpLE64S, remaining, constant(0)));
 	}
@@ -264,8 +266,9 @@ static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayo
 	repeats = is_repeated_string((const u8 *)shape.last, shape.last_size);
 	falls_through = in->jumpkind == Ijk_Boring && in->next->tag == Iex_Const &&
 			in->next->Iex.Const.con->Ico.U64 == shape.last + shape.last_size;
-	block = block_at(shape.start, shape.size, shape.instructions,
-			 block_offers_marker(shape.lengths, shape.instructions, (const u8 *)shape.last, !falls_through));
+	block = block_at(
+		shape.start, shape.size, shape.instructions,
+		block_offers_marker(shape.lengths, shape.instructions, (const u8 *)shape.last, !falls_through));
 	if (!block) {
 		VG_(umsg)("probe: no memory, or the stream %s cannot be written\n", stream_name);
 		VG_(exit)(FAILED);
@@ -286,8 +289,9 @@ static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayo
 		if (!statement)
 			continue;
 		if (repeats && statement->tag == Ist_Exit && statement->Ist.Exit.dst->Ico.U64 == shape.last)
-			store(out, &repeating, value(out, Ity_I64, IRExpr_ITE(statement->Ist.Exit.guard, constant(shape.last),
-									     constant(0))));
+			store(out, &repeating,
+			      value(out, Ity_I64,
+				    IRExpr_ITE(statement->Ist.Exit.guard, constant(shape.last), constant(0))));
 		addStmtToIRSB(out, statement);
 	}
 	if (repeats && in->next->tag == Iex_Const && in->next->Iex.Const.con->Ico.U64 == shape.last)
@@ -299,6 +303,8 @@ static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayo
 
 static Bool process_option(const HChar *argument)
 {
+	/* These macros bring their parentheses along. */
+	/* clang-format off */
 	if VG_STR_CLO(argument, "--stream", stream_name) {}
 	else if VG_STR_CLO(argument, "--foreign", foreign) {}
 	else if VG_BINT_CLO(argument, "--interval", interval, 1000, 1LL << 50) {}
@@ -307,6 +313,7 @@ static Bool process_option(const HChar *argument)
 	else if VG_BOOL_CLO(argument, "--writable-code", writable_code) {}
 	else
 		return False;
+	/* clang-format on */
 	return True;
 }
 
