@@ -104,7 +104,7 @@ def test_every_file_of_the_packages_is_in_it(wheel: Path) -> None:
         str(path.relative_to(ROOT))
         for name in PACKAGES
         for path in (ROOT / name).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
     }
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}

@@ -38,7 +38,7 @@ UNSHOWN_DEFAULTS = {
 
 
 def pages() -> list[Path]:
-    found = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "pintools").glob("*.md")]
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "pintools").glob("*.md")]
     assert len(found) > 10
     return sorted(found)
 
