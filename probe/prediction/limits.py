@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 
 from checkpoint.errors import ProbeError, ProgramTooShort, Unpredictable
 from probe.formats.arrays import FloatArray
@@ -21,6 +21,9 @@ from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.quietness import DISTURBED
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
 from probe.formats.arrays import FloatArray
 from probe.prediction.inputs import (
@@ -154,6 +153,9 @@ def half_width(terms: Sequence[Term], confidence: float) -> float:
 
 def reach(terms: Sequence[Term], confidence: float) -> float:
     """Logarithm of the interval's upper end over the prediction: t x sqrt(V)."""
+    # A fifth of a second, which commands that predict nothing do not pay.
+    from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
+
     total = math.fsum(term.variance for term in terms)
     return float(stdtrit(welch_satterthwaite(terms), 0.5 + confidence / 2.0)) * math.sqrt(total)
 
