@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +17,25 @@ from tracing import SESSION_VARIABLE
 _GRACE_SECONDS = 2.0
 
 
+_CLONE_NEWNS = 0x00020000
+
+
 @pytest.fixture(scope="session")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder where the test programs are built, once per session."""
+    """Folder where the test programs are built, once per session and worker."""
     return tmp_path_factory.mktemp("builds")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_shared_memory() -> None:
+    """A /dev/shm of this session and worker alone: what others leave there, or work with, is not ours."""
+    if os.geteuid() != 0:
+        return
+    # Of this thread and what it starts. The other threads are those of pytest-xdist, which open no files.
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    for command in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", "mode=1777", "probe-tests", "/dev/shm"]):
+        subprocess.run(["mount", *command], check=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
