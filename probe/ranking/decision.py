@@ -106,15 +106,8 @@ def decide(pool: Pool, work: Workload, *, threshold: float = DEFAULT_THRESHOLD) 
     )
     kept, met = _second_choice(states, ordered, work, threshold)
     _keep_fastest(states, ordered, kept, "slow: it would lower the efficiency below the threshold")
-    workers = _workers(states)
-    seconds = workers.duration(work.tasks)
-    _give_out(states, workers.shares(work.tasks, seconds))
-    # Who gets nothing would only wait, and count against the efficiency.
-    for state in states:
-        idle = [node for node, tasks in zip(state.kept, state.tasks, strict=True) if not tasks]
-        state.drop(idle, "slow: the others are done before it would end its first task")
-    workers = _workers(states)
-    best = work.tasks / workers.rate()
+    seconds = _divide(states, work)
+    best = work.tasks / _workers(states).rate()
     efficiency = best / seconds
     return Decision(
         tasks=work.tasks,
@@ -288,6 +281,20 @@ def _workers(states: Sequence[_State], end: str = "seconds", counts: Sequence[in
         np.array(network, dtype=np.float64),
         np.array(idle, dtype=np.float64),
     )
+
+
+def _divide(states: Sequence[_State], work: Workload) -> float:
+    """Give every node its tasks and drop those that get none; returns T_ex of those that stay."""
+    while True:
+        workers = _workers(states)
+        seconds = workers.duration(work.tasks)
+        _give_out(states, workers.shares(work.tasks, seconds))
+        idle = [[node for node, tasks in zip(s.kept, s.tasks, strict=True) if not tasks] for s in states]
+        if not any(idle):
+            return seconds
+        # They would only wait, count against the efficiency, and make others wait for their first tasks.
+        for state, nodes in zip(states, idle, strict=True):
+            state.drop(nodes, "slow: the others are done before it would end its first task")
 
 
 def _give_out(states: Sequence[_State], shares: np.ndarray[Any, np.dtype[np.int64]]) -> None:

@@ -7,7 +7,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from master_worker import simulate
 
@@ -118,6 +118,13 @@ def test_the_masters_connection_is_shared() -> None:
         ("c", 0, pytest.approx(1 / 3)),
     ]
     assert "wait for the master's connection" in d.clusters[3].reason
+
+
+def test_nobody_waits_for_a_node_that_gets_no_task() -> None:
+    """One task of 2 MB, its result of 0.25 MB, 2.5 MB/s: 0.8 s in, 1 s computed, 0.1 s back, on either of two nodes."""
+    d = decide(Pool((home(1.0, 1.0, local_network=2.5 * MB),)), Workload(1, 2 * MB, 0.25 * MB), threshold=0)
+    assert tasks_of(d) == {"n0": 1, "n1": 0}
+    assert (d.seconds, d.low, d.high) == pytest.approx((1.9, 1.9, 1.9))
 
 
 def test_few_tasks_on_many_nodes_are_not_efficient() -> None:
@@ -266,6 +273,8 @@ def test_steady_performance_is_reached(limit: str) -> None:
     network=st.one_of(st.none(), st.floats(0.2 * MB, 50 * MB)),
     threshold=st.floats(0, 1),
 )
+# The second node gets no task; while it was counted, the first one waited for it.
+@example(times=[1.0, 1.0], tasks=1, task_size=1 * MB, network=1.500001 * MB, threshold=0.0)
 def test_every_decision_adds_up(
     times: list[float], tasks: int, task_size: float, network: float | None, threshold: float
 ) -> None:
