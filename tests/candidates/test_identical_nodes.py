@@ -81,7 +81,8 @@ def failing(small: SmallProbe, target: Path, which: Callable[..., PhaseRecord]) 
 
     def swap(manifest: dict[str, Any]) -> None:
         (phase,) = (p for p in manifest["phases"] if p["id"] == chosen.id)
-        phase["warm_event"], phase["start_event"] = phase["start_event"], phase["warm_event"]
+        # Not the event of its warm-up: a phase at the beginning of the run has none, and starts with that one.
+        phase["start_event"], phase["end_event"] = phase["end_event"], phase["start_event"]
 
     return with_front(small.path, target, swap), chosen.id
 
