@@ -29,7 +29,7 @@ FRONT_BYTES = 100_000
 CLOSE = 0.1
 """Relative error that a probe of one second's work may have there: its intervals are few."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(minutes=3)
 
 
 def emulator(*arguments: str, user: str = "guest") -> str:

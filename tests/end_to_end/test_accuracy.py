@@ -12,6 +12,8 @@ from benchmarks.bounds import SHORT_FORM
 from command import Command, cpu_seconds
 from conftest import MakeProgram
 
+pytestmark = pytest.mark.alone("compares processor times of runs that follow each other")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "argument"), [("nbody", "200"), ("sorter", "1")])

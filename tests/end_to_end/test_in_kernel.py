@@ -10,6 +10,8 @@ import pytest
 from command import Command
 from conftest import MakeProgram
 
+pytestmark = pytest.mark.alone("samples the share of the kernel in a run by its ticks")
+
 
 @pytest.mark.slow
 def test_phases_in_the_kernel_are_told_apart(command: Command, tmp_path: Path, program: MakeProgram) -> None:

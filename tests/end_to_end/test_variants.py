@@ -18,6 +18,7 @@ QUICK = BuildOptions(interval=0.02, runs=1, repeats=2, selection=SelectionOption
 
 
 @pytest.mark.slow
+@pytest.mark.alone("compares processor times of runs that follow each other")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_kind_of_executable(variant: str, tmp_path: Path, program: MakeProgram) -> None:
     argv = [str(program("nbody", variant)), "100"]

@@ -126,6 +126,7 @@ def small(builds: Path) -> SmallProbe:
     return small_probe(builds)
 
 
+@pytest.mark.alone("tells who has the lock of this machine's processors, and for how long")
 def test_two_probers_measure_one_after_the_other(tmp_path: Path, small: SmallProbe) -> None:
     with machine(tmp_path / "machine") as made:
         # Two servers, two users: still one node.

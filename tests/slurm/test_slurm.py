@@ -19,6 +19,8 @@ from probe.cli.main import cli
 from probe.slurm.facts import slurm_facts
 from probe.slurm.installing import install
 
+pytestmark = pytest.mark.alone("four nodes of Slurm, on its ports, share the processors")
+
 __all__ = ["here", "slurm"]
 
 

@@ -14,6 +14,8 @@ from probe.slurm.installing import install
 from probe.store.observing import observed
 from probe.store.opening import open_store
 
+pytestmark = pytest.mark.alone("run times of jobs on four nodes of Slurm, on its ports")
+
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:

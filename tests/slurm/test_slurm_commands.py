@@ -26,6 +26,8 @@ from probe.store.observing import observed
 from probe.store.opening import open_store
 from probe.store.reading import all_nodes, candidates, find_probe, history
 
+pytestmark = pytest.mark.alone("probes as jobs on four nodes of Slurm, on its ports")
+
 __all__ = ["here", "slurm"]
 
 

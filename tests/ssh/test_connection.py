@@ -253,6 +253,7 @@ def test_a_slow_link(node: Machine, server: Server) -> None:
         node.unlimit()
 
 
+@pytest.mark.alone("compares times of transfers")
 def test_it_is_not_much_slower_than_ssh(node: Machine, server: Server) -> None:
     """Within a factor of ten of OpenSSH's own client: a window that is too small, or one byte at a time, is not."""
     size = 64 << 20

@@ -20,6 +20,8 @@ from probe.ssh.throughput import measure_link
 from probe.store.opening import open_store
 from probe.store.reading import all_clusters
 
+pytestmark = pytest.mark.alone("measures what a line carries")
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine, Server]]:
