@@ -30,8 +30,11 @@ SECONDS = 120.0
 
 _AS_NOBODY = """
 import ctypes, os, sys
-import checkpoint.restore.direct_restore, probe.cli.main
+import checkpoint.restore.direct_restore, probe, probe.cli.main, scipy.special
 from pathlib import Path
+# What is loaded late would be looked for where that user cannot go.
+probe.cli.main.cli.get_command(None, sys.argv[1])
+[getattr(probe, name) for name in probe.__all__]
 if "CODE_FOR_ANYBODY" in os.environ:
     # Both may lie where that user cannot go.
     sys.executable = os.environ["PYTHON_FOR_ANYBODY"]
