@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from documentation import named
 from jsonschema import Draft202012Validator
 from programs import build
@@ -68,6 +69,13 @@ def printed(*arguments: str | Path) -> Any:
     return json.loads(command(*arguments).stdout)
 
 
+def answer(*arguments: str | Path) -> Any:
+    """The same in this process: of a store, another interpreter would find nothing else."""
+    done = CliRunner().invoke(cli, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
 @pytest.mark.slow
 def test_of_a_probe(sorter: SmallProbe, tmp_path: Path) -> None:
     shown = printed("show", "--json", sorter.path)
@@ -116,21 +124,21 @@ def test_of_the_store(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "store.db"))
     for node, seconds in (("n1", 10.0), ("n2", 20.0)):
         (tmp_path / node).write_text(json.dumps(made_result(seconds, node=node)))
-        assert schema_errors("probe-store-import", printed("store", "import", "--json", tmp_path / node, *store)) == []
-    assert schema_errors("probe-store-node", printed("store", "node", "n1", "--workers", "2", "--json", *store)) == []
-    home = printed("store", "cluster", "c1", "--home", "--local-network", "1G", "--json", *store)
+        assert schema_errors("probe-store-import", answer("store", "import", "--json", tmp_path / node, *store)) == []
+    assert schema_errors("probe-store-node", answer("store", "node", "n1", "--workers", "2", "--json", *store)) == []
+    home = answer("store", "cluster", "c1", "--home", "--local-network", "1G", "--json", *store)
     assert schema_errors("probe-store-cluster", home) == []
     for node in ("n1", "n2"):
-        command("store", "node", node, "--cluster", "c1", *store)
-    name = printed("store", "probes", "--json", *store)["probes"][0]["name"]
-    observed = printed("store", "observe", name, "n1", "11", "--json", *store)
+        answer("store", "node", node, "--cluster", "c1", "--json", *store)
+    name = answer("store", "probes", "--json", *store)["probes"][0]["name"]
+    observed = answer("store", "observe", name, "n1", "11", "--json", *store)
     assert schema_errors("probe-store-observe", observed) == [] and observed["run"]["seconds"] == 11
     for words in ("store probes", "store nodes", "store clusters", "store calibration", "history", "rank", "export"):
         arguments = [*words.split(), *([name] if words == "rank" else [])]
-        short = printed(*arguments, "--json", *store)
-        assert short == printed(*arguments, "--format", "json", *store)
+        short = answer(*arguments, "--json", *store)
+        assert short == answer(*arguments, "--format", "json", *store)
         assert schema_errors(f"probe-{words.replace(' ', '-')}", short) == []
-    runs = printed("store", "calibration", "--runs", "--json", *store)
+    runs = answer("store", "calibration", "--runs", "--json", *store)
     assert schema_errors("probe-store-calibration-runs", runs) == []
-    assert schema_errors("probe-compare", printed("compare", "n1", "n2", "--json", *store)) == []
-    assert schema_errors("probe-rank-tasks", printed("rank", name, "--tasks", "10", "--json", *store)) == []
+    assert schema_errors("probe-compare", answer("compare", "n1", "n2", "--json", *store)) == []
+    assert schema_errors("probe-rank-tasks", answer("rank", name, "--tasks", "10", "--json", *store)) == []
