@@ -157,7 +157,7 @@ class Agent:
         order = {
             "op": "run", "version": VERSION, "front": len(self.front), "phases": self.phases, "repeats": 1,
             "restorer": "auto", "only_recorded_calls": False, "touch_in_order": False, "lock_seconds": 100,
-            "cache_bytes": 1 << 30, "silence_seconds": 5.0,
+            "cache_bytes": 1 << 30, "silence_seconds": 20.0,
         }  # fmt: skip
         self.write(encode({**order, **changes}) + self.front)
 

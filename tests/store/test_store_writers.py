@@ -159,7 +159,7 @@ def test_no_write_ahead_log_where_the_file_system_is_not_known_to_be_local(tmp_p
     script = f"""
         mount -t ramfs ramfs {tmp_path}/other
         cp {tmp_path}/store.db {tmp_path}/other/
-        {sys.executable} {ROOT}/tests/journal_modes.py {tmp_path}/other
+        {sys.executable} {ROOT}/tests/support/journal_modes.py {tmp_path}/other
     """
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-ec", script],
