@@ -27,7 +27,7 @@ from reducer.member_table import read_table
 
 __all__ = ["small"]
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_everything_comes_back(small: Path, tmp_path: Path) -> None:
