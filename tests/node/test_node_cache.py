@@ -374,7 +374,11 @@ def test_anything_but_plain_files_is_refused(tmp_path: Path, entry: tuple[str, b
     assert not list(tmp_path.rglob("outside"))
 
 
-@pytest.mark.parametrize("packed", [b"", b"\0" * 511, os.urandom(5000), tar(("a", b"x" * 5000, {}))[:3000]])
+@pytest.mark.parametrize(
+    "packed", [b"", b"\0" * 511, os.urandom(5000), tar(("a", b"x" * 5000, {}))[:3000]],
+    # Equal in every worker.
+    ids=["nothing", "half a block", "random", "cut off"],
+)  # fmt: skip
 def test_what_is_no_archive_is_refused(tmp_path: Path, packed: bytes) -> None:
     archive: Any = _Archive(packed)
     with pytest.raises(ProbeFileDamaged):
