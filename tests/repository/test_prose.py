@@ -23,6 +23,8 @@ MOST_SHORT_CELL_WORDS = 20
 """Words of a table cell on the pages of SMALL_CELLS."""
 
 SHORT_SENTENCES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
     "docs/accuracy.md",
     "docs/candidates.md",
@@ -44,10 +46,12 @@ SHORT_SENTENCES = (
     "docs/store.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
+    "docs/where-to-add.md",
 )
 """Pages whose every sentence is short. A page is added when it is, and never taken out."""
 
 SMALL_CELLS = (
+    "CONTRIBUTING.md",
     "README.md",
     "docs/candidates.md",
     "docs/cli.md",
@@ -63,6 +67,7 @@ SMALL_CELLS = (
     "docs/slurm.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
+    "docs/where-to-add.md",
 )
 """Likewise, pages whose every table cell is small."""
 
