@@ -44,7 +44,8 @@ class Orders:
     """How phases are to be measured on a node. `as_root`: the agent is started with `sudo -n` where need be.
 
     `lock_seconds`: how long it waits for another measurement there; `silence_seconds`: after so long without a word
-    each side takes the other for lost.
+    each side takes the other for lost; `limit_seconds`: for all of it, None for what follows from the probe's own
+    times (probe/candidates/time_limit.py).
     """
 
     repeats: int = DEFAULT_REPEATS
@@ -55,6 +56,7 @@ class Orders:
     cache_bytes: int = DEFAULT_LIMIT
     lock_seconds: float = WAIT_SECONDS
     silence_seconds: float = SILENCE_SECONDS
+    limit_seconds: float | None = None
 
     @property
     def as_root(self) -> bool:
@@ -72,6 +74,10 @@ class Watcher(Protocol):
 
     def measured(self, done: int, whole: int) -> None:
         """Repeats made."""
+
+
+class NodeSilent(NodeUnreachable):
+    """The node is there and says nothing, or nothing but that it lives: asked again it would do the same."""
 
 
 class SilentNode:
@@ -94,6 +100,7 @@ class Answer:
     Seconds of `transfer`: from the first byte of the probe to its last; of `probing`: from the agent's start to its
     end. `sent`: bytes of the probe, and of the agent; `sent_members`: those that stay with the node when the connection
     is lost. `early`: repeats made while the probe was still arriving. `boot` changes when the node is started again.
+    `waited`: another measurement had the node.
     """
 
     node: dict[str, Any] = field(default_factory=dict)
@@ -105,6 +112,7 @@ class Answer:
     probing: float = 0.0
     early: int = 0
     boot: str = ""
+    waited: bool = False
 
 
 def ask(
@@ -188,6 +196,7 @@ class _Session:
             elif self._left["hello"]:
                 raise NodeMisbehaved(f"it said {printable(event, 40)!r} before it said who it is")
             elif event == "waiting":
+                self._answer.waited = True
                 self._watcher.say(f"waiting for another measurement: {checked.text(message, 'holder')}")
             elif event == "need":
                 self._need(message)
@@ -224,7 +233,7 @@ class _Session:
                 if self._sender.done != progress:
                     progress, last = self._sender.done, now
                 if now - last > patience:
-                    raise NodeUnreachable(f"its agent lives and has reported nothing for {now - last:.0f} s")
+                    raise NodeSilent(f"its agent lives and has reported nothing for {now - last:.0f} s")
                 if alive > 100 + _ALIVE_PER_SECOND * (now - begun):
                     raise NodeMisbehaved("it sends signs of life without end")
                 continue
@@ -329,8 +338,9 @@ class _Session:
         failure = checked.text(message, "failure")
         if bool(times) == bool(failure):
             raise NodeMisbehaved(f"it reports phase {phase} neither as measured nor as failed")
+        most = region_seconds(self._records[phase].expected_seconds)
         self._answer.phases[phase] = MeasuredPhase(
-            phase, tuple(checked.region_time(time) for time in times), failure,
+            phase, tuple(checked.region_time(time, phase, most) for time in times), failure,
             checked.error(checked.text(message, "kind"), failure) if failure else None, restorer,
             tuple(printable(str(w), MOST_TEXT) for w in warnings[:_MOST_WARNINGS]),
         )  # fmt: skip
@@ -353,7 +363,7 @@ class _Lines:
                 raise NodeMisbehaved("it sends a line that does not come to its end")
             data = self._channel.receive(CHUNK, seconds)
             if data is None:
-                raise NodeUnreachable(f"nothing was heard of it for {seconds:.0f} s; the connection is taken for lost")
+                raise NodeSilent(f"nothing was heard of it for {seconds:.0f} s; the connection is taken for lost")
             if not data:
                 return None
             self._buffer += data

@@ -10,11 +10,14 @@ from typing import Any
 
 from checkpoint import errors
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, ProbeError
-from checkpoint.restore.criu_restore import RegionTime
+from checkpoint.restore.criu_restore import RESTORE_SECONDS, RegionTime
 from probe.ssh.text import printable
 
 MOST_TEXT = 600
-_LEAST_SECONDS, _MOST_SECONDS = 1e-9, 1e7
+_LEAST_SECONDS = 1e-9
+_LATE = 1.1
+"""An agent that ends a region at its limit does so a little later."""
+
 _MOST_NUMBER = 1e18
 _TIMES = (4, 6)
 """How many numbers a time is, without and with what its region did in the kernel."""
@@ -49,16 +52,25 @@ def quiet(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def region_time(value: Any) -> RegionTime:
-    """The seconds of one repeat."""
+def region_time(value: Any, phase: int, most: float) -> RegionTime:
+    """The seconds of one repeat of `phase`, whose warm-up and region together an agent ends after `most` seconds."""
     if not isinstance(value, list) or len(value) not in _TIMES:
         raise NodeMisbehaved("it reports a time that is none")
-    for number in value:
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < _MOST_SECONDS:
+    allowed = (most, most, most, RESTORE_SECONDS, most, _MOST_NUMBER)
+    for number, limit in zip(value, allowed, strict=False):
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < _MOST_NUMBER:
             raise NodeMisbehaved(f"it reports a time of {printable(str(number), 40)} s")
+        if number > _LATE * limit:
+            raise NodeMisbehaved(
+                f"it reports {number:.6g} s in phase {phase}, which no agent lets go on for more than {limit:.6g} s"
+            )
     if min(value[:2]) < _LEAST_SECONDS:
         raise NodeMisbehaved("it reports a region that took no time")
     wall, cpu, warm, restore = map(float, value[:4])
+    if wall + warm > _LATE * most:
+        raise NodeMisbehaved(
+            f"it reports {wall + warm:.6g} s in phase {phase}, which no agent lets go on for more than {most:.6g} s"
+        )
     if len(value) == min(_TIMES):
         return RegionTime(wall, cpu, warm, restore)
     kernel, faults = value[4:]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
-from probe.candidates.agent_client import Answer, Orders, SilentNode, Watcher, ask
+from probe.candidates.agent_client import Answer, NodeSilent, Orders, SilentNode, Watcher, ask
 from probe.candidates.result import RunResult, check_coverage, predict_from
+from probe.candidates.time_limit import TimeLimit
 from probe.formats.manifest import Manifest, PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.ssh.addresses import Address, parse_address
@@ -238,6 +239,8 @@ class _Candidate:
         """Have these phases measured by one node, connecting again where the connection is lost."""
         address, answer = self._nodes[number], self._answers[number]
         watcher = self._watchers[number] = self._watchers.get(number) or self._watcher(address.text)
+        limit = TimeLimit(self._manifest, self._probe.stat().st_size, self._orders, answer)
+        watcher.say(f"at most {limit.most:.0f} s")
         in_vain = 0
         for attempt in range(1, MOST_CONNECTIONS + 1):
             # A node that was started again has lost what it had measured.
@@ -247,12 +250,20 @@ class _Candidate:
             got = (answer.sent_members, len(answer.phases))
             reached = False
             try:
-                with self._connections.to(address) as connection, open_probe(self._probe) as archive:
+                with (
+                    self._connections.to(address) as connection,
+                    limit.ending(connection.close),
+                    open_probe(self._probe) as archive,
+                ):
                     reached = True
                     self._notes += connection.notes
                     ask(connection.start, self._probe, archive, self._manifest, wanted, self._orders, answer, watcher)
                 watcher.say("done")
+            except NodeSilent as error:
+                raise _named(error, address) from error
             except NodeUnreachable as error:
+                if limit.left <= 0:
+                    raise _too_long(limit, address) from error
                 in_vain = 1 if (answer.sent_members, len(answer.phases)) != got else in_vain + 1
                 hopeless = in_vain >= ATTEMPTS or attempt == MOST_CONNECTIONS
                 # What never answered will not do so now: a wrong name, a key that is not accepted.
@@ -267,6 +278,13 @@ class _Candidate:
             except ProbeError as error:
                 raise _named(error, address) from error
         raise NodeUnreachable(f"{address.text}: it is started again and again; see why, and run again")
+
+
+def _too_long(limit: TimeLimit, address: Address) -> NodeUnreachable:
+    return NodeUnreachable(
+        f"{address.text}: given up: it was not done within its {limit.most:.0f} s; see what it does, or give a longer "
+        "--node-limit"
+    )
 
 
 def _named(error: ProbeError, address: Address) -> ProbeError:

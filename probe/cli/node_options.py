@@ -64,6 +64,11 @@ _RUN_OPTIONS = (
         show_default=True,
         help="Seconds to wait for another measurement on a node.",
     ),
+    click.option(
+        "--node-limit",
+        type=click.IntRange(1, 604800),
+        help="Seconds that a node may take in all.  [default: from the probe's own times]",
+    ),
 )
 
 
@@ -119,6 +124,7 @@ class CandidateOptions(SshChoice):
     cache_dir: str
     cache_size: int
     wait: float
+    node_limit: float | None
 
     @property
     def named(self) -> bool:
@@ -143,6 +149,7 @@ class CandidateOptions(SshChoice):
             cache_dir=self.cache_dir,
             cache_bytes=self.cache_size,
             lock_seconds=self.wait,
+            limit_seconds=self.node_limit,
         )
 
 
