@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from probe.terminal import console, one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -54,7 +56,7 @@ class Lines:
         print(f"{name}: done in {time.monotonic() - begun:.1f} s", file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(one_line(text), file=self._stream, flush=True)
 
 
 class Bars:
@@ -89,15 +91,12 @@ class Bars:
             progress.update(task, total=1.0, completed=1.0)
 
     def note(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(one_line(text))
 
 
 def display_for(quiet: bool) -> Display:
     """The display that fits standard error."""
     if quiet:
         return Silent()
-    # Every command imports this module, for its help too.
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return Bars(console) if console.is_terminal and not console.is_dumb_terminal else Lines()
+    shown = console(err=True)
+    return Bars(shown) if shown.is_terminal and not shown.is_dumb_terminal else Lines()

@@ -12,7 +12,24 @@ from typing import Any, NoReturn
 LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals by which users, schedulers and lost terminals end a program."""
 
+INTERRUPTED = "probe: interrupted; nothing was left running"
+
 _AGAIN_SECONDS = 0.01
+
+
+class _Interrupted(KeyboardInterrupt):
+    """Where KeyboardInterrupt itself passes through code given as text, as of a dataclass that is being made, Python
+    ends by the signal whatever status is asked for."""
+
+
+def leave_as_commands_do() -> None:
+    """At the first signal that ends programs raise KeyboardInterrupt, or SystemExit with the status of shells."""
+    # What is ignored stays so: nohup and shells' background jobs rely on it.
+    leave_on([number for number in LEAVING if signal.getsignal(number) is not signal.SIG_IGN], _ending)
+
+
+def _ending(number: int) -> BaseException:
+    return _Interrupted() if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def leave_on(numbers: Sequence[int], ending: Callable[[int], BaseException]) -> None:

@@ -18,6 +18,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def check_target(target: Path) -> None:
     """Raise StorageError where no finished file can be put at `target`."""
+    with storage_errors("write", target):
+        _check_target(target)
+
+
+def _check_target(target: Path) -> None:
     if target.is_dir():
         raise StorageError(f"{target}: is a folder; give the name of a file")
     if target.exists() and not target.is_file():

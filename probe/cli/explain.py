@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 
 from checkpoint.linux import PAGE_SIZE
 from probe.cli.rows import AS_JSON
+from probe.terminal import one_line, say, say_json
 
 
 @click.command()
@@ -26,14 +26,14 @@ def explain(probe_file: Path, phase: int | None, top: int, as_json: bool) -> Non
 
     found = explain_probe(probe_file, phase, top=top)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        say_json(found)
         return
     if phase is None:
         _print_overview(found["phases"])
     else:
         _print_phase(found["phases"][0])
     for warning in found["warnings"]:
-        click.echo(f"warning: {warning}")
+        say(one_line(f"warning: {warning}"))
 
 
 def _print_overview(phases: list[dict[str, Any]]) -> None:
@@ -54,7 +54,7 @@ def _print_overview(phases: list[dict[str, Any]]) -> None:
 
 
 def _print_phase(phase: dict[str, Any]) -> None:
-    click.echo(
+    say(
         f"phase {phase['id']}: {_percent(phase['time_share'])} of the time, {_percent(phase['weight'])} of the "
         f"instructions, in {phase['intervals']} intervals; its representative begins at "
         f"{phase['started_seconds']:.2f} s"
@@ -64,26 +64,24 @@ def _print_phase(phase: dict[str, Any]) -> None:
         rows = [[*_shares(f), f["name"], f["image"]] for f in phase["functions"]]
         _print_table([*columns, "function", "in"], rows)
     if phase["lines"]:
-        click.echo()
+        say()
         _print_table(
             [*columns, "line", "function"],
             [[*_shares(x), f"{x['file']}:{x['line']}", x["function"]] for x in phase["lines"]],
         )
     pages = phase["pages"]
-    click.echo()
-    click.echo(
-        f"memory: {_size(pages['touched'])} touched of {_size(pages['raw'])}, {_size(pages['kept'])} in the probe"
-    )
+    say()
+    say(f"memory: {_size(pages['touched'])} touched of {_size(pages['raw'])}, {_size(pages['kept'])} in the probe")
     if phase["mappings"]:
         _print_table(
             ["touched", "mapped", "mapping"],
             [[_size(m["touched"]), _size(m["mapped"]), m["name"] or m["kind"]] for m in phase["mappings"]],
         )
     if phase["all_calls"] is not None:
-        click.echo()
+        say()
         made = ", ".join(f"{c['name']} {c['times']}" for c in phase["calls"])
         unknown = "" if phase["all_calls"] else " (not all were watched)"
-        click.echo(f"system calls: {made or 'none'}{unknown}")
+        say(one_line(f"system calls: {made or 'none'}{unknown}"))
 
 
 def _shares(one: dict[str, Any]) -> list[str]:
@@ -96,7 +94,7 @@ def _print_table(heads: list[str], rows: list[list[str]]) -> None:
     numbers = len(heads) - (2 if heads[-1] in ("in", "function") else 1)
     for row in [heads, *rows]:
         cells = [c.rjust(w) if i < numbers else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        click.echo("  ".join(cells).rstrip())
+        say(one_line("  ".join(cells).rstrip()))
 
 
 def _percent(value: float | None) -> str:

@@ -6,16 +6,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint.errors import ProbeError, StorageError
+from checkpoint.errors import ProbeError
+from checkpoint.foreign_file import read_foreign_json
 from probe.cli.parameters import DIMENSIONS, MAX_PHASES, SEED
 from probe.cli.rows import JSON, JSON_FORMAT, STORE, json_asked, json_or, print_outcome
+from probe.terminal import say
 
 if TYPE_CHECKING:
     from probe.schedulers.usable import Predicted
@@ -70,13 +71,13 @@ def export(
         else:
             predicted = usable(opened, [find_probe(opened, name) for name in names])
             if stale := sum(item.stale for item in predicted):
-                click.echo(f"probe: {stale} stale predictions left out; run the probes there again", err=True)
+                say(f"probe: {stale} stale predictions left out; run the probes there again", err=True)
             if form == CONDOR:
                 _write_ads(predicted, output)
                 return
             text = _rows_text(predicted, form)
     if output is None:
-        click.echo(text, nl=False)
+        say(text, end=False)
     else:
         write_whole(output, text)
 
@@ -134,7 +135,7 @@ def _write_ads(predicted: Sequence[Predicted], folder: Path | None) -> None:
 
     ads = machine_ads(predicted)
     if folder is None:
-        click.echo("\n".join(ads.values()), nl=False)
+        say("\n".join(ads.values()), end=False)
         return
     for node, text in ads.items():
         if "/" in node or node.startswith("."):
@@ -159,12 +160,7 @@ def _prioritized(opened: Any, names: tuple[str, ...], arguments: Path | None) ->
 
 
 def _read_arguments(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(sys.stdin.read() if str(path) == "-" else path.read_text())
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ProbeError(f"{path}: not JSON ({error}); pass on what the scheduler sent") from error
+    value = read_foreign_json(path, "pass on what the scheduler sent")
     if not isinstance(value, dict):
         raise ProbeError(f"{path}: not the ExtenderArgs of a scheduler; pass on what it sent")
     return value

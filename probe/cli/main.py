@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import importlib
-import signal
+import io
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
-from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError
-from probe.signals import LEAVING, leave_on
+from checkpoint.errors import INTERRUPTED_EXIT_CODE, ProbeError, StorageError
+from probe.signals import INTERRUPTED, leave_as_commands_do
+from probe.terminal import say, show_all_characters
 
 _MODULES = {
     "build": "build", "compare": "store", "completion": "completion", "doctor": "doctor", "explain": "explain",
@@ -41,33 +43,34 @@ def cli() -> None:
     """Predict how long a program takes on another machine, from seconds of it."""
 
 
-class _Interrupted(KeyboardInterrupt):
-    """A KeyboardInterrupt under another name. Where KeyboardInterrupt itself escapes from exec'd code (a dataclass
-    being built), Python ends by the signal, whatever status is asked for."""
-
-
-def _ending(number: int) -> BaseException:
-    return _Interrupted() if number == signal.SIGINT else SystemExit(128 + number)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: every error of ours becomes one message and its exit code."""
-    # What is ignored stays so: nohup and shells' background jobs rely on it.
-    leave_on([number for number in LEAVING if signal.getsignal(number) is not signal.SIG_IGN], _ending)
+    leave_as_commands_do()
+    show_all_characters()
     try:
         # By its name also as `python -m probe`: the shell's completion asks by it (completion.py).
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="probe", standalone_mode=False)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue(), err=True, end=False)
         sys.exit(error.exit_code)
     except ProbeError as error:
-        click.echo(f"probe: {error}", err=True)
-        sys.exit(error.exit_code)
+        _end(error, error.exit_code)
+    except OSError as error:
+        _end(error, StorageError.exit_code)
+    except MemoryError:
+        _end("not enough memory; end other programs, or use a larger machine", StorageError.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("probe: interrupted; nothing was left running", err=True)
+        say(INTERRUPTED, err=True)
         sys.exit(INTERRUPTED_EXIT_CODE)
+
+
+def _end(said: object, status: int) -> NoReturn:
+    say(f"probe: {said}", err=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

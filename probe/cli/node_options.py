@@ -6,7 +6,6 @@ What needs the SSH library is imported where nodes are really asked for: every c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from probe.cli.parameters import Size
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.ssh.addresses import Address, parse_address, read_hosts
 from probe.ssh.interface import SshOptions
+from probe.terminal import console, say_json
 
 if TYPE_CHECKING:
     from probe.candidates.agent_client import Orders
@@ -158,7 +158,6 @@ def run_on_candidates(
 ) -> None:
     """Run the probe on all candidates and print the table. Raises, then, where some have no prediction: the node's own
     error where there was only one, NodesFailed where there were several."""
-    from rich.console import Console
 
     from probe.candidates.remote import run_on
     from probe.cli.node_progress import watching
@@ -170,9 +169,9 @@ def run_on_candidates(
             min_coverage=min_coverage, watcher=watcher,
         )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(candidates_json(str(probe), found), indent=2))
+        say_json(candidates_json(str(probe), found))
     else:
-        print_candidates(found, Console())
+        print_candidates(found, console())
     failed = [one for one in found if one.error is not None]
     if failed and len(found) == 1:
         assert failed[0].error is not None

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from probe.candidates.agent_client import SilentNode, Watcher
+from probe.terminal import console, one_line
 
 
 class LinesNode:
@@ -27,7 +27,7 @@ class LinesNode:
         if text != self._said:
             self._said = text
             with self._lock:
-                print(f"{self._name}: {text}", file=self._stream, flush=True)
+                print(one_line(f"{self._name}: {text}"), file=self._stream, flush=True)
 
     def sent(self, done: int, whole: int) -> None:
         self._quarters("sent", done, whole)
@@ -60,12 +60,12 @@ class BarNode:
 @contextmanager
 def watching(quiet: bool) -> Iterator[Callable[[str], Watcher]]:
     """What makes a Watcher for each node, as fits standard error, while the block runs."""
-    console = Console(stderr=True)
+    shown = console(err=True)
     if quiet:
         yield lambda name: SilentNode()
-    elif console.is_terminal:
+    elif shown.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[doing]}"))
-        with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        with Progress(*columns, TimeElapsedColumn(), console=shown) as progress:
             yield lambda name: BarNode(name, progress)
     else:
         lock = threading.Lock()

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probe.candidates.remote import RESULT_VERSION, CandidateResult
+from probe.terminal import one_line
 
 _WIDTH = 400
 
@@ -34,12 +35,13 @@ def print_candidates(found: Sequence[CandidateResult], console: Console) -> None
         assert one.result is not None and one.relative_speed is not None
         p = one.result.prediction
         table.add_row(
-            Text(one.name), f"{p.seconds:.3f} s", f"{p.low:.3f} to {p.high:.3f} s", f"{one.relative_speed:.3f}",
+            Text(one_line(one.name)),
+            f"{p.seconds:.3f} s", f"{p.low:.3f} to {p.high:.3f} s", f"{one.relative_speed:.3f}",
             f"{p.coverage:.1%}", f"{one.probing:.1f} s", f"{one.transfer:.1f} s", f"{one.sent / 1e6:.1f} MB",
         )  # fmt: skip
     for one in found:
         if one.result is None:
-            table.add_row(Text(one.name), "none", "", "", "", "", "", "")
+            table.add_row(Text(one_line(one.name)), "none", "", "", "", "", "", "")
     console.print(table)
     for one in found:
         lines = [f"no prediction: {_without(one.name, str(one.error))}"] if one.error is not None else []
@@ -51,7 +53,7 @@ def print_candidates(found: Sequence[CandidateResult], console: Console) -> None
             if disturbed := quiet.get("disturbed"):
                 lines.append(f"note: {disturbed} repeats were disturbed by other load and made again")
         for line in dict.fromkeys(lines):
-            console.print(f"{one.name}: {line}", highlight=False, markup=False, soft_wrap=True)
+            console.print(one_line(f"{one.name}: {line}"), highlight=False, markup=False, soft_wrap=True)
 
 
 def _without(name: str, text: str) -> str:

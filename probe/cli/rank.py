@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from probe.cli.parameters import Size
 from probe.cli.rows import FORMAT, JSON, STORE, TABLE, print_rows, seconds
+from probe.terminal import say, say_json
 
 if TYPE_CHECKING:
     from probe.ranking import Decision
@@ -97,7 +97,7 @@ def _print_candidates(found: Sequence[Candidate], form: str) -> None:
 def _print_decision(decision: Decision, form: str, explain: bool) -> None:
     said = decision.to_json()
     if form == JSON:
-        click.echo(json.dumps(said, indent=2))
+        say_json(said)
         return
     nodes: list[dict[str, Any]] = [node for node in said["nodes"] if explain or node["used"]]
     node_columns = {
@@ -124,23 +124,21 @@ def _print_decision(decision: Decision, form: str, explain: bool) -> None:
         "": lambda r: r["reason"] or f"limited by {r['limit']}",
     }
     print_rows([c for c in said["clusters"] if explain or c["used"]], form, "clusters", cluster_columns)
-    click.echo()
+    say()
     print_rows(nodes, form, "nodes", node_columns)
-    click.echo()
+    say()
     nodes_used = sum(cluster.nodes_used for cluster in decision.clusters)
     clusters_used = sum(cluster.used for cluster in decision.clusters)
-    click.echo(
+    say(
         f"{decision.tasks} tasks take {seconds(decision.seconds)} "
         f"({seconds(decision.low)} to {seconds(decision.high)}) on {nodes_used} of {len(decision.nodes)} nodes in "
         f"{clusters_used} of {len(decision.clusters)} clusters; "
         f"efficiency {100 * decision.efficiency:.1f} % (T_best {seconds(decision.best_seconds)})"
     )
     if not decision.met:
-        click.echo(
-            f"warning: no selection reaches the threshold of {100 * decision.threshold:g} %; this is the nearest"
-        )
+        say(f"warning: no selection reaches the threshold of {100 * decision.threshold:g} %; this is the nearest")
     for warning in decision.warnings:
-        click.echo(f"warning: {warning}")
+        say(f"warning: {warning}")
 
 
 def _rate(value: float | None) -> str:

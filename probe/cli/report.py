@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from checkpoint.paths import cache_dir
 from probe.cli.parameters import NodeSeconds
 from probe.cli.rows import AS_JSON
 from probe.progress import display_for
+from probe.terminal import say, say_json
 
 
 @click.command()
@@ -58,9 +58,9 @@ def report(
         probe_file, results, page=output, figures=figures, measured=runs, store=url, display=display_for(quiet)
     )
     if as_json:
-        click.echo(json.dumps(done.to_json(), indent=2))
+        say_json(done.to_json())
         return
     without = f", {done.without} without a prediction" if done.without else ""
     for place in (output, figures):
         if place is not None:
-            click.echo(f"{place}: {several(done.nodes, 'node')}{without}")
+            say(f"{place}: {several(done.nodes, 'node')}{without}")

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
+
+from probe.terminal import console, say, say_json
 
 TABLE, JSON, CSV = "table", "json", "csv"
 FORMAT_VERSION: Final = 1
@@ -60,9 +63,9 @@ STORE = click.option("--store", "url", metavar="URL", help="A file or a database
 def print_outcome(as_json: bool, text: str, **outcome: Any) -> None:
     """Print what a command did: `text` for people, or `outcome` as a JSON object. Empty texts are not printed."""
     if as_json:
-        click.echo(json.dumps({"format_version": FORMAT_VERSION, **outcome}, indent=2))
+        say_json({"format_version": FORMAT_VERSION, **outcome})
     elif text:
-        click.echo(text)
+        say(text)
 
 
 def print_rows(
@@ -77,11 +80,10 @@ def print_rows(
     columns: heads of the table for people, and what stands below them.
     """
     if form == JSON:
-        click.echo(json.dumps({"format_version": FORMAT_VERSION, what: list(rows), **more}, indent=2))
+        say_json({"format_version": FORMAT_VERSION, what: list(rows), **more})
     elif form == CSV:
         _print_csv(rows)
     else:
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
@@ -90,17 +92,19 @@ def print_rows(
         for row in rows:
             table.add_row(*(cell(row) for cell in columns.values()))
         # What goes into a pipe or file keeps its whole width.
-        Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False).print(table)
+        console(width=None if sys.stdout.isatty() else 1000).print(table)
 
 
 def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     """One line per row under a head; lists and objects inside a cell are JSON."""
     if not rows:
         return
-    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({k: json.dumps(v) if isinstance(v, (list, tuple, dict)) else v for k, v in row.items()})
+    say(text.getvalue(), end=False)
 
 
 def seconds(value: float | None) -> str:

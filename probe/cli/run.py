@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from probe.cli.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.node.phases import AUTO, RESTORERS
 from probe.progress import display_for
+from probe.terminal import console, one_line, say, say_json
 
 if TYPE_CHECKING:
     from probe.candidates.result import RunResult
@@ -95,17 +95,16 @@ def run(
         display=display_for(quiet),
     )
     if as_json:
-        click.echo(json.dumps(result.to_json(), indent=2))
+        say_json(result.to_json())
     else:
         print_result(result)
 
 
 def print_result(result: RunResult) -> None:
     """The prediction for people; never a number without its interval."""
-    from rich.console import Console
     from rich.table import Table
 
-    console, p = Console(), result.prediction
+    p = result.prediction
     table = Table(box=None, pad_edge=False)
     for name in ("phase", "time share", "T_ref", "T_here", "ratio", "status"):
         table.add_column(name, justify="right")
@@ -115,22 +114,16 @@ def print_result(result: RunResult) -> None:
             str(phase["id"]), percent(phase["time_share"]), seconds(ref), seconds(here),
             f"{here / ref:.3f}" if here and ref else "-", phase["status"],
         )  # fmt: skip
-    console.print(table)
+    console().print(table)
     for phase in result.phases:
         if phase.failure:
-            console.print(f"failed: {phase.failure}", highlight=False, markup=False, soft_wrap=True)
-    console.print(
+            say(one_line(f"failed: {phase.failure}"))
+    say(
         f"predicted: {p.seconds:.3f} s, 95 % interval {p.low:.3f} to {p.high:.3f} s "
-        f"({percent(p.coverage)} of the run covered)",
-        highlight=False,
-        soft_wrap=True,
+        f"({percent(p.coverage)} of the run covered)"
     )
-    console.print(
-        "estimators: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in p.estimators.items()),
-        highlight=False,
-        soft_wrap=True,
-    )
+    say("estimators: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in p.estimators.items()))
     if result.narrowed is not None and not result.narrowed.limit:
-        console.print(f"target error: {result.narrowed.sentence()}", highlight=False, markup=False, soft_wrap=True)
+        say(f"target error: {result.narrowed.sentence()}")
     for warning in result.warnings:
-        console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+        say(one_line(f"warning: {warning}"))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from probe.cli.figures import milliseconds, percent, seconds, size
 from probe.cli.parameters import PROBE_FILE
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
+from probe.terminal import console, one_line, say, say_json
 
 if TYPE_CHECKING:
     from probe.inspection.trimming import Tradeoff
@@ -35,7 +35,7 @@ def show(probe_file: Path, tradeoff: bool, as_json: bool) -> None:
     from probe.inspection.trimming import tradeoff_json
 
     if as_json:
-        click.echo(json.dumps(tradeoff_json(probe_file), indent=2))
+        say_json(tradeoff_json(probe_file))
     else:
         print_tradeoff(tradeoff_of(probe_file))
 
@@ -46,7 +46,7 @@ def print_description(probe_file: Path, as_json: bool) -> None:
 
     description = describe(probe_file)
     if as_json:
-        click.echo(json.dumps(description, indent=2))
+        say_json(description)
     else:
         print_probe(description)
 
@@ -80,10 +80,9 @@ def _warmup(described: dict[str, Any]) -> str:
 
 def print_probe(description: dict[str, Any]) -> None:
     """The description for people."""
-    from rich.console import Console
     from rich.table import Table
 
-    console, d = Console(), description
+    d = description
     saved = 1 - d["size_bytes"] / d["raw_bytes"] if d["raw_bytes"] else 0.0
     compared = f"{percent(saved)} less than" if saved >= 0 else "more than"
     lines = [
@@ -105,7 +104,7 @@ def print_probe(description: dict[str, Any]) -> None:
         f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",
     ]
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(one_line(line))
     table = Table(box=None, pad_edge=False)
     for name in ("phase", "at/s", "stands for", "weight", "time", "T_run/ms", "T_ref/ms", "restore", "kept", ""):
         table.add_column(name, justify="right", no_wrap=True)
@@ -116,24 +115,22 @@ def print_probe(description: dict[str, Any]) -> None:
             percent(p["restore_error"]), percent(p["pages"]["kept"] / max(1, p["pages"]["raw"])),
             "" if p["status"] == "ok" else p["status"],
         )  # fmt: skip
-    console.print(table)
+    console().print(table)
     for file in d["files"]:
-        console.print(f"{file['purpose']:<8} {file['path']} ({size(file['size'])})", highlight=False, markup=False)
+        say(one_line(f"{file['purpose']:<8} {file['path']} ({size(file['size'])})"))
     for file in d["external_files"]:
         line = f"external {file['path']} ({size(file['size'])}): every node must have it"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(one_line(line))
     for note in d["notes"]:
-        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+        say(one_line(f"note: {note}"))
     for warning in d["warnings"]:
-        console.print(f"warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+        say(one_line(f"warning: {warning}"))
 
 
 def print_tradeoff(rows: Sequence[Tradeoff]) -> None:
     """What keeping fewer phases would give."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
     table = Table(box=None, pad_edge=False)
     for name in ("phases", "coverage", "size", "expected error"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -141,4 +138,4 @@ def print_tradeoff(rows: Sequence[Tradeoff]) -> None:
         table.add_row(
             str(row.phases), percent(row.coverage), size(row.size_bytes), percent(row.expected_error, 2)
         )  # fmt: skip
-    console.print(table)
+    console().print(table)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ import click
 
 from checkpoint.errors import SlurmError
 from probe.cli.rows import AS_JSON, JSON, STORE, TABLE, print_outcome, print_rows, seconds
+from probe.terminal import say, say_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _MARGIN = click.option(
@@ -75,7 +75,7 @@ def export_table(
     facts = slurm_facts()
     with open_store(url, create=False) as opened:
         for stale in refresh(opened, facts.nodes):
-            click.echo(f"probe: {stale} has another kernel now: its predictions are stale", err=True)
+            say(f"probe: {stale} has another kernel now: its predictions are stale", err=True)
         predicted = usable(opened, [find_probe(opened, name) for name in names])
     advice = advise(predicted, facts, margin=margin, commands=commands)
     text, left_out = table_text(advice, facts.default_partition, time.time())
@@ -84,9 +84,9 @@ def export_table(
     for item in advice:
         for partition, missing in item.missing.items():
             nodes = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-            click.echo(f"probe: {item.keys[0][2:]}: no time limit in {partition}: no prediction for {nodes}", err=True)
+            say(f"probe: {item.keys[0][2:]}: no time limit in {partition}: no prediction for {nodes}", err=True)
     for key in left_out:
-        click.echo(f"probe: left out, too long for the table: {key[2:][:60]}...", err=True)
+        say(f"probe: left out, too long for the table: {key[2:][:60]}...", err=True)
     print_outcome(as_json, f"{path}: {len(advice)} probes", table=str(path), probes=len(advice))
 
 
@@ -134,7 +134,7 @@ def submit(
         print_rows([vars(choice) for choice in found], JSON if as_json else TABLE, "choices", columns, said="")
         return
     best = found[0]
-    click.echo(
+    say(
         f"probe: {best.name}: starts in {(best.starts or now) - now:.0f} s, runs {seconds(best.seconds)} "
         f"(prediction {best.prediction}); {len(found) - 1} other choices end later",
         err=True,
@@ -207,10 +207,10 @@ def run_as_jobs(path: Path, options: Sequence[str], partition: str | None, per_k
         run = run_on_slurm(path, options, partition=partition, per_kind=per_kind)
         stored = store_run(opened, run, path, made_at)
         if not as_json:
-            click.echo(f"{opened.name}: {len(stored.stored)} predictions stored")
+            say(f"{opened.name}: {len(stored.stored)} predictions stored")
     rows = [{"node": node, **result["prediction"]} for node, result in run.results.items()]
     if as_json:
-        click.echo(json.dumps(run.to_json(), indent=2))
+        say_json(run.to_json())
     else:
         columns = {
             "node": lambda r: r["node"],
@@ -219,6 +219,6 @@ def run_as_jobs(path: Path, options: Sequence[str], partition: str | None, per_k
         }
         print_rows(sorted(rows, key=lambda r: r["seconds"]), TABLE, "nodes", columns)
     for node, reason in run.failures.items():
-        click.echo(f"probe: {node}: {reason}", err=True)
+        say(f"probe: {node}: {reason}", err=True)
     if not run.results:
         raise SlurmError(f"no node gave a result: {next(iter(run.failures.values()))}")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,6 +12,7 @@ from typing import Any
 import click
 
 from checkpoint.errors import ProbeError, StorageError
+from checkpoint.foreign_file import read_foreign_json
 from probe.cli.parameters import Duration, Moment, Size, Throughput
 from probe.cli.rows import (
     AS_JSON,
@@ -26,6 +25,7 @@ from probe.cli.rows import (
     seconds,
     throughput,
 )
+from probe.terminal import say
 
 
 @click.group()
@@ -88,14 +88,11 @@ def import_(
 
 def _results(path: Path) -> tuple[list[Mapping[str, Any]], float]:
     """The results in a file, and when it was written. Raises ProbeError, StorageError."""
+    value = read_foreign_json(path, "give the file that `probe run --json` printed")
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
         written = time.time() if str(path) == "-" else path.stat().st_mtime
-        value = json.loads(text)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ProbeError(f"{path}: not JSON ({error}); give the file that `probe run --json` printed") from error
     if isinstance(value, dict) and isinstance(value.get("candidates"), list):
         # What `--on` printed: candidates without a prediction have nothing to store.
         value = [one.get("result") for one in value["candidates"] if isinstance(one, dict)]
@@ -316,7 +313,7 @@ def calibration(probe_name: str | None, node_name: str | None, runs: bool, form:
     }
     print_rows(rows, form, "calibration", columns)
     if not rows and form == TABLE:
-        click.echo("no observed run had a prediction; feed run times back with `probe store observe`")
+        say("no observed run had a prediction; feed run times back with `probe store observe`")
 
 
 @click.command()
@@ -374,4 +371,4 @@ def compare(a: str, b: str, form: str, url: str | None) -> None:
     mean = geometric_mean(found)
     print_rows(rows, form, "comparison", columns, a=a, b=b, geometric_mean=mean)
     if form == TABLE and len(found) > 1:
-        click.echo(f"{b} takes {mean:.3f} times as long as {a} (geometric mean)")
+        say(f"{b} takes {mean:.3f} times as long as {a} (geometric mean)")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from probe.cli.parameters import INTERVAL, ISA, PROGRAM, QUIET, SCRUB, STDIN, TR
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
 from probe.progress import display_for
+from probe.terminal import say, say_json
 
 if TYPE_CHECKING:
     from probe.formats.profile import Profile
@@ -61,14 +61,14 @@ def trace(
         display=display_for(quiet),
     )
     if as_json:
-        click.echo(json.dumps(trace_json(profile, output), indent=2))
+        say_json(trace_json(profile, output))
         return
     counted = (
         f"{profile.removed_sites} of {profile.installed_sites} sites removed"
         if profile.unit == SECONDS
         else f"{float(profile.instructions().sum()):.0f} instructions"
     )
-    click.echo(
+    say(
         f"{output}: {profile.intervals} intervals, {len(profile.blocks.site)} blocks, "
         f"{float(profile.seconds.sum()):.3f} s, {counted}"
     )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import click
 from probe.cli.figures import percent, size
 from probe.cli.parameters import COMPRESS, PROBE_FILE, Size
 from probe.cli.rows import AS_JSON
+from probe.terminal import say, say_json
 from reducer.choices import Compression
 
 if TYPE_CHECKING:
@@ -44,25 +44,21 @@ def trim(
 
     trimmed = trim_probe(probe_file, output, phases=phases, coverage=coverage, max_size=max_size, compression=compress)
     if as_json:
-        click.echo(json.dumps(trimmed.to_json(), indent=2))
+        say_json(trimmed.to_json())
     else:
         print_trimmed(trimmed)
 
 
 def print_trimmed(trimmed: TrimmedProbe) -> None:
     """What `probe trim` has made, and what it takes to run it."""
-    from rich.console import Console
-
-    console, m = Console(), trimmed.manifest
-    console.print(
+    m = trimmed.manifest
+    say(
         f"{trimmed.path}: {len(m.phases)} of {m.trimmed_from} phases, {percent(m.coverage)} of the time covered, "
         f"{size(trimmed.size_bytes)} (before: {size(trimmed.source_bytes)}), expected error "
         f"{percent(trimmed.expected_error, 2)}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+    )
     if trimmed.least_coverage is not None:
-        console.print(
+        say(
             f"warning: `probe run` predicts from this probe only with --min-coverage {trimmed.least_coverage:g}; "
             "the rest of the time is extrapolated",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+        )

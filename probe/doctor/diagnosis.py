@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable, Iterable
@@ -11,13 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from checkpoint.criu.private_copy import fetch_private_criu
 from checkpoint.criu.tool import format_version
 from checkpoint.errors import ProbeError, ToolMissing
 from probe.doctor.checks import GOVERNORS, Finding, checks
+from probe.terminal import console, say, say_json
 
 FORMAT_VERSION: Final = 1
 """Version of the JSON report; raised when a key changes its meaning or goes away."""
@@ -96,28 +96,28 @@ def run_doctor(fix: bool = False, as_json: bool = False) -> int:
         repairs = _mend(findings)
         findings = examine() if repairs else findings
     if as_json:
-        print(json.dumps(report_json(findings, repairs), indent=2))
+        say_json(report_json(findings, repairs))
     else:
         _print(findings, repairs)
     return exit_code(findings)
 
 
 def _print(findings: list[Finding], repairs: list[Repair]) -> None:
-    console = Console(highlight=False)
-    if console.is_terminal:
+    out = console()
+    if out.is_terminal:
         table = Table("", "check", "found", box=None, pad_edge=False)
-        marks = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]FAIL[/]"}
+        marks = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
         for finding in findings:
-            table.add_row(marks[finding.status], finding.name, "\n-> ".join(_lines(finding)))
-        console.print(table)
+            table.add_row(Text(*marks[finding.status]), finding.name, "\n-> ".join(_lines(finding)))
+        out.print(table)
     else:
         for finding in findings:
-            print(f"{finding.status:4}  {finding.name:13}  " + "\n".join(_indented(_lines(finding))))
+            say(f"{finding.status:4}  {finding.name:13}  " + "\n".join(_indented(_lines(finding))))
     for repair in repairs:
-        print(f"{'mended' if repair.done else 'could not mend'} {repair.name}: {repair.detail}")
+        say(f"{'mended' if repair.done else 'could not mend'} {repair.name}: {repair.detail}")
     fixable = [f.name for f in findings if f.fixable and f.status != "ok"]
     if fixable and not repairs:
-        print(f"`probe doctor --fix` can mend: {', '.join(fixable)}")
+        say(f"`probe doctor --fix` can mend: {', '.join(fixable)}")
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from checkpoint.errors import NotInStore, ProbeError, StorageError
+from checkpoint.errors import NotInStore, ProbeError
+from checkpoint.foreign_file import read_foreign_json
 from probe.store.opening import Store
 from probe.store.reading import all_clusters, candidates
 from probe.store.records import Candidate, StoredProbe
@@ -129,12 +129,7 @@ def pool_from_file(path: Path, predicted: Sequence[Candidate] = ()) -> Pool:
 
     Raises ProbeError for what is no such file, StorageError, NotInStore for a node of which nothing was predicted.
     """
-    try:
-        value = json.loads(path.read_text())
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ProbeError(f"{path}: not JSON ({error}); docs/ranking.md says what a pool looks like") from error
+    value = read_foreign_json(path, "docs/ranking.md says what a pool looks like")
     by_name = {candidate.node: candidate for candidate in predicted}
     try:
         if value["format_version"] != POOL_VERSION:

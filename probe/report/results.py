@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from checkpoint.errors import ProbeError, StorageError
+from checkpoint.errors import ProbeError
+from checkpoint.foreign_file import read_foreign_json
 from probe.formats.arrays import FloatArray
 from probe.formats.manifest import Manifest
 from probe.formats.result import RESULT_VERSION
@@ -84,12 +83,7 @@ def read_results(paths: Sequence[Path], manifest: Manifest, probe: str) -> tuple
 
 
 def _read(path: Path) -> Any:
-    try:
-        return json.loads(sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ProbeError(f"{path}: not JSON ({error}); give the file that `probe run --json` printed") from error
+    return read_foreign_json(path, "give the file that `probe run --json` printed")
 
 
 def _each(value: Any, without: list[NodeWithout]) -> Iterable[tuple[str | None, Mapping[str, Any]]]:

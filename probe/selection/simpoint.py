@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from checkpoint.errors import ProbeError, StorageError
+from checkpoint.foreign_file import read_foreign
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import SelectionOptions
 from probe.formats.profile import Profile
@@ -106,8 +107,8 @@ def read_points(simpoints: Path, weights: Path) -> tuple[Point, ...]:
 def _by_cluster(path: Path) -> dict[int, float]:
     found: dict[int, float] = {}
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_foreign(path).decode().splitlines()
+    except (StorageError, UnicodeDecodeError) as error:
         raise ProbeError(f"{path}: cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():

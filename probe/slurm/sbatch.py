@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from checkpoint.errors import ProbeError, StorageError
+from checkpoint.foreign_file import read_foreign
 
 _SHORT: Final = {
     "A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir",
@@ -31,6 +32,9 @@ _ALONE: Final = {
 _ENVIRONMENT: Final = {
     "time": "SBATCH_TIMELIMIT", "partition": "SBATCH_PARTITION", "constraint": "SBATCH_CONSTRAINT",
 }  # fmt: skip
+
+_MOST_SCRIPT: Final = 4 << 20
+"""Bytes of a script: Slurm's own limit, if it is not set higher."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,9 @@ def read_call(arguments: Sequence[str], standard_input: TextIO | None = None) ->
     script, from_input = "", False
     if rest is not None:
         try:
-            script = Path(rest).read_text(errors="replace")
-        except OSError as error:
-            raise StorageError(f"{rest}: {error.strerror}; sbatch needs a script that can be read") from error
+            script = read_foreign(Path(rest), _MOST_SCRIPT).decode(errors="replace")
+        except StorageError as error:
+            raise StorageError(f"{error}; sbatch needs a script that can be read") from error
     elif "wrap" not in asked:
         piped = standard_input.read() if standard_input and not standard_input.isatty() else ""
         if not piped:

@@ -16,7 +16,7 @@ def printable(data: bytes | str, most: int = 500) -> str:
     text = data.decode(errors="replace") if isinstance(data, bytes) else data
     # Cut first: what is thrown away need not be looked at. Nothing below makes text longer.
     cut = text[: 4 * most]
-    line = " ".join("".join(" " if _controls(c) else c for c in cut).split())
+    line = " ".join("".join(" " if acts(c) else c for c in cut).split())
     return line if len(line) <= most and len(cut) == len(text) else f"{line[:most]}..."
 
 
@@ -29,7 +29,7 @@ def printable_end(text: str, most: int = 500) -> str:
 def printable_lines(data: bytes, most: int = TAIL_BYTES) -> str:
     """The last `most` characters of several lines, each without control and format characters."""
     text = data.decode(errors="replace").replace("\r\n", "\n")[-most:]
-    return "".join(c if c in "\n\t" else "?" if _controls(c) else c for c in text)
+    return "".join(c if c in "\n\t" else "?" if acts(c) else c for c in text)
 
 
 class Tail:
@@ -50,6 +50,6 @@ class Tail:
             return printable_lines(self._data, self._most)
 
 
-def _controls(character: str) -> bool:
+def acts(character: str) -> bool:
     """Whether it acts instead of showing: control codes, direction marks, surrogates, line separators."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")

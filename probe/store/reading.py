@@ -17,6 +17,7 @@ from probe.store.records import Candidate, StoredCluster, StoredNode, StoredPred
 from probe.store.schema import PHASE_KEYS, clusters, newest, nodes, predictions, probes
 
 _SHORTEST_KEY = 6
+_LONGEST_NUMBER = len("#999999999")
 STALE = "the node's processor or kernel has changed since"
 
 
@@ -155,10 +156,10 @@ def geometric_mean(rows: Sequence[Comparison]) -> float:
 
 
 def _number(text: str) -> int:
-    try:
-        return int(text[1:])
-    except ValueError:
-        raise NotInStore(f"{text}: not the number of a prediction, such as #12; `probe history` lists them") from None
+    # More digits than any number has, Python does not even convert.
+    if len(text) > _LONGEST_NUMBER or not (text[1:].isascii() and text[1:].isdecimal()):
+        raise NotInStore(f"{text}: not the number of a prediction, such as #12; `probe history` lists them")
+    return int(text[1:])
 
 
 def _by_phase(a: StoredPrediction, b: StoredPrediction) -> list[Comparison]:
