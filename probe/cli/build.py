@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from checkpoint.process.environment import scrubbed
 from probe.cli.parameters import (
     COMPRESS,
     DIMENSIONS,
@@ -139,7 +137,7 @@ def build(
         output,
         options=options,
         stdin=stdin,
-        env=scrubbed(os.environ, scrub_env),
+        scrub=scrub_env,
         work=work,
         resume=resume,
         display=display_for(quiet),

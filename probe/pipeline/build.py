@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.criu.tool import Criu, find_criu
-from checkpoint.errors import PrivilegeMissing, ProbeError
-from checkpoint.process.program import check_randomisation_control, resolve_program
+from checkpoint.errors import PrivilegeMissing, ProbeError, StorageError
+from checkpoint.process.environment import scrubbed
+from checkpoint.process.program import Program, check_randomisation_control, resolve_program
 from probe.formats.checkpoints import WarmupChoice
 from probe.formats.choices import AUTO, SECONDS, unit_of
 from probe.formats.manifest import Manifest
@@ -18,7 +19,7 @@ from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline import capture, flatten, pack, reduce, reference, select, self_check, trace, validate, warmup
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build, KeptStage, Stage
-from probe.pipeline.work_folder import StageFiles, work_folder
+from probe.pipeline.work_folder import StageFiles, WorkFolder, work_folder
 from probe.prediction.target_error import check_target_error
 from probe.progress import Display, Silent
 from reducer.archive import ArchiveSizes
@@ -52,6 +53,7 @@ def build(
     stdin: str = "/dev/null",
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
+    scrub: Sequence[str] = (),
     work: Path | str | None = None,
     resume: bool = False,
     display: Display | None = None,
@@ -60,7 +62,8 @@ def build(
 
     Runs the program in `cwd` (default: here) with environment `env` (default: ours), nine times in full: traced, twice
     plainly, once in `env` as it is, timed, captured, and `options.runs` (3) times between the rounds of the self-check.
-    With `work` every stage leaves its result there and `resume` goes on after the last finished one. Needs root.
+    It lacks the variables that `scrub` names (checkpoint/process/environment.py). With `work` every stage leaves its
+    result there; `resume` goes on after the last finished one, in the environment of that build. Needs root.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
     Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
@@ -72,7 +75,8 @@ def build(
         raise ProbeError(
             "points chosen elsewhere are intervals of instructions: give --tracer valgrind or --tracer pin"
         )
-    program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=env)
+    environment = scrubbed(os.environ if env is None else env, scrub)
+    program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=environment)
     criu = check_machine(target)
     check_packing(chosen.compress)
     check_target_error(chosen.target_error)
@@ -82,12 +86,28 @@ def build(
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
     place = Path(work).absolute() if work is not None else None
     with work_folder(
-        place, parameters, resume=resume, stages=STAGE_FILES, concern_no_stage=OPTIONS_OF_NO_FILE
-    ) as folder:
+        place, parameters, resume=resume, stages=STAGE_FILES, concern_no_stage=OPTIONS_OF_NO_FILE,
+        # Shells change theirs from one to the next (SHLVL, OLDPWD, SSH_*); what was given on purpose must be the same.
+        kept=() if env is not None else ("program.env",),
+    ) as folder:  # fmt: skip
+        program = _with_environment_of(folder, program, scrub)
         under_way = Build(program, chosen, folder, criu, display or Silent(), target, measuring_cpu())
         with away_from(under_way.cpu), full_disk_named(folder.path):
             run_stages(under_way)
     return BuiltProbe(target, under_way.manifest, under_way.sizes)
+
+
+def _with_environment_of(folder: WorkFolder, program: Program, scrub: Sequence[str]) -> Program:
+    """The program in the environment that what is in the folder was made in."""
+    stored = folder.parameters["program"]["env"]
+    if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
+        raise StorageError(f"{folder.path}: its environment is damaged; build without --resume")
+    if left := sorted(stored.keys() - scrubbed(stored, scrub).keys()):
+        raise ProbeError(
+            f"{folder.path}: was begun with {', '.join(left)} in the environment, which --scrub-env takes out now: the "
+            "checkpoints there may hold it; build without --resume"
+        )
+    return replace(program, env=stored)
 
 
 def check_machine(target: Path) -> Criu:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,11 @@ class WorkFolder:
         self.path = path
         self._parameters = dict(parameters)
         self._finished = finished
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Those that the results in the folder were made with."""
+        return self._parameters
 
     def file(self, name: str) -> Path:
         return self.path / name
@@ -90,10 +96,12 @@ def work_folder(
     resume: bool,
     stages: Sequence[StageFiles] = (),
     concern_no_stage: Sequence[str] = (),
+    kept: Sequence[str] = (),
 ) -> Iterator[WorkFolder]:
     """Open (and make) the folder, alone. Without `wanted` it is temporary and removed at the end.
 
     `stages`: those that leave their results here, in order. `concern_no_stage`: options that change none of them.
+    `kept`: names of parameters, such as "program.env", whose stored values take the place of those given.
 
     Raises WorkFolderBusy if another build holds it, StorageError if it holds something else, ProbeError if it is
     to be resumed with other parameters. Options that concern only later stages may differ: the results of those stages
@@ -122,7 +130,7 @@ def work_folder(
             raise WorkFolderBusy(
                 f"{wanted}: another build is working in this folder; wait for it or use another --work"
             ) from error
-        yield _opened(wanted, parameters, resume, stages, concern_no_stage)
+        yield _opened(wanted, parameters, resume, stages, concern_no_stage, kept)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -147,6 +155,7 @@ def _opened(
     resume: bool,
     stages: Sequence[StageFiles],
     concern_no_stage: Sequence[str],
+    kept: Sequence[str],
 ) -> WorkFolder:
     state_file = path / _STATE
     if resume and state_file.exists():
@@ -156,6 +165,10 @@ def _opened(
         before, finished = state.get("parameters"), state.get("finished")
         if not isinstance(before, dict) or not isinstance(finished, list):
             raise StorageError(f"{state_file}: damaged; build without --resume")
+        if state_file.stat().st_uid != os.geteuid():
+            raise StorageError(f"{state_file}: belongs to another user, who chose what is run there; build anew")
+        for name in kept:
+            _keep(before, now, name)
         changed = _changed(before, now)
         redone = _done_again(changed, stages, concern_no_stage)
         if state.get("version") != _VERSION or redone is None:
@@ -167,7 +180,7 @@ def _opened(
             # The version before called this file a part of the capture stage.
             finished.append(_WARMUP)
         names = {stage.name for stage in redone}
-        folder = WorkFolder(path, parameters, [str(stage) for stage in finished if stage not in names])
+        folder = WorkFolder(path, now, [str(stage) for stage in finished if stage not in names])
         if changed:
             folder._save()
             _remove(entry for stage in redone for pattern in stage.files for entry in path.glob(pattern))
@@ -176,6 +189,15 @@ def _opened(
     folder = WorkFolder(path, parameters, [])
     folder._save()
     return folder
+
+
+def _keep(before: Mapping[str, Any], now: dict[str, Any], name: str) -> None:
+    """Put the stored value of the parameter `name`, such as "program.env", in place of the one of now."""
+    *above, last = name.split(".")
+    for part in above:
+        before, now = before.get(part, {}), now.setdefault(part, {})
+    if isinstance(before, dict) and last in before:
+        now[last] = before[last]
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:

@@ -55,7 +55,7 @@ def readers(probe: Path, folder: Path, given: Path | str) -> list[Sequence[str |
         ("report", probe, given, "-o", folder / "page.html"),
         ("rank", "solver", "--pool", given, "--tasks", "5"),
         ("export", "--format", "k8s", "--arguments", given),
-        ("slurm", "submit", "x", "--", given),
+        ("slurm", "submit", "--probe", "solver", "--", given),
         ("build", "-o", folder / "new.probe", "--tracer", "valgrind", "--simpoints", given, "--weights", given, "--",
          "true"),
     ]  # fmt: skip
