@@ -13,6 +13,9 @@ from typing import Any
 
 from checkpoint.errors import ProbeError, StorageError
 
+_LARGEST = 1e300
+"""Far beyond any time or size, and its square root's square still is a number."""
+
 MOST_BYTES = 64 << 20
 """Results of thousands of nodes; what Python makes of so much JSON still fits into memory."""
 
@@ -48,6 +51,13 @@ def read_foreign_json(path: Path, remedy: str, most: int = MOST_BYTES) -> Any:
         raise ProbeError(f"{path}: not JSON (nested too deeply); {remedy}") from error
     except ValueError as error:
         raise ProbeError(f"{path}: not JSON ({error}); {remedy}") from error
+
+
+def finite(value: Any) -> float:
+    """A number of such JSON. ValueError for anything else, texts of numbers too."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+        raise ValueError(f"{str(value)[:40]!r} is no number")
+    return float(value)
 
 
 def _no_number(name: str) -> float:

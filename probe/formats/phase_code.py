@@ -78,7 +78,7 @@ def decode(data: bytes) -> ProbeCode:
         if len({p.id for p in phases}) != len(phases):
             raise ValueError("a phase twice")
         return ProbeCode(images, phases)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ProbeFileDamaged(
             f"the probe's member data/{CODE_NAME} is damaged: {error!r}; build the probe again"
         ) from error

@@ -30,9 +30,13 @@ from probe.formats.arrays import FloatArray, IntArray
 FORMAT_VERSION = 1
 _MAGIC = "probe profile"
 _UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, NotImplementedError,
-    zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
+    OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, EOFError, RuntimeError,
+    NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
+
+_ARRAYS = ("counts_", "blocks_", "executed_", "markers_", "seconds")
+_LARGEST, _WIDEST = 1e18, 8
+"""Of a number in the header; bytes of a number in an array."""
 
 
 NO_FILE = -1
@@ -186,7 +190,8 @@ def load_profile(path: Path) -> Profile:
 
 
 def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
-    n, b = int(header["intervals"]), int(header["blocks"])
+    n, b = _number(header["intervals"], int), _number(header["blocks"], int)
+    stored = {name: _array(name, stored[name]) for name in stored if name.startswith(_ARRAYS)}
     counts = sp.csr_array((stored["counts_data"], stored["counts_indices"], stored["counts_indptr"]), shape=(n, b))
     counts.check_format(full_check=True)
     tables = [
@@ -198,31 +203,63 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         markers = Markers(**{c: stored[f"markers_{c}"] for c in ("boundary", "column", "distance")})
         _check_markers(markers, n, b)
     seconds = stored["seconds"]
-    if len(seconds) != n or len(tables[0].site) != b:
+    lengths = [{len(column) for column in vars(table).values()} for table in tables]
+    if len(seconds) != n or lengths[0] != {b} or len(lengths[1]) != 1:
         raise ValueError("arrays of different lengths")
     if bad := np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0))).tolist():
         raise ValueError(f"interval {bad[0]} takes {seconds[bad[0]]} seconds ({len(bad)} of {n} are no times)")
     if counts.data.size and counts.data.min() < 0:
         raise ValueError("a block was executed a negative number of times")
     return Profile(
-        program=Program.from_json(header["program"]),
-        tracer=header["tracer"],
-        unit=header["unit"],
-        interval=header["interval"],
+        program=_program(header["program"]),
+        tracer=str(header["tracer"]),
+        unit=str(header["unit"]),
+        interval=_number(header["interval"]),
         counts=counts,
         seconds=seconds,
         blocks=tables[0],
         executed=tables[1],
         images=tuple((str(p), str(h)) for p, h in header["images"]),
-        cpu_seconds=header["cpu_seconds"],
-        prologue=header["prologue"],
-        removed_sites=header["removed_sites"],
-        installed_sites=header["installed_sites"],
-        install_seconds=header["install_seconds"],
+        cpu_seconds=_number(header["cpu_seconds"]),
+        prologue=_number(header["prologue"]),
+        removed_sites=int(_number(header["removed_sites"], int)),
+        installed_sites=int(_number(header["installed_sites"], int)),
+        install_seconds=_number(header["install_seconds"]),
         written=tuple(str(p) for p in header["written"]),
         markers=markers,
         exit_status=int(header.get("exit_status", 0)),
     )
+
+
+def _array(name: str, value: Any) -> Any:
+    """One array of numbers in one dimension, whatever else may be in such a file."""
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iuf":
+        raise ValueError(f"{name} is no array of numbers")
+    if (name not in ("seconds", "counts_data") and value.dtype.kind == "f") or value.dtype.itemsize > _WIDEST:
+        raise ValueError(f"{name} holds numbers of another kind")
+    return value
+
+
+def _program(value: Any) -> Program:
+    program = Program.from_json(value)
+    words = (
+        *program.argv,
+        program.executable,
+        program.cwd,
+        program.stdin,
+        program.isa,
+        *program.env,
+        *program.env.values(),
+    )
+    if not all(isinstance(word, str) for word in words):
+        raise ValueError("a word of the program's command line or environment is no text")
+    return program
+
+
+def _number(value: Any, kind: type = float) -> Any:
+    if type(value) not in (int, kind) or not 0 <= value < _LARGEST:
+        raise ValueError(f"{str(value)[:40]!r} is no number of the header")
+    return value
 
 
 def _check_markers(markers: Markers, intervals: int, blocks: int) -> None:

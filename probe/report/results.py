@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import ProbeError
-from checkpoint.foreign_file import read_foreign_json
+from checkpoint.foreign_file import finite, read_foreign_json
 from probe.formats.arrays import FloatArray
 from probe.formats.manifest import Manifest
 from probe.formats.result import RESULT_VERSION
@@ -129,7 +129,7 @@ def _check_same(value: Mapping[str, Any], manifest: Manifest, path: Path, probe:
 
 def _result(value: Mapping[str, Any], name: str | None, positions: Mapping[int, int]) -> NodeResult:
     node, said = value["node"], value["prediction"]
-    seconds, low, high = (float(said[key]) for key in ("seconds", "low", "high"))
+    seconds, low, high = (finite(said[key]) for key in ("seconds", "low", "high"))
     if not (0 < low <= seconds <= high < math.inf):
         raise ValueError(f"a prediction of {seconds:g} s with the interval {low:g} to {high:g} s")
     times = {key: np.full(len(positions), math.nan) for key in ("t_ref", "t_cand")}
@@ -153,9 +153,9 @@ def _result(value: Mapping[str, Any], name: str | None, positions: Mapping[int, 
         seconds=seconds,
         low=low,
         high=high,
-        coverage=float(said["coverage"]),
+        coverage=finite(said["coverage"]),
         estimators={key: _or_nan(value["estimators"].get(key)) for key in _ESTIMATORS},
-        variances={key: max(0.0, float(value["variances"].get(key, 0.0))) for key in CAUSES},
+        variances={key: max(0.0, finite(value["variances"].get(key, 0.0))) for key in CAUSES},
         failures=failures,
         foreign=foreign,
         warnings=tuple(str(warning) for warning in value["warnings"]),
@@ -164,7 +164,7 @@ def _result(value: Mapping[str, Any], name: str | None, positions: Mapping[int, 
 
 
 def _positive(value: Any, what: str) -> float:
-    number = float(value)
+    number = finite(value)
     if not 0 < number < math.inf:
         raise ValueError(f"{what} of {number:g} s")
     return number

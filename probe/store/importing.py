@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from checkpoint.errors import ProbeError
+from checkpoint.foreign_file import finite
 from probe.formats.manifest import Manifest
 from probe.formats.result import RESULT_VERSION
 from probe.store.opening import Store
@@ -108,7 +109,7 @@ def _check(
         )
     try:
         said, here = result["prediction"], result["node"]
-        seconds, low, high = (float(said[key]) for key in ("seconds", "low", "high"))
+        seconds, low, high = (finite(said[key]) for key in ("seconds", "low", "high"))
         program = [str(word) for word in result["program"]]
         identity = {
             "name": name or Path(str(result["probe"])).name.removesuffix(".probe"),
@@ -137,18 +138,18 @@ def _check(
             "seconds": seconds,
             "low": low,
             "high": high,
-            "coverage": float(said["coverage"]),
+            "coverage": finite(said["coverage"]),
             "clock": str(result["clock"]),
             "file": str(result["probe"]),
             "cpu": kept_node["cpu"],
             "kernel": kept_node["kernel"],
-            "load": float(here["load"]),
+            "load": finite(here["load"]),
             "state": state,
             "estimators": dict(result["estimators"]),
             "phases": phases,
             "warnings": [str(warning) for warning in result["warnings"]],
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ProbeError(f"not a whole result of `probe run --json`: {error!r}; run the probe again") from error
     if not (0 < low <= seconds <= high and math.isfinite(high)):
         raise ProbeError(

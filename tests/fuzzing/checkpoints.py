@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers of CRIU's images and of the flat image, the restorer's own checks under sanitizers among them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gzip
+import io
+import resource
+import struct
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from checkpoint.criu.entries import MAGIC, encode_entries, read_entries
+from checkpoint.criu.images import file_mappings, open_files, read_checkpoint
+from checkpoint.criu.protobuf import Message, ProtobufError
+from checkpoint.criu.unsupported import unsupported
+from checkpoint.errors import ProbeError
+from checkpoint.flat import convert, image
+from fuzzing.mutation import damaged
+from fuzzing.reader import Reader
+
+_HERE = Path(__file__).parent
+_RESTORER = _HERE.parents[1] / "checkpoint" / "restorer"
+_SANITIZED = (
+    "-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all", "-Wno-unused-function", "-Wno-unused-variable",
+)  # fmt: skip
+
+
+def _tarred(images: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, content in sorted(images.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def _untarred(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {entry.name: stored.read() for entry in tar.getmembers() if (stored := tar.extractfile(entry))}
+
+
+def _checkpoint(folder: Path) -> Sequence[bytes]:
+    """Images that CRIU made of a small process, kept here."""
+    return [gzip.decompress((_HERE / "checkpoint.tar.gz").read_bytes())]
+
+
+def _other_image(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    try:
+        images = _untarred(data)
+    except Exception:
+        return damaged(choose, data, others)
+    name = choose.choice(sorted(n for n in images if not n.startswith("pages-")))
+    kind = name.split("-")[0].removesuffix(".img")
+    if kind in MAGIC and choose.random() < 0.8:
+        images[name] = _other_entries(choose, images[name], kind)
+    else:
+        images[name] = damaged(choose, images[name])
+    return _tarred(images)
+
+
+def _other_entries(choose: Random, data: bytes, kind: str) -> bytes:
+    """Entries of an image changed one by one: their lengths stay right."""
+    head, at, entries = 4 if kind == "inventory" else 8, 0, []
+    at = head
+    while at + 4 <= len(data):
+        (size,) = struct.unpack_from("<I", data, at)
+        entries.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    if entries:
+        which = choose.randrange(len(entries))
+        kind_of = choose.randrange(5)
+        if kind_of == 0:
+            entries.insert(which, entries[choose.randrange(len(entries))])
+        elif kind_of == 1:
+            del entries[which]
+        else:
+            entries[which] = damaged(choose, entries[which])
+    return data[:head] + b"".join(struct.pack("<I", len(e)) + e for e in entries)
+
+
+def _read_images(data: bytes, folder: Path) -> Any:
+    try:
+        images = _untarred(data)
+    except Exception as error:
+        raise ProtobufError("no archive of images") from error
+    for name, content in images.items():
+        # Names are ours here: the table of a probe has checked them before.
+        (folder / Path(name).name).write_bytes(content)
+    found = read_checkpoint(folder)
+    file_mappings(found)
+    open_files(found)
+    if not unsupported(found):
+        image.encode(convert.flatten(found, [0x400000]))
+    return None
+
+
+def _entries(folder: Path) -> Sequence[bytes]:
+    images = _untarred(_checkpoint(folder)[0])
+    return [content for name, content in images.items() if name.startswith("core-")]
+
+
+def _message(data: bytes, folder: Path) -> Any:
+    (folder / "core.img").write_bytes(data)
+    entries = read_entries(folder / "core.img", "core")
+    # What is read and written again is the same: nothing gets lost or made up.
+    written = encode_entries("core", entries)
+    assert [e.encode() for e in entries] == [Message.decode(e.encode()).encode() for e in entries]
+    assert len(written) <= len(data)
+    return None
+
+
+def _flats(folder: Path) -> Sequence[bytes]:
+    made = image.FlatImage(image.Header())
+    made.header.park, made.header.cwd = 0x10000000, made.string("/work")
+    made.header.rseq = 0x400020
+    path = made.string("/dev/null")
+    made.mappings = [
+        image.Mapping(0x400000, 0x404000, 0, 0, 3, 2, 0, 0),
+        image.Mapping(0x404000, 0x406000, 0x1000, 1 << 14, 5, 2, 1, 0),
+        image.Mapping(0x7FFF0000, 0x7FFF4000, 0, 0, 3, 2 | 0x100, 0, 1),
+    ]  # fmt: skip
+    made.runs = [image.Run(0x400000, 2), image.Run(0x7FFF2000, 2)]
+    made.patches = [(0x400000, bytes(4096))]
+    made.descriptors = [image.OpenDescriptor(0, 4, 0, 0, 0, 0, path), image.OpenDescriptor(1, 5, 1, 0, 0, 0, path)]
+    made.stamps, made.touch_order, made.calls = [0x402000], [0x400000, 0x7FFF2000], [0, 1, 60]
+    made.files, made.written, made.opened = ["/usr/bin/solver"], ["/tmp/out"], ["/etc/hosts"]
+    return [image.encode(made)]
+
+
+def _summed(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:
+    """With the checksum right again, mostly; header and tables are changed more often than contents."""
+    size = len(data)
+    tables = [t.offset for t in _tables(data)] if size >= 512 else []
+    if choose.random() < 0.7 and size > 600:
+        start = choose.choice([8, 8, 100, *tables]) % size
+        end = min(size, start + choose.choice((64, 256, 600)))
+        part = bytearray(data[start:end])
+        for _ in range(1 << choose.randrange(3)):
+            at = choose.randrange(0, max(1, len(part) - 8), 4)
+            value = choose.choice((0, 1, 7, 4096, 0x400000, 0x7FFFFFFFF000, (1 << 64) - 1, 1 << 63, size, size - 8))
+            value = (value + choose.choice((0, 0, -1, 1, 4096))) % (1 << 64)
+            part[at : at + 8] = struct.pack("<Q", value)
+        data = (data[:start] + bytes(part) + data[end:])[:size]
+    else:
+        data = damaged(choose, data, others)
+    if len(data) >= 24 and choose.random() < 0.95:
+        header = bytearray(data)
+        if choose.random() < 0.5 and len(data) > 32:
+            header[24:32] = struct.pack("<Q", len(data))
+        at = image.Header.version.offset
+        header[8:16] = struct.pack("<Q", image.checksum(memoryview(header)[at:]))
+        data = bytes(header)
+    return data
+
+
+def _tables(data: bytes) -> Iterator[image.Table]:
+    if len(data) >= ctypes.sizeof(image.Header):
+        header = image.Header.from_buffer_copy(data)
+        for name in ("mappings", "runs", "patches", "descriptors", "stamps", "touch_order", "calls", "strings"):
+            yield getattr(header, name)
+
+
+def _decode(data: bytes, folder: Path) -> Any:
+    (folder / "a").write_bytes(data)
+    image.decode(folder / "a")
+    return None
+
+
+_checking: list[subprocess.Popen[bytes]] = []
+
+
+class Refused(Exception):
+    """The restorer ends with a step."""
+
+
+@contextmanager
+def _sanitized(folder: Path) -> Iterator[None]:
+    """The restorer's checks, built with address and undefined-behaviour sanitizers."""
+    program = folder / "checks"
+    sources = [_HERE / "restorer_checks.c", _RESTORER / "check.c"]
+    command = ["cc", *_SANITIZED, f"-I{_RESTORER}", "-o", str(program), *map(str, sources)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    # Sanitizers reserve terabytes of addresses, which limits on the process would refuse.
+    with (folder / "said").open("wb") as said, subprocess.Popen(
+        [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2),
+    ) as process:  # fmt: skip
+        _checking.append(process)
+        try:
+            yield
+        finally:
+            _checking.clear()
+            with contextlib.suppress(BrokenPipeError):
+                process.communicate()
+    assert process.returncode == 0, (folder / "said").read_text(errors="replace")
+
+
+def _check(data: bytes, folder: Path) -> Any:
+    process = _checking[0]
+    assert process.stdin and process.stdout
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(struct.pack("<I", len(data)) + data)
+        process.stdin.flush()
+    verdict = process.stdout.read(1)
+    if not verdict:
+        raise AssertionError("the restorer's checks ended: a sanitizer's report, or a crash")
+    if verdict != b"\x01":
+        raise Refused(verdict[0])
+    return None
+
+
+READERS = (
+    Reader("criu-images", _checkpoint, _read_images, (ProbeError, ProtobufError, convert.NotFlat), change=_other_image),
+    Reader("criu-entries", _entries, _message, (ProbeError,), change=lambda c, d, o: _core(c, d)),
+    Reader("flat-image", _flats, _decode, (ProbeError,), change=_summed),
+    Reader("restorer", _flats, _check, (Refused,), change=_summed, prepared=_sanitized),
+)
+
+
+def _core(choose: Random, data: bytes) -> bytes:
+    return _other_entries(choose, data, "core") if choose.random() < 0.8 else damaged(choose, data)

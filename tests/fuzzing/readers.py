@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every reader of bytes that others wrote. Who adds one adds it here (docs/development.md)."""
+
+from __future__ import annotations
+
+from fuzzing import archives, checkpoints, formats, nodes, results
+from fuzzing.reader import Reader
+
+READERS: dict[str, Reader] = {
+    reader.name: reader
+    for reader in (
+        *archives.READERS, *formats.READERS, *checkpoints.READERS, *nodes.READERS, *results.READERS,
+    )
+}  # fmt: skip
