@@ -28,8 +28,8 @@ def run(build: Build, report: Report) -> None:
     profile, timed = build.profile, build.timed
     if timed.intervals < _FEWEST_INTERVALS:
         raise ProgramTooShort(
-            f"{build.program.argv[0]}: only {timed.intervals} intervals could be told apart; give it more work "
-            "or a shorter --interval"
+            f"{build.program.argv[0]}: only {timed.intervals} intervals could be told apart; "
+            + _why_so_few(profile.intervals, timed.missing + timed.out_of_order)
         )
     eligible = np.ones(timed.intervals, dtype=bool)
     eligible[[0, -1]] = False
@@ -40,6 +40,15 @@ def run(build: Build, report: Report) -> None:
         build.warnings += warnings
     else:
         build.selection = select_phases(*known, options.selection)
+
+
+def _why_so_few(traced: int, lost: int) -> str:
+    if lost and traced >= _FEWEST_INTERVALS:
+        return (
+            f"{lost} of the boundaries between the {traced} traced ones were lost in the timing "
+            "run: the program does not repeat itself"
+        )
+    return "give it more work or a shorter --interval"
 
 
 def save(build: Build) -> None:

@@ -23,6 +23,7 @@ from probe.store.records import digest, node_state, probe_key
 from probe.store.schema import FEW, PHASE_KEYS, newest, nodes, predictions, probes
 from reducer.unpack import open_probe
 
+_MOST_CORES, _MOST_MEMORY, _MOST_TEXT = (1 << 31) - 1, (1 << 63) - 1, 1 << 20
 _NODE_COLUMNS = ("name", "cluster", "cpu", "cores", "memory", "kernel", "features", "workers", "state")
 
 
@@ -110,20 +111,20 @@ def _check(
     try:
         said, here = result["prediction"], result["node"]
         seconds, low, high = (finite(said[key]) for key in ("seconds", "low", "high"))
-        program = [str(word) for word in result["program"]]
+        program = [_text(word) for word in result["program"]]
         identity = {
-            "name": name or Path(str(result["probe"])).name.removesuffix(".probe"),
+            "name": name or Path(_text(result["probe"])).name.removesuffix(".probe"),
             "program": program,
             "inputs": inputs,
         }
         kept_node: dict[str, Any] = {
-            "name": node or str(here["name"]),
+            "name": node or _text(here["name"]),
             "cluster": cluster,
-            "cpu": str(here["cpu"]),
-            "cores": int(here["cores"]),
-            "memory": int(here["memory"]) if here.get("memory") is not None else None,
-            "kernel": str(here["kernel"]),
-            "features": sorted(map(str, here.get("features", ()))),
+            "cpu": _text(here["cpu"]),
+            "cores": _count(here["cores"], _MOST_CORES),
+            "memory": _count(here["memory"], _MOST_MEMORY) if here.get("memory") is not None else None,
+            "kernel": _text(here["kernel"]),
+            "features": sorted(map(_text, here.get("features", ()))),
         }
         state = node_state(kept_node["cpu"], kept_node["kernel"])
         key = probe_key(tuple(program), inputs)
@@ -139,15 +140,15 @@ def _check(
             "low": low,
             "high": high,
             "coverage": finite(said["coverage"]),
-            "clock": str(result["clock"]),
-            "file": str(result["probe"]),
+            "clock": _text(result["clock"]),
+            "file": _text(result["probe"]),
             "cpu": kept_node["cpu"],
             "kernel": kept_node["kernel"],
             "load": finite(here["load"]),
             "state": state,
             "estimators": dict(result["estimators"]),
             "phases": phases,
-            "warnings": [str(warning) for warning in result["warnings"]],
+            "warnings": [_text(warning) for warning in result["warnings"]],
         }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ProbeError(f"not a whole result of `probe run --json`: {error!r}; run the probe again") from error
@@ -157,6 +158,20 @@ def _check(
             "run the probe again"
         )
     return _Result(row["digest"], key, identity, {**kept_node, "state": state}, row)
+
+
+def _text(value: Any) -> str:
+    """Text that every database takes: no halves of characters, no NUL."""
+    text = str(value)
+    if "\0" in text or len(text.encode()) > _MOST_TEXT:
+        raise ValueError(f"{text[:40]!r} is no text for a store")
+    return text
+
+
+def _count(value: Any, most: int) -> int:
+    if not 0 <= int(value) <= most:
+        raise ValueError(f"{str(value)[:40]} is no number of cores or bytes")
+    return int(value)
 
 
 def _known_digests(connection: sa.Connection, digests: Sequence[str]) -> set[str]:

@@ -31,6 +31,7 @@ from probe.formats.choices import NATIVE, SECONDS
 from probe.formats.profile import BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
+from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
 SHORTEST_INTERVAL = 0.005
@@ -238,7 +239,8 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         raise ProgramTooShort(
             f"{program.argv[0]} ran for {sum(seconds):.3f} s: {len(rows)} intervals of "
             f"{recording.interval * 1e3:g} ms, "
-            f"at least {FEWEST_INTERVALS} are needed. Give it more work, or a shorter --interval."
+            f"at least {FEWEST_INTERVALS} are needed. "
+            + why_too_few(sum(seconds), cpu_seconds, (FEWEST_INTERVALS + 1) * recording.interval, streams)
         )
     totals = np.zeros(recording.counters.columns, dtype=np.int64)
     for row in rows:
