@@ -73,6 +73,7 @@ def test_only_regular_files_are_read(probe: Path, tmp_path: Path, odd: str) -> N
         done = command(*arguments, folder=tmp_path)
         assert done.returncode in (1, 2, 10, 33), (arguments, done)
         assert str(given) in done.stderr, (arguments, done.stderr)
+        assert odd == "folder" or "not a regular file" in done.stderr, (arguments, done.stderr)
     assert not (tmp_path / "page.html").exists()
 
 
