@@ -21,7 +21,8 @@ from probe.candidates.agent_file import agent_file
 from probe.candidates.agent_replies import MOST_TEXT
 from probe.candidates.agent_sender import Sender
 from probe.candidates.agent_start import start_command
-from probe.formats.manifest import CRIU, DIRECT, Manifest
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.machine_lock import WAIT_SECONDS
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT

@@ -62,7 +62,7 @@ def run(
         check_node(manifest)
         with shown.stage("check") as report:
             archive.verify()
-            check_external(manifest.external_files)
+            check_external(manifest.files.external)
             differing = differing_files(archive.files)
             report(1.0)
         cpu = measuring_cpu()

@@ -16,6 +16,7 @@ from probe.candidates.agent_client import Answer, NodeSilent, Orders, SilentNode
 from probe.candidates.result import RunResult, check_coverage, predict_from
 from probe.candidates.time_limit import TimeLimit
 from probe.formats.manifest import Manifest, PhaseRecord
+from probe.formats.phase_record import PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.ssh.addresses import Address, parse_address
 from probe.ssh.interface import Connection, SshOptions, connect

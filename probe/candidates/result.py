@@ -9,7 +9,8 @@ from typing import Any
 
 from checkpoint.errors import NoPrediction, PhaseFailed
 from probe.formats.kernel_time import kernel_share
-from probe.formats.manifest import CRIU, Manifest, PhaseRecord
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU, PhaseRecord
 from probe.formats.result import RESULT_VERSION
 from probe.node.measuring import MeasuredPhase
 from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
@@ -51,7 +52,7 @@ class RunResult:
                     "id": record.id,
                     "weight": record.weight,
                     "time_share": record.time_share,
-                    "t_ref": _median(record.restored(measured.restorer)[clock == "cpu"]),
+                    "t_ref": _median(record.restored(measured.restorer).by(clock)),
                     "t_cand": _median(candidate),
                     "status": "ok" if measured.times else "failed",
                     "failure": measured.failure,
@@ -65,7 +66,7 @@ class RunResult:
             "format_version": RESULT_VERSION,
             "probe": self.probe,
             "probe_id": self.manifest.id,
-            "program": list(self.manifest.argv),
+            "program": list(self.manifest.program.argv),
             "node": self.node,
             "clock": clock,
             **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
@@ -77,7 +78,7 @@ class RunResult:
 
 def _in_kernel(record: PhaseRecord, measured: MeasuredPhase) -> dict[str, float | None]:
     """Shares of the region's CPU time in the kernel, on the reference node and here, with their standard errors."""
-    ref = record.kernel(measured.restorer)
+    ref = record.restored(measured.restorer).in_kernel()
     cand = kernel_share([t.kernel for t in measured.times], [t.cpu for t in measured.times])
     return {
         "ref": ref.share if ref else None,
@@ -129,19 +130,19 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
     for phase in manifest.phases:
         result = by_id.get(phase.id)
         times = result.times if result else ()
-        wall_ref, cpu_ref = phase.restored(result.restorer if result else CRIU)
+        ref = phase.restored(result.restorer if result else CRIU)
         timings.append(
             PhaseTiming(
                 id=phase.id,
                 weight=phase.weight,
                 time_share=phase.time_share,
                 work=phase.work,
-                t_ref=wall_ref,
+                t_ref=ref.wall,
                 t_cand=tuple(t.wall for t in times),
-                t_run=phase.cpu_run if manifest.reference.clock == "cpu" else phase.t_run,
+                t_run=phase.in_run.by(manifest.reference.clock),
                 spread=phase.spread,
                 status="ok" if times else "failed",
-                cpu_ref=cpu_ref,
+                cpu_ref=ref.cpu,
                 cpu_cand=tuple(t.cpu for t in times),
                 clock=manifest.reference.clock,
                 stratum=phase.stratum,

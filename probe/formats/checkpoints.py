@@ -4,10 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from probe.formats.checked import (
+    ADDRESS,
+    COUNT,
+    FLAG,
+    NAME_BELOW,
+    NUMBER,
+    PATH,
+    TEXT,
+    by_name,
+    many,
+    read,
+    record,
+)
 from probe.formats.manifest import WarmupTrial
+
+_PAIRS = many(many(ADDRESS, 2, 2))
 
 
 @dataclass(frozen=True)
@@ -16,23 +31,24 @@ class CapturedPhase:
     event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
     address ranges that hold huge pages."""
 
-    phase: int
-    interval: int
-    folder: str
-    pid: int
-    warmup: int
-    warm_event: int
-    start_event: int
-    end_event: int
-    written: dict[str, str]
-    huge: tuple[tuple[int, int], ...] = ()
+    phase: int = field(metadata=NUMBER)
+    interval: int = field(metadata=NUMBER)
+    folder: str = field(metadata=NAME_BELOW)
+    pid: int = field(metadata=NUMBER)
+    warmup: int = field(metadata=NUMBER)
+    warm_event: int = field(metadata=ADDRESS)
+    start_event: int = field(metadata=ADDRESS)
+    end_event: int = field(metadata=ADDRESS)
+    written: dict[str, str] = field(metadata=by_name(PATH, NAME_BELOW))
+    huge: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> CapturedPhase:
-        return CapturedPhase(**{**value, "huge": tuple((start, end) for start, end in value["huge"])})
+        """Inverse of `to_json`. Raises Unsound, as all here do."""
+        return read(CapturedPhase, value)
 
 
 @dataclass(frozen=True)
@@ -43,20 +59,20 @@ class ReducedPhase:
     in `folder`; `touched` counts pages touched; `whole` says why nothing was taken out ("" if something was).
     """
 
-    phase: int
-    folder: str
-    raw_bytes: int
-    raw_pages: int
-    kept_pages: int
-    touched: int
-    whole: str
+    phase: int = field(metadata=NUMBER)
+    folder: str = field(metadata=NAME_BELOW)
+    raw_bytes: int = field(metadata=COUNT)
+    raw_pages: int = field(metadata=COUNT)
+    kept_pages: int = field(metadata=COUNT)
+    touched: int = field(metadata=COUNT)
+    whole: str = field(metadata=TEXT)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ReducedPhase:
-        return ReducedPhase(**value)
+        return read(ReducedPhase, value)
 
 
 @dataclass(frozen=True)
@@ -66,12 +82,12 @@ class FlatPhase:
     (address, times) of its code (checkpoint.restore.recorded_calls); `all_calls`: whether none is missing in these
     two."""
 
-    phase: int
-    refused: str
-    opened: tuple[str, ...] = ()
-    calls: tuple[tuple[int, int], ...] = ()
-    seen: tuple[tuple[int, int], ...] = ()
-    all_calls: bool = False
+    phase: int = field(metadata=NUMBER)
+    refused: str = field(metadata=TEXT)
+    opened: tuple[str, ...] = field(default=(), metadata=many(TEXT))
+    calls: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
+    seen: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
+    all_calls: bool = field(default=False, metadata=FLAG)
 
     @property
     def calls_made(self) -> int:
@@ -83,14 +99,7 @@ class FlatPhase:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> FlatPhase:
-        pairs = {name: tuple((int(a), int(b)) for a, b in value.get(name, ())) for name in ("calls", "seen")}
-        return FlatPhase(
-            int(value["phase"]),
-            str(value["refused"]),
-            tuple(value["opened"]),
-            all_calls=bool(value.get("all_calls", False)),
-            **pairs,
-        )
+        return read(FlatPhase, value)
 
 
 @dataclass(frozen=True)
@@ -98,19 +107,14 @@ class WarmupChoice:
     """The warm-up taken, in intervals; what each length gave, shortest first; which phases were tried; and why the
     choice is doubtful ("" if it is not)."""
 
-    chosen: int
-    trials: tuple[WarmupTrial, ...]
-    phases: tuple[int, ...] = ()
-    doubt: str = ""
+    chosen: int = field(metadata=NUMBER)
+    trials: tuple[WarmupTrial, ...] = field(metadata=many(record(WarmupTrial)))
+    phases: tuple[int, ...] = field(default=(), metadata=many(NUMBER))
+    doubt: str = field(default="", metadata=TEXT)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> WarmupChoice:
-        return WarmupChoice(
-            int(value["chosen"]),
-            tuple(WarmupTrial(**trial) for trial in value["trials"]),
-            tuple(value["phases"]),
-            str(value["doubt"]),
-        )
+        return read(WarmupChoice, value)

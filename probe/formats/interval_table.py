@@ -124,8 +124,8 @@ def read_intervals(archive: ProbeArchive, manifest: Manifest, name: str) -> Inte
     table = decode(archive.read_data(MEMBER), name)
     if table is None:
         return None
-    if len(table) != manifest.intervals:
-        raise _damaged(name, f"it has {len(table)} intervals, the probe {manifest.intervals}")
+    if len(table) != manifest.timing.intervals:
+        raise _damaged(name, f"it has {len(table)} intervals, the probe {manifest.timing.intervals}")
     for phase in manifest.phases:
         if not 0 <= phase.representative < len(table) or table.phases[phase.representative] != phase.id:
             raise _damaged(name, f"interval {phase.representative} does not belong to phase {phase.id}")

@@ -4,117 +4,48 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import reprlib
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged
-from probe.formats.kernel_time import KernelShare, kernel_share
+from probe.formats.checked import (
+    AMOUNT,
+    COUNT,
+    DEVIATION,
+    LENGTH,
+    MODE,
+    NUMBER,
+    PATH,
+    SECONDS,
+    SEED,
+    SHA256,
+    SHARE,
+    SPREAD,
+    TEXT,
+    TIME,
+    WORD,
+    Unsound,
+    many,
+    optional,
+    read,
+    record,
+)
+from probe.formats.manifest_version_1 import from_version_1
+from probe.formats.phase_record import PhaseRecord
 from probe.formats.reference import Reference
 
-MANIFEST_VERSION = 1
-DIRECT, CRIU = "direct", "criu"
-"""The two ways to restore a phase."""
+MANIFEST_VERSION = 2
+READ_VERSIONS = (1, MANIFEST_VERSION)
 
+OUTPUT = "output"
+"""Purpose of private copies in the probe's list of files; this node's own files never stand in for them."""
 
-@dataclass(frozen=True)
-class PhaseRecord:
-    """One phase of a probe. Times in seconds; sequences hold one value per repeat.
-
-    representative, intervals   which interval stands for how many
-    weight, time_share, spread  share of the counted instructions, of the run's time; spread inside the stratum
-    work                        counted instructions in the region
-    started                     when the region began in the timing run
-    t_run, cpu_run              the region in the timing run
-    t_ref, cpu_ref              restored on the reference node; empty where that failed, `failure` says why
-    warm_ref                    the warm-up, restored on the reference node
-    warmup                      intervals of warm-up
-    *_event                     addresses of event records (checkpoint/stubs/stubs.S)
-    raw_pages, kept_pages       pages of the checkpoint as CRIU wrote it, and in the probe
-    touched_pages               pages the phase touches; `whole` says why a phase was not reduced
-    raw_bytes                   size of the checkpoint as CRIU wrote it
-    t_ref_direct, cpu_ref_direct   as t_ref and cpu_ref, restored by the direct restorer
-    warm_ref_direct             the warm-up then
-    kernel_ref, kernel_ref_direct  CPU seconds in the kernel, of the same repeats (probe/formats/kernel_time.py)
-    faults_ref, faults_ref_direct  page faults in the region, median
-    kernel_run, kernel_run_error   share of the phase's CPU time in the kernel in the timing run, all its intervals
-                                taken together, and its standard error; None if it was not stamped
-    calls                       system calls of warm-up and region; -1 if not watched
-    only_criu                   why the direct restorer cannot restore it ("" if it can)
-    stratum                     phases with the same number are parts of one stratum; -1 for one that is all of it
-    """
-
-    id: int
-    representative: int
-    intervals: int
-    weight: float
-    time_share: float
-    spread: float
-    work: float
-    started: float
-    t_run: float
-    cpu_run: float
-    t_ref: tuple[float, ...]
-    cpu_ref: tuple[float, ...]
-    warm_ref: float
-    warmup: int
-    warm_event: int
-    start_event: int
-    end_event: int
-    raw_pages: int
-    kept_pages: int
-    touched_pages: int
-    whole: str = ""
-    failure: str = ""
-    raw_bytes: int = 0
-    t_ref_direct: tuple[float, ...] = ()
-    cpu_ref_direct: tuple[float, ...] = ()
-    warm_ref_direct: float = 0.0
-    only_criu: str = ""
-    stratum: int = -1
-    kernel_ref: tuple[float, ...] = ()
-    kernel_ref_direct: tuple[float, ...] = ()
-    faults_ref: int | None = None
-    faults_ref_direct: int | None = None
-    kernel_run: float | None = None
-    kernel_run_error: float | None = None
-    calls: int = -1
-
-    @property
-    def can_run(self) -> bool:
-        """Restored on the reference node at least in one way."""
-        return bool(self.t_ref or self.t_ref_direct)
-
-    def restored(self, restorer: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(wall, CPU seconds) of the region on the reference node, restored in the same way as by `restorer`."""
-        if restorer == DIRECT and self.t_ref_direct:
-            return self.t_ref_direct, self.cpu_ref_direct
-        return (self.t_ref, self.cpu_ref) if self.t_ref else (self.t_ref_direct, self.cpu_ref_direct)
-
-    def kernel(self, restorer: str) -> KernelShare | None:
-        """Share of the region's CPU time in the kernel on the reference node, restored as by `restored`."""
-        direct = self.restored(restorer)[1] is self.cpu_ref_direct
-        return kernel_share(self.kernel_ref_direct if direct else self.kernel_ref, self.restored(restorer)[1])
-
-    @property
-    def expected_seconds(self) -> float:
-        """Warm-up and region on the reference node."""
-        if self.t_ref:
-            return self.warm_ref + max(self.t_ref)
-        return self.warm_ref_direct + max(self.t_ref_direct)
-
-    def restore_error(self, clock: str) -> float | None:
-        """Restored region time against the same region in the timing run, relative, by `clock`."""
-        wall, cpu = self.restored(CRIU)
-        restored, run = (cpu, self.cpu_run) if clock == "cpu" else (wall, self.t_run)
-        return statistics.median(restored) / run - 1 if restored and run > 0 else None
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> PhaseRecord:
-        times = ("t_ref", "cpu_ref", "t_ref_direct", "cpu_ref_direct", "kernel_ref", "kernel_ref_direct")
-        return PhaseRecord(**{**_known(PhaseRecord, value), **{name: tuple(value.get(name, ())) for name in times}})
+_ROUNDING = 1e-6
+"""What sums of shares may differ by."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +56,116 @@ class WarmupTrial:
     against_run       their time over that in the timing run
     """
 
-    warmup: int
-    relative: float
-    error: float
-    against_run: float
+    warmup: int = field(metadata=NUMBER)
+    relative: float = field(metadata=AMOUNT)
+    error: float = field(metadata=AMOUNT)
+    against_run: float = field(metadata=AMOUNT)
+
+
+@dataclass(frozen=True)
+class ProgramRecord:
+    """The program: its command line, the file, where it ran and with what as standard input, the --isa it was held to.
+
+    cpu_features: of the processor, that the phases execute. outputs: files of standard output and standard error.
+    """
+
+    argv: tuple[str, ...] = field(metadata=many(TEXT, 1))
+    executable: str = field(metadata=PATH)
+    cwd: str = field(metadata=PATH)
+    stdin: str = field(metadata=PATH)
+    isa: str = field(metadata=WORD)
+    cpu_features: tuple[str, ...] = field(metadata=many(WORD))
+    outputs: tuple[str, ...] = field(metadata=many(PATH))
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """The reference node, by the keys of `probe.node.facts.this_node`."""
+
+    name: str = field(default="?", metadata=WORD)
+    cpu: str = field(default="?", metadata=WORD)
+    cores: int = field(default=1, metadata=COUNT)
+    kernel: str = field(default="?", metadata=WORD)
+    load: float = field(default=0.0, metadata=AMOUNT)
+
+
+@dataclass(frozen=True)
+class TracingRecord:
+    """The traced run, seconds by the program's clock, and what its profile counts in.
+
+    unit, interval          what intervals are equal in, and their length in it
+    sites, removed_sites    blocks that were counted, and those of them that ran too often
+    install_seconds         what it took to put the counters in
+    """
+
+    tracer: str = field(metadata=WORD)
+    unit: str = field(metadata=WORD)
+    interval: float = field(metadata=LENGTH)
+    seconds: float = field(metadata=SECONDS)
+    sites: int = field(metadata=COUNT)
+    removed_sites: int = field(metadata=COUNT)
+    install_seconds: float = field(metadata=SECONDS)
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """How many boundaries between intervals there were, could not be marked, failed in the timing run; how many markers
+    were compared and executed equally often (probe/formats/timing.py)."""
+
+    all: int = field(metadata=COUNT)
+    unmarked: int = field(default=0, metadata=COUNT)
+    missing: int = field(default=0, metadata=COUNT)
+    out_of_order: int = field(default=0, metadata=COUNT)
+    markers_agreeing: int = field(default=0, metadata=COUNT)
+    markers_compared: int = field(default=0, metadata=COUNT)
+
+
+@dataclass(frozen=True)
+class TimingRecord:
+    """The timing run: its intervals, and how long it took."""
+
+    intervals: int = field(metadata=COUNT)
+    seconds: float = field(metadata=TIME)
+    cpu_seconds: float = field(metadata=TIME)
+    boundaries: Boundaries = field(metadata=record(Boundaries))
+
+
+@dataclass(frozen=True)
+class SelectionRecord:
+    """The selection: its seed, the share of the time in no phase, and its errors (probe/formats/selection.py)."""
+
+    seed: int = field(metadata=SEED)
+    dropped_time_share: float = field(metadata=SHARE)
+    error: float = field(metadata=DEVIATION)
+    held_out_error: float | None = field(metadata=optional(SPREAD))
+
+
+@dataclass(frozen=True)
+class PrivateFile:
+    """A file that was being written when `phase` was captured: its contents and permission bits then."""
+
+    phase: int = field(metadata=NUMBER)
+    path: str = field(metadata=PATH)
+    sha256: str = field(metadata=SHA256)
+    mode: int = field(metadata=MODE)
+
+
+@dataclass(frozen=True)
+class ExternalFile:
+    """A file left out of the probe, which the node must have as it was: size in bytes, SHA-256, permission bits."""
+
+    path: str = field(metadata=PATH)
+    size: int = field(metadata=COUNT)
+    sha256: str = field(metadata=SHA256)
+    mode: int = field(metadata=MODE)
+
+
+@dataclass(frozen=True)
+class FilesRecord:
+    """Files with a part of their own: those that phases write, and those that were left out."""
+
+    private: tuple[PrivateFile, ...] = field(default=(), metadata=many(record(PrivateFile)))
+    external: tuple[ExternalFile, ...] = field(default=(), metadata=many(record(ExternalFile)))
 
 
 @dataclass(frozen=True)
@@ -136,44 +173,26 @@ class Manifest:
     """Everything about a probe but its memory and files.
 
     warnings, notes: what makes predictions less trustworthy, and what is only worth knowing.
+    raw_bytes: of its checkpoints as CRIU wrote them.
     trimmed_from: phases it had before `probe trim`, 0 if it was never trimmed.
     warmup_trials: how the warm-up was chosen, shortest first; empty where it was given.
     """
 
-    argv: tuple[str, ...]
-    executable: str
-    cwd: str
-    stdin: str
-    isa: str
-    tracer: str
-    unit: str
-    interval: float
-    intervals: int
-    reference_node: dict[str, Any]
-    reference: Reference
-    timing_seconds: float
-    timing_cpu_seconds: float
-    trace_seconds: float
-    sites: int
-    removed_sites: int
-    install_seconds: float
-    boundaries: dict[str, int]
-    work_unit: str
-    total_work: float
-    phases: tuple[PhaseRecord, ...]
-    dropped_time_share: float
-    selection_error: float
-    held_out_error: float | None
-    seed: int
-    cpu_features: tuple[str, ...]
-    outputs: tuple[str, ...]
-    private_files: tuple[PrivateFile, ...]
-    raw_bytes: int
-    warnings: tuple[str, ...] = field(default=())
-    notes: tuple[str, ...] = field(default=())
-    external_files: tuple[ExternalFile, ...] = field(default=())
-    trimmed_from: int = 0
-    warmup_trials: tuple[WarmupTrial, ...] = field(default=())
+    program: ProgramRecord = field(metadata=record(ProgramRecord))
+    tracing: TracingRecord = field(metadata=record(TracingRecord))
+    timing: TimingRecord = field(metadata=record(TimingRecord))
+    reference_node: NodeRecord = field(metadata=record(NodeRecord))
+    reference: Reference = field(metadata=record(Reference))
+    work_unit: str = field(metadata=WORD)
+    total_work: float = field(metadata=AMOUNT)
+    selection: SelectionRecord = field(metadata=record(SelectionRecord))
+    phases: tuple[PhaseRecord, ...] = field(metadata=many(record(PhaseRecord)))
+    raw_bytes: int = field(metadata=COUNT)
+    files: FilesRecord = field(default=FilesRecord(), metadata=record(FilesRecord))
+    warnings: tuple[str, ...] = field(default=(), metadata=many(TEXT))
+    notes: tuple[str, ...] = field(default=(), metadata=many(TEXT))
+    trimmed_from: int = field(default=0, metadata=COUNT)
+    warmup_trials: tuple[WarmupTrial, ...] = field(default=(), metadata=many(record(WarmupTrial)))
 
     @property
     def coverage(self) -> float:
@@ -183,7 +202,7 @@ class Manifest:
     @property
     def noise(self) -> float:
         """Instrumented over plain reference time (thesis, equation 4.3)."""
-        timed = self.timing_cpu_seconds if self.reference.clock == "cpu" else self.timing_seconds
+        timed = self.timing.cpu_seconds if self.reference.clock == "cpu" else self.timing.seconds
         return timed / self.reference.early_seconds
 
     @property
@@ -194,68 +213,38 @@ class Manifest:
 
     @property
     def id(self) -> str:
-        """32 digits that name the build, the same after `probe trim`.
+        """32 digits that name the build, the same after `probe trim` and in every version.
 
         A checksum of what two builds never share: the times of their runs, to the last digit.
         """
-        times = [self.timing_seconds, self.timing_cpu_seconds, self.trace_seconds, self.total_work]
-        said = [self.argv, self.executable, self.reference.to_json(), times]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+        times = [self.timing.seconds, self.timing.cpu_seconds, self.tracing.seconds, self.total_work]
+        said = [self.program.argv, self.program.executable, self.reference.to_json(), times]
+        return hashlib.sha256(strict_json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+
+    def flaw(self) -> str:
+        if len({phase.id for phase in self.phases}) != len(self.phases):
+            return "two phases with the same id"
+        if any(phase.representative >= self.timing.intervals for phase in self.phases):
+            return "a representative that is none of the intervals"
+        if max(sum(p.time_share for p in self.phases), sum(p.weight for p in self.phases)) > 1.0 + _ROUNDING:
+            return "phases that hold more than the whole run"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         return {"manifest_version": MANIFEST_VERSION, **asdict(self)}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Manifest:
-        """Raises ProbeFileDamaged for another version or missing entries."""
-        entries = dict(value)
-        version = entries.pop("manifest_version", None)
-        if version != MANIFEST_VERSION:
+        """Raises ProbeFileDamaged for another version, and where a value is missing, or none that a build writes."""
+        version = value.get("manifest_version")
+        if type(version) is not int or version not in READ_VERSIONS:
+            known = " and ".join(map(str, READ_VERSIONS))
             raise ProbeFileDamaged(
-                f"the probe's manifest has version {version!r}; this program reads {MANIFEST_VERSION}"
+                f"the probe's manifest has version {reprlib.repr(version)}; this program reads {known}"
             )
         try:
-            entries.setdefault("notes", ())
-            for name in ("argv", "cpu_features", "outputs", "warnings", "notes"):
-                entries[name] = tuple(str(v) for v in entries[name])
-            entries["reference"] = Reference.from_json(entries["reference"])
-            entries["phases"] = tuple(PhaseRecord.from_json(p) for p in entries["phases"])
-            entries["private_files"] = tuple(PrivateFile(**_known(PrivateFile, p)) for p in entries["private_files"])
-            entries["external_files"] = tuple(
-                ExternalFile(**_known(ExternalFile, p)) for p in entries.get("external_files", ())
-            )
-            entries["warmup_trials"] = tuple(
-                WarmupTrial(**_known(WarmupTrial, t)) for t in entries.get("warmup_trials", ())
-            )
-            return Manifest(**_known(Manifest, entries))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProbeFileDamaged(f"the probe's manifest is incomplete: {error!r}; build the probe again") from error
-
-
-def _known(kind: type, value: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `value` this program knows: probes of later versions say more."""
-    return {field.name: value[field.name] for field in fields(kind) if field.name in value}
-
-
-OUTPUT = "output"
-"""Purpose of private copies in the probe's list of files; this node's own files never stand in for them."""
-
-
-@dataclass(frozen=True)
-class PrivateFile:
-    """A file that was being written when `phase` was captured: its contents and permission bits then."""
-
-    phase: int
-    path: str
-    sha256: str
-    mode: int
-
-
-@dataclass(frozen=True)
-class ExternalFile:
-    """A file left out of the probe, which the node must have as it was: size in bytes, SHA-256, permission bits."""
-
-    path: str
-    size: int
-    sha256: str
-    mode: int
+            return read(Manifest, from_version_1(value) if version == 1 else value)
+        except Unsound as error:
+            raise ProbeFileDamaged(
+                f"the probe's manifest is damaged: {error}; copy the probe again, or build it again"
+            ) from error

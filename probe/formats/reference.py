@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from probe.formats.checked import SHARE, TIME, many, one_of, read
 
 Clock = Literal["wall", "cpu"]
 
@@ -22,14 +24,14 @@ class Reference:
     `waited_share`.
     """
 
-    wall: tuple[float, ...]
-    cpu: tuple[float, ...]
-    blocked_share: float
-    plain_environment: tuple[float, float]
-    clock: Clock
-    early_wall: tuple[float, ...]
-    early_cpu: tuple[float, ...]
-    waited_share: float = 0.0
+    wall: tuple[float, ...] = field(metadata=many(TIME, 1))
+    cpu: tuple[float, ...] = field(metadata=many(TIME, 1))
+    blocked_share: float = field(metadata=SHARE)
+    plain_environment: tuple[float, float] = field(metadata=many(TIME, 2, 2))
+    clock: Clock = field(metadata=one_of("wall", "cpu"))
+    early_wall: tuple[float, ...] = field(metadata=many(TIME, 1))
+    early_cpu: tuple[float, ...] = field(metadata=many(TIME, 1))
+    waited_share: float = field(default=0.0, metadata=SHARE)
 
     @property
     def runs(self) -> tuple[float, ...]:
@@ -54,15 +56,12 @@ class Reference:
     def to_json(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
+    def flaw(self) -> str:
+        if len(self.cpu) != len(self.wall) or len(self.early_cpu) != len(self.early_wall):
+            return "not as many cpu times as wall times"
+        return ""
+
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Reference:
-        return Reference(
-            wall=tuple(value["wall"]),
-            cpu=tuple(value["cpu"]),
-            blocked_share=float(value["blocked_share"]),
-            plain_environment=(float(value["plain_environment"][0]), float(value["plain_environment"][1])),
-            clock=value["clock"],
-            early_wall=tuple(value["early_wall"]),
-            early_cpu=tuple(value["early_cpu"]),
-            waited_share=float(value.get("waited_share", 0.0)),
-        )
+        """Inverse of `to_json`. Raises Unsound."""
+        return read(Reference, value, "the reference")

@@ -4,13 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from checkpoint.errors import ProbeFileDamaged
 from probe.formats.arrays import IntArray
+from probe.formats.checked import (
+    COUNT,
+    DEVIATION,
+    MOST_NUMBER,
+    NUMBER,
+    PART,
+    SEED,
+    SHARE,
+    SPREAD,
+    Unsound,
+    as_defaults,
+    checked,
+    many,
+    optional,
+    record,
+    whole,
+)
 from probe.formats.choices import SelectionOptions
 
 FORMAT_VERSION = 1
@@ -33,22 +50,22 @@ class Phase:
     stratum: phases with the same number are parts of one stratum; ALONE where the phase is all of it.
     """
 
-    id: int
-    representative: int
+    id: int = field(metadata=NUMBER)
+    representative: int = field(metadata=NUMBER)
     members: IntArray
-    weight: float
-    time_share: float
-    seconds_spread: float
-    stratum: int = ALONE
+    weight: float = field(metadata=PART)
+    time_share: float = field(metadata=PART)
+    seconds_spread: float = field(metadata=SPREAD)
+    stratum: int = field(default=ALONE, metadata=whole(ALONE, MOST_NUMBER))
 
 
 @dataclass(frozen=True)
 class Merge:
     """A stratum without an interval that can be captured, given to phase `phase` (-1 if that was dropped)."""
 
-    phase: int
-    intervals: int
-    time_share: float
+    phase: int = field(metadata=whole(-1, MOST_NUMBER))
+    intervals: int = field(metadata=COUNT)
+    time_share: float = field(metadata=SHARE)
 
 
 @dataclass(frozen=True)
@@ -71,15 +88,15 @@ class Selection:
     """
 
     phases: tuple[Phase, ...]
-    labels: IntArray
-    dropped_time_share: float
-    k_bic: int
-    seed: int
-    cuts: int
-    selection_error: float
-    held_out_error: float | None
-    merges: tuple[Merge, ...]
-    options: SelectionOptions
+    labels: IntArray = field(metadata=many(whole(-1, MOST_NUMBER)))
+    dropped_time_share: float = field(metadata=SHARE)
+    k_bic: int = field(metadata=COUNT)
+    seed: int = field(metadata=SEED)
+    cuts: int = field(metadata=COUNT)
+    selection_error: float = field(metadata=DEVIATION)
+    held_out_error: float | None = field(metadata=optional(SPREAD))
+    merges: tuple[Merge, ...] = field(metadata=many(record(Merge)))
+    options: SelectionOptions = field(metadata=as_defaults(SelectionOptions))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types. Members are not written: they follow from the labels."""
@@ -107,38 +124,18 @@ class Selection:
                     f"the selection has format version {data['version']!r}, this program reads "
                     f"{FORMAT_VERSION}: run the selection stage again"
                 )
-            labels = np.asarray(data["labels"], dtype=np.int64).reshape(-1)
-            phases = tuple(
-                Phase(
-                    id=int(one["id"]),
-                    representative=int(one["representative"]),
-                    members=np.flatnonzero(labels == int(one["id"])).astype(np.int64),
-                    weight=float(one["weight"]),
-                    time_share=float(one["time_share"]),
-                    seconds_spread=float(one["seconds_spread"]),
-                    stratum=int(one.get("stratum", ALONE)),
-                )
-                for one in data["phases"]
-            )
-            held_out = data["held_out_error"]
-            selection = Selection(
-                phases=phases,
-                labels=labels,
-                dropped_time_share=float(data["dropped_time_share"]),
-                k_bic=int(data["k_bic"]),
-                seed=int(data["seed"]),
-                cuts=int(data["cuts"]),
-                selection_error=float(data["selection_error"]),
-                held_out_error=None if held_out is None else float(held_out),
-                merges=tuple(
-                    Merge(int(m["phase"]), int(m["intervals"]), float(m["time_share"])) for m in data["merges"]
-                ),
-                options=SelectionOptions(**data["options"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            values = checked(Selection, data)
+            labels = np.asarray(values.pop("labels"), dtype=np.int64)
+            phases = [checked(Phase, one, f"phases[{number}]") for number, one in enumerate(data["phases"])]
+        except (KeyError, TypeError, Unsound) as error:
             raise ProbeFileDamaged(
                 f"the selection cannot be read ({type(error).__name__}: {error}): run the selection stage again"
             ) from error
+        selection = Selection(
+            phases=tuple(Phase(**one, members=np.flatnonzero(labels == one["id"]).astype(np.int64)) for one in phases),
+            labels=labels,
+            **values,
+        )
         for phase in selection.phases:
             if phase.representative not in phase.members:
                 raise ProbeFileDamaged(

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from probe.formats.choices import SECONDS
 from probe.formats.kernel_time import KernelShare
-from probe.formats.manifest import CRIU, DIRECT, Manifest
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU
 from reducer.member_table import FORMAT_VERSION
 from reducer.unpack import open_probe
 
@@ -22,27 +24,27 @@ def show(path: Path | str) -> dict[str, Any]:
         manifest = Manifest.from_json(archive.manifest)
         files = [{"path": f.path, "purpose": f.purpose, "size": f.size, "sha256": f.sha256} for f in archive.files]
         size = archive.size_bytes
-    clock = manifest.reference.clock
+    clock, tracing = manifest.reference.clock, manifest.tracing
     return {
         "format_version": FORMAT_VERSION,
         "id": manifest.id,
-        "program": list(manifest.argv),
-        "executable": manifest.executable,
-        "tracer": manifest.tracer,
-        "unit": manifest.unit,
-        "interval": manifest.interval,
-        "interval_seconds": manifest.interval if manifest.unit == SECONDS else None,
-        "intervals": manifest.intervals,
-        "isa": manifest.isa,
+        "program": list(manifest.program.argv),
+        "executable": manifest.program.executable,
+        "tracer": tracing.tracer,
+        "unit": tracing.unit,
+        "interval": tracing.interval,
+        "interval_seconds": tracing.interval if tracing.unit == SECONDS else None,
+        "intervals": manifest.timing.intervals,
+        "isa": manifest.program.isa,
         "clock": clock,
-        "reference_node": manifest.reference_node,
+        "reference_node": asdict(manifest.reference_node),
         "et_ref_seconds": manifest.reference.seconds,
         "et_ref_runs": list(manifest.reference.runs),
         "et_plain_environment_seconds": manifest.reference.plain_seconds,
         "noise": manifest.noise,
-        "tracing_overhead": manifest.trace_seconds / manifest.reference.early_seconds,
-        "sites": {"installed": manifest.sites, "removed": manifest.removed_sites, "seconds": manifest.install_seconds},
-        "boundaries": manifest.boundaries,
+        "tracing_overhead": tracing.seconds / manifest.reference.early_seconds,
+        "sites": {"installed": tracing.sites, "removed": tracing.removed_sites, "seconds": tracing.install_seconds},
+        "boundaries": asdict(manifest.timing.boundaries),
         "size_bytes": size,
         "raw_bytes": manifest.raw_bytes,
         "coverage": manifest.coverage,
@@ -53,27 +55,27 @@ def show(path: Path | str) -> dict[str, Any]:
                 "representative": p.representative,
                 "intervals": p.intervals,
                 "stratum": p.stratum if p.stratum >= 0 else None,
-                "started_seconds": p.started,
+                "started_seconds": p.in_run.started,
                 "weight": p.weight,
                 "time_share": p.time_share,
-                "t_run": p.cpu_run if clock == "cpu" else p.t_run,
-                "t_ref": _median_by(clock, *p.restored(CRIU)),
-                "t_ref_direct": _median_by(clock, p.t_ref_direct, p.cpu_ref_direct),
+                "t_run": p.in_run.by(clock),
+                "t_ref": _median(p.restored(CRIU).by(clock)),
+                "t_ref_direct": _median(p.direct.by(clock)),
                 "only_criu": p.only_criu,
                 "restore_error": p.restore_error(clock),
                 "kernel": {
-                    "run": p.kernel_run,
-                    "run_error": p.kernel_run_error,
-                    **_kernel("ref", p.kernel(CRIU) if p.t_ref else None),
-                    **_kernel("ref_direct", p.kernel(DIRECT) if p.t_ref_direct else None),
-                    "faults": p.faults_ref,
-                    "faults_direct": p.faults_ref_direct,
+                    "run": p.in_run.kernel,
+                    "run_error": p.in_run.kernel_error,
+                    **_kernel("ref", p.criu.in_kernel()),
+                    **_kernel("ref_direct", p.direct.in_kernel()),
+                    "faults": p.criu.faults,
+                    "faults_direct": p.direct.faults,
                     "calls": p.calls if p.calls >= 0 else None,
                 },
                 "warmup_intervals": p.warmup,
-                "pages": {"raw": p.raw_pages, "kept": p.kept_pages, "touched": p.touched_pages},
+                "pages": p.checkpoint.pages(),
                 "status": "ok" if p.can_run else "failed",
-                "failure": p.failure,
+                "failure": p.criu.failure,
             }
             for p in manifest.phases
         ],
@@ -85,13 +87,13 @@ def show(path: Path | str) -> dict[str, Any]:
             ],
         },
         "errors": {
-            "selection": manifest.selection_error,
-            "selection_held_out": manifest.held_out_error,
+            "selection": manifest.selection.error,
+            "selection_held_out": manifest.selection.held_out_error,
             "restore": manifest.restore_error,
         },
-        "cpu_features": list(manifest.cpu_features),
+        "cpu_features": list(manifest.program.cpu_features),
         "files": files,
-        "external_files": [vars(file) for file in manifest.external_files],
+        "external_files": [vars(file) for file in manifest.files.external],
         "warnings": list(manifest.warnings),
         "notes": list(manifest.notes),
     }
@@ -101,5 +103,5 @@ def _kernel(name: str, known: KernelShare | None) -> dict[str, float | None]:
     return {name: known.share if known else None, f"{name}_error": known.error if known else None}
 
 
-def _median_by(clock: str, wall: Sequence[float], cpu: Sequence[float]) -> float | None:
-    return statistics.median(cpu if clock == "cpu" else wall) if wall else None
+def _median(times: Sequence[float]) -> float | None:
+    return statistics.median(times) if times else None

@@ -18,8 +18,9 @@ from checkpoint.binary.symbols import Names, names_of
 from checkpoint.binary.syscall_names import call_name
 from checkpoint.errors import ProbeError
 from probe.formats.choices import SECONDS
-from probe.formats.manifest import Manifest, PhaseRecord
+from probe.formats.manifest import Manifest
 from probe.formats.phase_code import CODE_NAME, MOST_BYTES, NO_FILE, PhaseCode, ProbeCode, decode
+from probe.formats.phase_record import PhaseRecord
 from probe.node.files import file_sha256
 from reducer.member_table import damaged
 from reducer.unpack import ProbeArchive, open_probe
@@ -56,14 +57,14 @@ def explain(path: Path | str, phase: int | None = None, *, top: int = DEFAULT_TO
         names = _names(archive, manifest, code, wanted) if code else {}
     by_id = {c.id: c for c in wanted}
     warnings = [] if code else [_OLD]
-    if code and manifest.unit == SECONDS and manifest.removed_sites:
+    if code and manifest.tracing.unit == SECONDS and manifest.tracing.removed_sites:
         warnings.append(
-            f"{manifest.removed_sites} of {manifest.sites} blocks ran so often that the tracer stopped counting them: "
-            "their instructions are missing; look at `time`"
+            f"{manifest.tracing.removed_sites} of {manifest.tracing.sites} blocks ran so often that the tracer stopped "
+            "counting them: their instructions are missing; look at `time`"
         )
     return {
         "format_version": EXPLAIN_VERSION,
-        "program": list(manifest.argv),
+        "program": list(manifest.program.argv),
         "phases": [_explained(r, by_id.get(r.id), code, names, top) for r in records],
         "warnings": warnings,
     }
@@ -87,7 +88,7 @@ def _names(archive: ProbeArchive, manifest: Manifest, code: ProbeCode, phases: S
             if image != NO_FILE:
                 addresses[image].add(address)
     carried = {f.path: f.sha256 for f in archive.files}
-    left_out = {f.path: f.sha256 for f in manifest.external_files}
+    left_out = {f.path: f.sha256 for f in manifest.files.external}
     found = {}
     with tempfile.TemporaryDirectory(prefix="probe-explain-") as folder:
         for image, wanted in addresses.items():
@@ -136,13 +137,13 @@ def _explained(
         "id": record.id,
         "intervals": record.intervals,
         "representative": record.representative,
-        "started_seconds": record.started,
+        "started_seconds": record.in_run.started,
         "weight": record.weight,
         "time_share": record.time_share,
         "looks": int(seen),
         "functions": [{"image": i, "name": n, **shares(s)} for (i, n), s in largest(functions)],
         "lines": [{"file": f, "line": n, "function": w, **shares(s)} for (f, n, w), s in largest(lines)],
-        "pages": {"raw": record.raw_pages, "kept": record.kept_pages, "touched": record.touched_pages},
+        "pages": record.checkpoint.pages(),
         "mappings": [
             {"kind": kind, "name": name, "mapped": mapped, "touched": touched}
             for kind, name, mapped, touched in (code.memory[:top] if code else ())

@@ -18,7 +18,8 @@ from checkpoint.errors import ProbeError
 from probe.candidates.result import rounded_down
 from probe.contents.carried_files import private_path
 from probe.contents.members import touched_name
-from probe.formats.manifest import OUTPUT, Manifest, PhaseRecord
+from probe.formats.manifest import OUTPUT, Manifest
+from probe.formats.phase_record import PhaseRecord
 from probe.prediction.inputs import PredictionOptions
 from probe.prediction.variance import between_variance
 from reducer.choices import Compression
@@ -144,14 +145,14 @@ def expected_errors(manifest: Manifest, coverages: Sequence[float]) -> list[floa
     h is the held-out selection error; q how different the uncovered time may be on another node, taken from the
     spread of the phases' seconds per work here, at most 1 (docs/estimators.md, "Size against quality").
     """
-    h = abs(manifest.selection_error if manifest.held_out_error is None else manifest.held_out_error)
+    selection = manifest.selection
+    h = abs(selection.error if selection.held_out_error is None else selection.held_out_error)
     q = _difference(manifest)
     return [math.hypot(h, max(0.0, 1.0 - c) * q) for c in coverages]
 
 
 def _difference(manifest: Manifest) -> float:
-    by_cpu = manifest.reference.clock == "cpu"
-    known = [(p, p.cpu_run if by_cpu else p.t_run) for p in manifest.phases if p.work > 0]
+    known = [(p, p.in_run.by(manifest.reference.clock)) for p in manifest.phases if p.work > 0]
     known = [(p, seconds) for p, seconds in known if seconds > 0 and p.time_share > 0]
     if len(known) < 2:
         return 1.0
@@ -202,7 +203,7 @@ def _too_large(rows: Sequence[Tradeoff], max_size: int | None, name: str) -> Pro
 def _kept(archive: ProbeArchive, manifest: Manifest, ids: Sequence[int]) -> Kept:
     wanted = set(ids)
     trimmed = _trimmed(manifest, ids)
-    private = {private_path(file) for file in trimmed.private_files}
+    private = {private_path(file) for file in trimmed.files.private}
     touched = {touched_name(phase) for phase in wanted}
     all_touched = {touched_name(p.id) for p in manifest.phases}
     return Kept(
@@ -217,11 +218,13 @@ def _trimmed(manifest: Manifest, ids: Sequence[int]) -> Manifest:
     """The manifest of the phases `ids`; all others count as dropped, as those that the selection dropped."""
     kept = tuple(p for p in manifest.phases if p.id in set(ids))
     lost = sum(p.time_share for p in manifest.phases) - sum(p.time_share for p in kept)
+    dropped = manifest.selection.dropped_time_share + max(0.0, lost)
+    private = tuple(f for f in manifest.files.private if f.phase in set(ids))
     return replace(
         manifest,
         phases=kept,
-        dropped_time_share=manifest.dropped_time_share + max(0.0, lost),
-        private_files=tuple(f for f in manifest.private_files if f.phase in set(ids)),
-        raw_bytes=sum(p.raw_bytes for p in kept),
+        selection=replace(manifest.selection, dropped_time_share=min(1.0, dropped)),
+        files=replace(manifest.files, private=private),
+        raw_bytes=sum(p.checkpoint.raw_bytes for p in kept),
         trimmed_from=max(manifest.trimmed_from, len(manifest.phases)),
     )

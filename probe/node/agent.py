@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, ToolMissing
 from checkpoint.paths import HOME_VARIABLE
 from checkpoint.restore.criu_restore import RegionTime
-from probe.formats.manifest import CRIU, Manifest
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU
 from probe.node.criu_member import CRIU_NAME, unpack_criu
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
@@ -173,7 +174,7 @@ def _serve(folder: Path, answers: Answers) -> None:
     threading.Thread(target=answers.stay_alive, args=(line.silence / 4,), daemon=True).start()
     manifest = Manifest.from_json(table.manifest)
     check_node(manifest)
-    check_external(manifest.external_files)
+    check_external(manifest.files.external)
     only = frozenset(int(p) for p in order["phases"])
     with own_run(own_folder(folder)) as run:
         scratch = run.folder
@@ -258,7 +259,7 @@ def _phase_members(archive: ProbeArchive, manifest: Manifest, only: frozenset[in
         if record.can_run and record.id in only and record.id in by_id:
             phase = by_id[record.id]
             found.append(phase.member("images"))
-            found += [f"file/{file.sha256}" for file in manifest.private_files if file.phase == record.id]
+            found += [f"file/{file.sha256}" for file in manifest.files.private if file.phase == record.id]
             found += [by_id[other].member("pages") for other in archive.phases_shared(record.id)]
             found.append(phase.member("pages"))
     if unknown := [name for name in found if name not in archive.members]:

@@ -68,7 +68,7 @@ def check_kernel(release: str) -> None:
 
 def check_features(manifest: Manifest) -> None:
     """Raise NodeUnfit where this processor lacks what the phases execute: before restoring, never by SIGILL."""
-    missing = sorted(set(manifest.cpu_features) - cpu_flags())
+    missing = sorted(set(manifest.program.cpu_features) - cpu_flags())
     if missing:
         raise NodeUnfit(
             f"this processor lacks {', '.join(missing)}, which the probe's phases execute; "
@@ -78,7 +78,7 @@ def check_features(manifest: Manifest) -> None:
 
 def check_memory(manifest: Manifest) -> None:
     """Raise NodeUnfit where the largest phase does not fit in the memory that is to be had."""
-    needed = max((p.kept_pages for p in manifest.phases if p.can_run), default=0) * PAGE_SIZE + _MEMORY_SLACK
+    needed = max((p.checkpoint.kept_pages for p in manifest.phases if p.can_run), default=0) * PAGE_SIZE + _MEMORY_SLACK
     available = available_memory()
     if available is not None and needed > available:
         raise NodeUnfit(

@@ -15,7 +15,7 @@ from checkpoint.criu.tool import Criu
 from checkpoint.errors import PhaseFailed, ProbeError
 from checkpoint.restore.criu_restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
-from probe.formats.manifest import CRIU, DIRECT
+from probe.formats.phase_record import CRIU, DIRECT
 
 DEFAULT_REPEATS = 5
 """Repeats of each phase that a prediction rests on."""

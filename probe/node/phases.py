@@ -13,7 +13,8 @@ from checkpoint.criu.tool import find_criu
 from checkpoint.errors import CriuError, NodeUnfit, ProbeFileDamaged, ToolMissing
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob, check_privilege
-from probe.formats.manifest import CRIU, DIRECT, Manifest, PhaseRecord
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU, DIRECT, PhaseRecord
 from probe.node.files import NodeFiles
 from probe.node.measuring import PhaseToMeasure, Restorers
 from reducer.member_table import StoredFile
@@ -76,13 +77,13 @@ def phases_here(
         job = RestoreJob(
             phase=phase.id,
             images=folder / f"phase-{phase.id}",
-            outputs=manifest.outputs,
-            folders=(manifest.cwd,),
+            outputs=manifest.program.outputs,
+            folders=(manifest.program.cwd,),
             binds=files.binds(),
-            written=files.private_copies(manifest.private_files, phase.id, written),
-            warm_event=phase.warm_event,
-            start_event=phase.start_event,
-            end_event=phase.end_event,
+            written=files.private_copies(manifest.files.private, phase.id, written),
+            warm_event=phase.events.warm,
+            start_event=phase.events.start,
+            end_event=phase.events.end,
             expected_seconds=phase.expected_seconds,
         )
         direct = restorers.direct is not None and not (phase.only_criu and restorers.criu)
@@ -92,7 +93,7 @@ def phases_here(
                 DIRECT if direct else CRIU,
                 fall_back=restorers.criu is not None,
                 unpack=_unpacker(archive, manifest, phase, files, written),
-                size=phase.kept_pages * PAGE_SIZE,
+                size=phase.checkpoint.kept_pages * PAGE_SIZE,
             )
         )
     return found
@@ -102,7 +103,7 @@ def _unpacker(
     archive: ProbeArchive, manifest: Manifest, phase: PhaseRecord, files: NodeFiles, written: Path
 ) -> Callable[[Path], None]:
     def unpack(folder: Path) -> None:
-        files.copy_private_files(manifest.private_files, phase.id, written)
+        files.copy_private_files(manifest.files.private, phase.id, written)
         archive.extract_phase(phase.id, folder)
         # A pages image shorter than its page map says would make CRIU spin for ever.
         read_checkpoint(folder)

@@ -73,10 +73,10 @@ class QuietJudge:
         return OTHER_WORK if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
 
     def _usual(self, phase: int, restorer: str) -> float:
-        wall, cpu = self._phases[phase].restored(restorer)
-        if self._clock == "cpu" or not cpu:
+        times = self._phases[phase].restored(restorer)
+        if self._clock == "cpu" or not times.cpu:
             return 1.0 + DISTURBED
-        return statistics.median(w / c for w, c in zip(wall, cpu)) * (1.0 + DISTURBED)  # noqa: B905
+        return statistics.median(w / c for w, c in zip(times.wall, times.cpu)) * (1.0 + DISTURBED)  # noqa: B905
 
     def describe(self) -> dict[str, Any]:
         """What else went on since this was made. Call it when all that was started has been waited for.

@@ -19,9 +19,20 @@ from probe.formats.interval_table import MEMBER as INTERVALS_NAME
 from probe.formats.interval_table import encode as encode_intervals
 from probe.formats.intervals import WORK_UNIT, vectors, work
 from probe.formats.kernel_time import KernelShare, kernel_share
-from probe.formats.manifest import CRIU, DIRECT, Manifest, PhaseRecord, PrivateFile
+from probe.formats.manifest import (
+    Boundaries,
+    FilesRecord,
+    Manifest,
+    NodeRecord,
+    PrivateFile,
+    ProgramRecord,
+    SelectionRecord,
+    TimingRecord,
+    TracingRecord,
+)
 from probe.formats.phase_code import CODE_NAME
 from probe.formats.phase_code import encode as encode_code
+from probe.formats.phase_record import CRIU, DIRECT, CheckpointRecord, Events, InRun, PhaseRecord, Times
 from probe.formats.selection import Phase
 from probe.formats.timing import TimedProfile
 from probe.node.criu_member import CRIU_NAME
@@ -64,6 +75,8 @@ def run(build: Build, report: Report) -> None:
     checkpoints = [PhaseCheckpoint(reduced.phase, folder / reduced.folder) for reduced in build.reduced]
     data = _data(build, checkpoints, rows, amounts)
     manifest, compression = build.manifest.to_json(), build.options.compress
+    # What this program could not read again must not be written.
+    Manifest.from_json(manifest)
     build.sizes = write_probe(build.target, manifest, checkpoints, _distinct(files), data, compression)
 
 
@@ -81,48 +94,59 @@ def _manifest(
     left_out: Sequence[ContainedFile],
 ) -> Manifest:
     profile, timed, program = build.profile, build.timed, build.program
-    by_cpu = build.reference.clock == "cpu"
     return Manifest(
-        argv=program.argv,
-        executable=program.executable,
-        cwd=program.cwd,
-        stdin=program.stdin,
-        isa=program.isa,
+        program=ProgramRecord(
+            argv=program.argv,
+            executable=program.executable,
+            cwd=program.cwd,
+            stdin=program.stdin,
+            isa=program.isa,
+            cpu_features=tuple(needed_features(profile)),
+            outputs=outputs,
+        ),
+        tracing=_tracing(build),
+        timing=TimingRecord(
+            intervals=timed.intervals,
+            seconds=timed.wall_seconds,
+            cpu_seconds=float(timed.cpu.sum()),
+            boundaries=Boundaries(
+                all=profile.intervals - 1,
+                unmarked=timed.unmarked,
+                missing=timed.missing,
+                out_of_order=timed.out_of_order,
+                markers_agreeing=timed.agreeing,
+                markers_compared=timed.compared,
+            ),
+        ),
+        reference_node=NodeRecord(**this_node()),
+        reference=build.reference,
+        work_unit=WORK_UNIT,
+        total_work=total_work,
+        selection=SelectionRecord(
+            seed=build.options.selection.seed,
+            dropped_time_share=build.selection.dropped_time_share,
+            error=build.selection.selection_error,
+            held_out_error=build.selection.held_out_error,
+        ),
+        phases=tuple(records),
+        raw_bytes=sum(r.raw_bytes for r in build.reduced),
+        files=FilesRecord(tuple(private), tuple(external_files(left_out))),
+        warnings=tuple(build.warnings),
+        notes=tuple(dict.fromkeys(build.notes)),
+        warmup_trials=tuple(build.warmup.trials),
+    )
+
+
+def _tracing(build: Build) -> TracingRecord:
+    profile = build.profile
+    return TracingRecord(
         tracer=profile.tracer,
         unit=profile.unit,
         interval=profile.interval,
-        intervals=timed.intervals,
-        reference_node=this_node(),
-        reference=build.reference,
-        timing_seconds=timed.wall_seconds,
-        timing_cpu_seconds=float(timed.cpu.sum()),
-        trace_seconds=profile.cpu_seconds if by_cpu else float(profile.seconds.sum()),
+        seconds=profile.cpu_seconds if build.reference.clock == "cpu" else float(profile.seconds.sum()),
         sites=profile.installed_sites,
         removed_sites=profile.removed_sites,
         install_seconds=profile.install_seconds,
-        boundaries={
-            "all": profile.intervals - 1,
-            "unmarked": timed.unmarked,
-            "missing": timed.missing,
-            "out_of_order": timed.out_of_order,
-            "markers_agreeing": timed.agreeing,
-            "markers_compared": timed.compared,
-        },
-        work_unit=WORK_UNIT,
-        total_work=total_work,
-        phases=tuple(records),
-        dropped_time_share=build.selection.dropped_time_share,
-        selection_error=build.selection.selection_error,
-        held_out_error=build.selection.held_out_error,
-        seed=build.options.selection.seed,
-        cpu_features=tuple(needed_features(profile)),
-        outputs=outputs,
-        private_files=tuple(private),
-        raw_bytes=sum(r.raw_bytes for r in build.reduced),
-        warnings=tuple(build.warnings),
-        notes=tuple(dict.fromkeys(build.notes)),
-        external_files=tuple(external_files(left_out)),
-        warmup_trials=tuple(build.warmup.trials),
     )
 
 
@@ -157,7 +181,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
         direct = directly.get(phase.phase, MeasuredPhase(phase.phase, ()))
         chosen = by_id[phase.phase]
         at = chosen.representative
-        in_run = _kernel_in_run(timed, chosen)
+        in_kernel = _kernel_in_run(timed, chosen)
         records.append(
             PhaseRecord(
                 id=chosen.id,
@@ -167,37 +191,40 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 time_share=chosen.time_share,
                 spread=chosen.seconds_spread,
                 work=float(amounts[at]),
-                started=float(begins[at]),
-                t_run=float(timed.seconds[at]),
-                cpu_run=float(timed.cpu[at]),
-                t_ref=tuple(t.wall for t in result.times),
-                cpu_ref=tuple(t.cpu for t in result.times),
-                warm_ref=_warm(result),
-                t_ref_direct=tuple(t.wall for t in direct.times),
-                cpu_ref_direct=tuple(t.cpu for t in direct.times),
-                warm_ref_direct=_warm(direct),
-                only_criu=flat.refused or direct.failure,
-                kernel_ref=_kernel(result),
-                kernel_ref_direct=_kernel(direct),
-                faults_ref=_faults(result),
-                faults_ref_direct=_faults(direct),
-                kernel_run=in_run.share if in_run else None,
-                kernel_run_error=in_run.error if in_run else None,
-                calls=flat.calls_made,
                 warmup=phase.warmup,
-                warm_event=phase.warm_event,
-                start_event=phase.start_event,
-                end_event=phase.end_event,
-                raw_pages=reduced.raw_pages,
-                kept_pages=reduced.kept_pages,
-                touched_pages=reduced.touched,
-                whole=reduced.whole,
-                failure=result.failure,
-                raw_bytes=reduced.raw_bytes,
+                in_run=InRun(
+                    started=float(begins[at]),
+                    wall=float(timed.seconds[at]),
+                    cpu=float(timed.cpu[at]),
+                    kernel=in_kernel.share if in_kernel else None,
+                    kernel_error=in_kernel.error if in_kernel else None,
+                ),
+                events=Events(phase.warm_event, phase.start_event, phase.end_event),
+                checkpoint=CheckpointRecord(
+                    raw_pages=reduced.raw_pages,
+                    kept_pages=reduced.kept_pages,
+                    touched_pages=reduced.touched,
+                    whole=reduced.whole,
+                    raw_bytes=reduced.raw_bytes,
+                ),
+                criu=_times(result, result.failure),
+                direct=_times(direct, flat.refused or direct.failure),
                 stratum=chosen.stratum,
+                calls=flat.calls_made,
             )
         )
     return records
+
+
+def _times(measured: MeasuredPhase, failure: str) -> Times:
+    return Times(
+        wall=tuple(t.wall for t in measured.times),
+        cpu=tuple(t.cpu for t in measured.times),
+        warm=_warm(measured),
+        kernel=_kernel(measured),
+        faults=_faults(measured),
+        failure=failure,
+    )
 
 
 def _kernel(measured: MeasuredPhase) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from checkpoint.compiled import restorer
 from probe.formats.intervals import work
-from probe.formats.manifest import DIRECT
+from probe.formats.phase_record import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.selection import Selection

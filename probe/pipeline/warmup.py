@@ -19,7 +19,8 @@ from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
 from probe.formats.checkpoints import CapturedPhase, WarmupChoice
 from probe.formats.choices import DEFAULT_WARMUP
-from probe.formats.manifest import CRIU, DIRECT, WarmupTrial
+from probe.formats.manifest import WarmupTrial
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Clock
 from probe.formats.selection import Phase, Selection

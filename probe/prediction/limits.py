@@ -16,7 +16,8 @@ import numpy as np
 from checkpoint.errors import ProbeError, ProgramTooShort, Unpredictable
 from probe.formats.arrays import FloatArray
 from probe.formats.choices import RANDOM
-from probe.formats.manifest import DIRECT, Manifest, PhaseRecord
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import DIRECT, PhaseRecord
 from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
@@ -147,7 +148,7 @@ def doubts_of_phases(
     """Warnings from restored phases: their times, and what one `probe run` of them costs. Raises Unpredictable,
     ProgramTooShort."""
     found = []
-    asleep = [p.id for p in phases if p.t_run > 0 and 1.0 - p.cpu_run / p.t_run > LIMITS.asleep.refuse]
+    asleep = [p.id for p in phases if p.in_run.wall > 0 and 1.0 - p.in_run.cpu / p.in_run.wall > LIMITS.asleep.refuse]
     # By the CPU clock the program never sleeps: then something else had the processor, as it may have had here.
     if asleep and reference.clock == "wall" and not _blurred(reference):
         found.append(
@@ -207,8 +208,8 @@ def _stretch(phase: PhaseRecord, measured: MeasuredPhase, reference: Reference) 
     here = statistics.median(t.wall / max(t.cpu, 1e-9) for t in measured.times)
     if reference.clock == "cpu":
         return here
-    wall, cpu = phase.restored(measured.restorer)
-    return here / max(1.0, statistics.median(w / max(c, 1e-9) for w, c in zip(wall, cpu, strict=True)))
+    there = phase.restored(measured.restorer)
+    return here / max(1.0, statistics.median(w / max(c, 1e-9) for w, c in zip(there.wall, there.cpu, strict=True)))
 
 
 def _judged(

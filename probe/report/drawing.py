@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from probe.formats.arrays import FloatArray
-from probe.formats.manifest import PhaseRecord
+from probe.formats.phase_record import PhaseRecord
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 """Okabe and Ito's, told apart by people who are colour-blind; the palest last."""

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoint.errors import NotInStore, ProbeError, ProbeFileDamaged
+from checkpoint.errors import NotInStore, ProbeError
 from probe.formats.interval_table import IntervalTable, read_intervals
 from probe.formats.manifest import Manifest
 from probe.inspection.trimming import Tradeoff, tradeoff
@@ -52,7 +51,6 @@ def gather(
     """
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
-        _check_numbers(manifest, str(probe))
         nodes, without = read_results(results, manifest, str(probe))
         archive.verify()
         intervals = read_intervals(archive, manifest, str(probe))
@@ -77,32 +75,6 @@ def gather(
     )
 
 
-def _check_numbers(manifest: Manifest, name: str) -> None:
-    """Raise ProbeFileDamaged where the manifest says what no build does: other people's probes are read here."""
-    try:
-        sound = _sound(manifest)
-    except (TypeError, ValueError, LookupError):
-        sound = False
-    if not sound:
-        raise ProbeFileDamaged(f"{name}: times or shares in its manifest are none; copy or build it again")
-
-
-def _sound(m: Manifest) -> bool:
-    reference = m.reference
-    above_zero = [*reference.runs, reference.seconds, reference.early_seconds, reference.plain_seconds, m.interval]
-    numbers = [m.timing_seconds, m.timing_cpu_seconds, m.raw_bytes, m.trimmed_from, m.dropped_time_share]
-    numbers += [abs(m.selection_error), m.held_out_error or 0, m.total_work, m.intervals]
-    for p in m.phases:
-        numbers += [p.id, p.representative, p.weight, p.time_share, p.spread, p.work, p.started, p.intervals]
-        numbers += [p.raw_pages, p.kept_pages, p.t_run, p.cpu_run]
-        numbers += [*p.t_ref, *p.cpu_ref, *p.t_ref_direct, *p.cpu_ref_direct]
-    return (
-        all(0 <= value < math.inf for value in numbers)
-        and all(0 < value < math.inf for value in above_zero)
-        and len({p.id for p in m.phases}) == len(m.phases)
-    )
-
-
 def _observed(url: str, path: Path, manifest: Manifest) -> dict[str, list[float]]:
     """Observed run times of the program with this input, by node; those whose input is unknown count, too."""
     from probe.store.importing import input_checksum
@@ -115,7 +87,7 @@ def _observed(url: str, path: Path, manifest: Manifest) -> dict[str, list[float]
     with open_store(url, create=False) as opened:
         for inputs in (input_checksum(path), ""):
             try:
-                stored = find_probe(opened, probe_key(manifest.argv, inputs))
+                stored = find_probe(opened, probe_key(manifest.program.argv, inputs))
             except NotInStore:
                 continue
             for run in observed(opened, probe=stored):

@@ -53,7 +53,7 @@ def page(found: Gathered, drawings: Sequence[Drawing]) -> str:
     parts: dict[str, Any] = {
         "found": found,
         "m": m,
-        "command": wording.command_line(m.argv),
+        "command": wording.command_line(m.program.argv),
         "facts": _facts(found),
         "verdict": verdict(found),
         "headline": headline(known),
@@ -86,20 +86,21 @@ def _picture(drawing: Drawing) -> _Picture:
 
 def _facts(found: Gathered) -> list[tuple[str, str]]:
     """What this probe is."""
-    m, node = found.manifest, found.manifest.reference_node
-    length = f"{m.interval * 1e3:g} ms" if m.unit == SECONDS else f"{m.interval / 1e6:g} million instructions"
+    m, node, tracing = found.manifest, found.manifest.reference_node, found.manifest.tracing
+    by_time = tracing.unit == SECONDS
+    length = f"{tracing.interval * 1e3:g} ms" if by_time else f"{tracing.interval / 1e6:g} million instructions"
     runs = len(m.reference.runs)
     kept = f"{wording.size(found.size_bytes)}; its raw checkpoints {wording.size(m.raw_bytes)}"
     facts = [
-        ("program", m.executable),
-        ("run in", m.cwd),
+        ("program", m.program.executable),
+        ("run in", m.program.cwd),
         ("run time, ET_ref", f"{wording.seconds(m.reference.seconds)} ({m.reference.clock} time, median of {runs})"),
-        ("reference node", f"{node.get('name', '?')}: {node.get('cpu', '?')}, {node.get('cores', '?')} cores, Linux "
-            f"{node.get('kernel', '?')}, load {node.get('load', '?')}"),
-        ("built with", f"{m.tracer} tracer, intervals of {length}, C library held to {m.isa}, seed {m.seed}"),
-        ("intervals", f"{m.intervals:,}, in {wording.several(len(m.phases), 'phase')}"
+        ("reference node", f"{node.name}: {node.cpu}, {node.cores} cores, Linux {node.kernel}, load {node.load}"),
+        ("built with", f"{tracing.tracer} tracer, intervals of {length}, C library held to {m.program.isa}, seed "
+            f"{m.selection.seed}"),
+        ("intervals", f"{m.timing.intervals:,}, in {wording.several(len(m.phases), 'phase')}"
             + (f" left of {m.trimmed_from}" if m.trimmed_from else "")),
-        ("CPU features", " ".join(m.cpu_features) or "those of every x86-64 processor"),
+        ("CPU features", " ".join(m.program.cpu_features) or "those of every x86-64 processor"),
         ("size", kept),
         ("id", m.id),
     ]  # fmt: skip

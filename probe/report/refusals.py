@@ -36,7 +36,9 @@ def phases_left_out(found: Gathered) -> list[Refusal]:
     """Phases without a time, on the reference node or on others, and what no phase stands for."""
     m = found.manifest
     listed = [
-        Refusal(f"phase {p.id} ({percent(p.time_share)} of the time)", f"cannot be restored: {plain(p.failure, 500)}")
+        Refusal(
+            f"phase {p.id} ({percent(p.time_share)} of the time)", f"cannot be restored: {plain(p.criu.failure, 500)}"
+        )
         for p in m.phases
         if not p.can_run
     ]
@@ -45,15 +47,13 @@ def phases_left_out(found: Gathered) -> list[Refusal]:
         Refusal(several(count, "phase"), f"only CRIU, with root, can restore: {why}")
         for why, count in only_criu.most_common()
     ]
-    kept_whole = Counter(plain(p.whole, 300) for p in m.phases if p.whole)
+    kept_whole = Counter(plain(p.checkpoint.whole, 300) for p in m.phases if p.checkpoint.whole)
     listed += [Refusal(several(count, "phase"), f"not reduced: {why}") for why, count in kept_whole.most_common()]
     if m.trimmed_from:
         lost = m.trimmed_from - len(m.phases)
         listed.append(Refusal(several(lost, "phase"), "taken out by `probe trim`; their time is extrapolated"))
-    if m.dropped_time_share > 0:
-        listed.append(
-            Refusal(f"{percent(m.dropped_time_share, 2)} of the time", "in phases too small to keep, or taken out")
-        )
+    if (dropped := m.selection.dropped_time_share) > 0:
+        listed.append(Refusal(f"{percent(dropped, 2)} of the time", "in phases too small to keep, or taken out"))
     listed += _not_measured(found)
     return listed
 

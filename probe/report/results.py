@@ -115,7 +115,7 @@ def _check_same(value: Mapping[str, Any], manifest: Manifest, path: Path, probe:
         # Results of earlier versions: no two builds share the shares of all their phases.
         shares = {phase.id: (phase.weight, phase.time_share) for phase in manifest.phases}
         said = {int(one["id"]): (one["weight"], one["time_share"]) for one in value["phases"]}
-        same = list(value["program"]) == list(manifest.argv)
+        same = list(value["program"]) == list(manifest.program.argv)
         same = same and bool(said.keys() & shares) and all(said[k] == shares[k] for k in said.keys() & shares)
         given = "none"
     else:

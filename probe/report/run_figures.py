@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.interval_table import IntervalTable
 from probe.formats.intervals import WORK_UNIT
-from probe.formats.manifest import PhaseRecord
+from probe.formats.phase_record import CRIU, PhaseRecord
 from probe.report.drawing import (
     COLOURS,
     DROPPED,
@@ -114,15 +114,15 @@ def _marks_alone(found: Gathered, title: str) -> Drawing:
     figure, axes = blank(1.2 + 0.19 * len(own))
     colours = phase_colours(own)
     for row, phase in enumerate(own):
-        axes.barh(row, phase.t_run, left=phase.started, color=colours[phase.id], height=0.7)
-        axes.plot(phase.started + phase.t_run / 2, row, marker="v", color=INK, markersize=5)
+        axes.barh(row, phase.in_run.wall, left=phase.in_run.started, color=colours[phase.id], height=0.7)
+        axes.plot(phase.in_run.started + phase.in_run.wall / 2, row, marker="v", color=INK, markersize=5)
     label_rows(axes, [f"phase {p.id} · {percent(p.time_share)}" for p in own])
-    axes.set_xlim(0, found.manifest.timing_seconds)
+    axes.set_xlim(0, found.manifest.timing.seconds)
     axes.set_xlabel("wall time since the start of the timing run, seconds")
     caption = _NO_INTERVALS.format(
         "only where its captured regions lie can be shown, not where else each phase runs", "the whole timeline"
     )
-    rows = [(p.representative, p.id, p.started, p.t_run) for p in by_share(found.manifest.phases)]
+    rows = [(p.representative, p.id, p.in_run.started, p.in_run.wall) for p in by_share(found.manifest.phases)]
     return Drawing("timeline", title, caption, figure, ("interval", "phase", "start_wall_s", "wall_s"), rows)
 
 
@@ -248,8 +248,7 @@ def restore_errors(found: Gathered) -> Drawing:
     title = "Restored regions against the run itself"
     ordered = [(p, e) for p in by_share(m.phases) if (e := p.restore_error(clock)) is not None]
     data = [
-        (p.id, p.cpu_run if clock == "cpu" else p.t_run, _middle(p, clock), p.restore_error(clock), p.time_share)
-        for p in by_share(m.phases)
+        (p.id, p.in_run.by(clock), _middle(p, clock), p.restore_error(clock), p.time_share) for p in by_share(m.phases)
     ]
     head = ("phase", "t_run_s", "t_ref_s", "restore_error", "time_share")
     if not ordered:
@@ -279,8 +278,7 @@ def restore_errors(found: Gathered) -> Drawing:
 
 
 def _middle(phase: PhaseRecord, clock: str) -> float:
-    wall, cpu = phase.restored("criu")
-    values = cpu if clock == "cpu" else wall
+    values = phase.restored(CRIU).by(clock)
     return float(np.median(values)) if values else math.nan
 
 

@@ -59,14 +59,14 @@ def verdict(found: Gathered) -> str:
     """What to expect, in a paragraph."""
     m = found.manifest
     text = []
-    if m.held_out_error is not None:
+    if m.selection.held_out_error is not None:
         text.append(
             "The phases were tested on parts of the reference run that they were not chosen from, and missed their "
-            f"time by {percent(m.held_out_error)}."
+            f"time by {percent(m.selection.held_out_error)}."
         )
     else:
         text.append(
-            f"The phases rebuild the time of the reference run to {percent(abs(m.selection_error))}; it was too short "
+            f"The phases rebuild the time of the reference run to {percent(abs(m.selection.error))}; it was too short "
             "to hold parts of it back for a test."
         )
     text.append(
@@ -90,13 +90,13 @@ def verdict(found: Gathered) -> str:
 
 def _selection(found: Gathered) -> Check:
     m = found.manifest
-    held = m.held_out_error
-    value = f"{percent(held)} held out" if held is not None else f"{signed_percent(m.selection_error)}, none held out"
+    held = m.selection.held_out_error
+    value = f"{percent(held)} held out" if held is not None else f"{signed_percent(m.selection.error)}, none held out"
     return Check(
         "selection error",
         value,
         f"below {percent(USUAL_ERROR, 0)}",
-        abs(m.selection_error if held is None else held) < USUAL_ERROR,
+        abs(m.selection.error if held is None else held) < USUAL_ERROR,
         "how well the chosen intervals rebuild the time of others, on the reference node; more `--max-phases`, a "
         "shorter `--interval` or a longer run lowers it",
     )

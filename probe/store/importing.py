@@ -95,7 +95,7 @@ def input_checksum(path: Path) -> str:
     with open_probe(path) as archive:
         manifest = Manifest.from_json(archive.manifest)
         held = [(f.path, f.sha256) for f in archive.files if f.purpose == "input"]
-    listed = sorted({*held, *((f.path, f.sha256) for f in manifest.external_files)})
+    listed = sorted({*held, *((f.path, f.sha256) for f in manifest.files.external)})
     return hashlib.sha256("".join(f"{path}\0{digest}\0" for path, digest in listed).encode()).hexdigest()
 
 

@@ -12,6 +12,7 @@ from sshd import GUEST, machine
 from checkpoint.linux import PAGE_SIZE
 from probe.candidates.agent_client import Orders
 from probe.candidates.remote import run_on
+from probe.formats.manifest import Manifest
 from reducer.unpack import open_probe
 
 RATE = "1mbit"
@@ -20,7 +21,7 @@ RATE = "1mbit"
 def run(probe: Path, repeats: int) -> dict[str, Any]:
     """Send and run `probe` once, then once more with everything cached: the record. Raises the node's error."""
     with open_probe(probe) as archive:
-        touched = max(p["kept_pages"] for p in archive.manifest["phases"]) * PAGE_SIZE
+        touched = max(p.checkpoint.kept_pages for p in Manifest.from_json(archive.manifest).phases) * PAGE_SIZE
     record: dict[str, Any] = {"name": f"slow-link-{probe.stem}", "size_bytes": archive.size_bytes, "touched": touched}
     with tempfile.TemporaryDirectory(prefix="slow-link-") as name, machine(Path(name) / "machine") as made:
         # The folder above is the user's alone, and the node's users have to get through.

@@ -29,6 +29,7 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.restore.criu_restore import RestoreJob, time_phase
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
+from probe.formats.manifest import Manifest
 from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline.capture import written_copies
 from reducer.archive import PhaseCheckpoint, write_probe
@@ -135,15 +136,15 @@ def main() -> None:
     options = parser.parse_args()
     work = options.work.absolute()
     with open_probe(options.probe) as archive:
-        manifest = archive.manifest
-    jobs = jobs_of(work, manifest["cwd"])
+        program = Manifest.from_json(archive.manifest).program
+    jobs = jobs_of(work, program.cwd)
     load = os.getloadavg()[0]
     phases = [ratio(job, less, options.repeat) for job, less in jobs]
     ratios = [phase["ratio"] for phase in phases]
     largest = max(jobs, key=lambda pair: pair[1].raw_bytes)
     raw, size = sum(less.raw_bytes for _, less in jobs), options.probe.stat().st_size
     answer = {
-        "program": manifest["argv"],
+        "program": list(program.argv),
         "raw_bytes": raw,
         "largest_raw_bytes": largest[1].raw_bytes,
         "probe_bytes": size,

@@ -26,7 +26,7 @@ from probe.candidates.agent_client import Answer
 from probe.candidates.remote import CandidateResult
 from probe.candidates.result import RunResult, predict_from
 from probe.cli.node_table import candidates_json, print_candidates
-from probe.formats.manifest import DIRECT
+from probe.formats.phase_record import DIRECT
 from probe.node.protocol import CHUNK, LONGEST_LINE, VERSION, decode
 from probe.ssh.addresses import parse_address
 from probe.ssh.interface import RemoteCommandEnded

@@ -23,7 +23,8 @@ from checkpoint.errors import NodeUnreachable, NoPrediction, PhaseFailed, ProbeE
 from checkpoint.restore.criu_restore import RegionTime
 from probe.candidates.remote import CandidateResult, run_on, split_phases
 from probe.candidates.result import predict_from
-from probe.formats.manifest import DIRECT, Manifest, PhaseRecord
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import DIRECT, PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.ssh.addresses import Address, parse_address
 from reducer.member_table import HEADER, HEADER_SIZE
@@ -82,7 +83,8 @@ def failing(small: SmallProbe, target: Path, which: Callable[..., PhaseRecord]) 
     def swap(manifest: dict[str, Any]) -> None:
         (phase,) = (p for p in manifest["phases"] if p["id"] == chosen.id)
         # Not the event of its warm-up: a phase at the beginning of the run has none, and starts with that one.
-        phase["start_event"], phase["end_event"] = phase["end_event"], phase["start_event"]
+        events = phase["events"]
+        events["start"], events["end"] = events["end"], events["start"]
 
     return with_front(small.path, target, swap), chosen.id
 
@@ -105,7 +107,7 @@ def test_a_phase_that_fails_lowers_coverage_and_is_told(nodes: Nodes, small: Sma
 def test_a_phase_that_fails_widens_the_interval(small: SmallProbe) -> None:
     manifest = manifest_of(small.path)
     # Equal ratios: were they different, the phase lost might be the one that made the node look mixed.
-    seconds = {p.id: 1.3 * statistics.median(p.restored(DIRECT)[1]) for p in manifest.phases}
+    seconds = {p.id: 1.3 * statistics.median(p.restored(DIRECT).cpu) for p in manifest.phases}
     times = {n: tuple(RegionTime(s * x, s * x, 0.0, 0.0) for x in (0.95, 1.0, 1.05)) for n, s in seconds.items()}
     whole = [MeasuredPhase(n, t, restorer=DIRECT) for n, t in times.items()]
     least = min(manifest.phases, key=lambda p: p.time_share).id

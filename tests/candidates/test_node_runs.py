@@ -20,7 +20,8 @@ from sshd import Machine, Server, machine, wait_until
 from checkpoint.criu.tool import find_criu, private_command, read_version
 from checkpoint.errors import NodeUnfit, PrivilegeMissing
 from probe.contents.carried_criu import pack_criu
-from probe.formats.manifest import CRIU, DIRECT, Manifest
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.agent import _runtime
 from probe.node.criu_member import unpack_criu
 from reducer.unpack import open_probe
@@ -284,7 +285,7 @@ def test_what_is_of_use_is_sent(
     with open_probe(small.path) as probe:
         manifest = Manifest.from_json(probe.manifest)
     first, *others = manifest.phases
-    manifest = replace(manifest, phases=(replace(first, only_criu=refused), *others))
+    manifest = replace(manifest, phases=(replace(first, direct=replace(first.direct, failure=refused)), *others))
     assert _runtime(restorer, archive, manifest, frozenset(p.id for p in manifest.phases)) == sent
     # What others do is their affair.
     if restorer == "auto":

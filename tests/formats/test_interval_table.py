@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from made_probe import made_manifest, made_probe
+from made_probe import changed, made_manifest, made_probe
 from small_probe import command, small_probe
 
 from checkpoint.errors import ProbeFileDamaged
@@ -123,7 +123,7 @@ def test_a_probe_without_one(tmp_path: Path) -> None:
 def test_a_table_of_another_probe_is_refused(tmp_path: Path) -> None:
     manifest, table = made_manifest(3, 9)
     with pytest.raises(ProbeFileDamaged, match="it has 9 intervals, the probe 10"):
-        read(made_probe(tmp_path / "a.probe", replace(manifest, intervals=10), table))
+        read(made_probe(tmp_path / "a.probe", changed(manifest, timing__intervals=10), table))
     with pytest.raises(ProbeFileDamaged, match="interval 1 does not belong to phase 1"):
         read(
             made_probe(

@@ -15,7 +15,7 @@ from checkpoint.errors import PhaseFailed, ProgramFailed
 from checkpoint.process.plain_run import PlainRun
 from checkpoint.restore.criu_restore import RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectRefused
-from probe.formats.manifest import CRIU, DIRECT
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.formats.reference import Reference
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
 from probe.pipeline.reference import SpreadRuns

@@ -60,7 +60,8 @@ def test_pages_of_another_size(manifest: Manifest, monkeypatch: pytest.MonkeyPat
 
 
 def test_features_that_are_missing_are_all_named(manifest: Manifest) -> None:
-    needs = replace(manifest, cpu_features=(*manifest.cpu_features, "zzz_later", "aaa_never"))
+    known = manifest.program.cpu_features
+    needs = replace(manifest, program=replace(manifest.program, cpu_features=(*known, "zzz_later", "aaa_never")))
     with pytest.raises(NodeUnfit, match="this processor lacks aaa_never, zzz_later, which the probe's phases execute"):
         check_node(needs)
 
@@ -142,7 +143,7 @@ def test_memory_is_what_machine_and_groups_leave(
 
 
 def test_too_little_memory(manifest: Manifest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    largest = max(phase.kept_pages for phase in manifest.phases) * 4096
+    largest = max(phase.checkpoint.kept_pages for phase in manifest.phases) * 4096
     limits = {f"{_V2}/memory.current": "0\n", f"{_V2}/memory.stat": "", "/proc/self/cgroup": "0::/\n"}
     with_files(monkeypatch, tmp_path, {**limits, f"{_V2}/memory.max": f"{largest}\n"})
     with pytest.raises(NodeUnfit, match=f"{largest >> 20} MB of memory are available, the largest phase needs"):

@@ -14,7 +14,8 @@ from small_probe import SmallProbe, small_probe
 
 from checkpoint.restore.criu_restore import PhaseAgent, RegionTime, RestoreJob
 from probe.candidates.local import run
-from probe.formats.manifest import DIRECT, Manifest
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import DIRECT
 from probe.node.measuring import (
     ARRIVING,
     LEAST_UNDISTURBED,
@@ -115,8 +116,8 @@ def manifest(builds: Path) -> Manifest:
 
 def usual(manifest: Manifest, phase: int) -> float:
     """Wall over processor time on the reference node."""
-    wall, cpu = manifest.phases[phase].restored(DIRECT)
-    ratios = sorted(w / c for w, c in zip(wall, cpu, strict=True))
+    times = manifest.phases[phase].restored(DIRECT)
+    ratios = sorted(w / c for w, c in zip(times.wall, times.cpu, strict=True))
     return (ratios[(len(ratios) - 1) // 2] + ratios[len(ratios) // 2]) / 2
 
 

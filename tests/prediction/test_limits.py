@@ -21,7 +21,7 @@ from checkpoint.errors import ProgramTooShort, Unpredictable
 from checkpoint.restore.criu_restore import RegionTime
 from probe import run
 from probe.formats.choices import SelectionOptions
-from probe.formats.manifest import CRIU, DIRECT
+from probe.formats.phase_record import CRIU, DIRECT, InRun, Times
 from probe.formats.reference import Reference
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.prediction import limits as doubts
@@ -177,7 +177,7 @@ def test_of_few_intervals_nothing_is_refused() -> None:
 
 
 def phase(**more: Any) -> Any:
-    fixed = {"id": 0, "t_run": 0.1, "cpu_run": 0.1, "time_share": 1.0, "restore_error": lambda _: 0.0}
+    fixed = {"id": 0, "in_run": InRun(0.0, 0.1, 0.1), "time_share": 1.0, "restore_error": lambda _: 0.0}
     return SimpleNamespace(**{**fixed, **more})
 
 
@@ -197,7 +197,7 @@ def test_regions_that_take_another_time_restored() -> None:
 
 
 def test_regions_that_mostly_wait() -> None:
-    waiting, quick = phase(id=4, cpu_run=0.04), [measured(0.01)]
+    waiting, quick = phase(id=4, in_run=InRun(0.0, 0.1, 0.04)), [measured(0.01)]
     by_wall = replace(REFERENCE, clock="wall")
     (said,) = doubts_of_phases([waiting, phase()], by_wall, quick)
     assert "phases [4] mostly wait" in said
@@ -236,7 +236,7 @@ def test_nodes_with_hardly_any_processor_to_spare() -> None:
     # Programs that sleep take longer than their CPU time everywhere.
     manifest.reference = replace(REFERENCE, clock="wall")
     for one in manifest.phases:
-        one.restored = lambda _: ((30.0,) * 3, (1.0,) * 3)
+        one.restored = lambda _: Times((30.0,) * 3, (1.0,) * 3)
     assert judged(31.0, 31.0) == []
     with pytest.raises(Unpredictable):
         judged(700.0, 700.0)

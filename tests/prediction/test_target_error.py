@@ -15,7 +15,7 @@ from checkpoint.errors import ProbeError
 from checkpoint.restore.criu_restore import RegionTime
 from probe.cli.main import cli
 from probe.cli.parameters import Share
-from probe.formats.manifest import CRIU, DIRECT
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.measuring import MeasuredPhase
 from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.prediction.target_error import (

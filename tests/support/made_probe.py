@@ -4,13 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from probe.formats.arrays import FloatArray
 from probe.formats.interval_table import MEMBER, IntervalTable, encode
-from probe.formats.manifest import Manifest, PhaseRecord
+from probe.formats.manifest import (
+    Boundaries,
+    Manifest,
+    NodeRecord,
+    ProgramRecord,
+    SelectionRecord,
+    TimingRecord,
+    TracingRecord,
+)
+from probe.formats.phase_record import CheckpointRecord, Events, InRun, PhaseRecord, Times
 from probe.formats.reference import Reference
 from reducer.archive import PhaseCheckpoint, write_probe
 
@@ -20,7 +31,10 @@ PAGE = 4096
 def made_manifest(
     phases: int, intervals: int, *, argv: Sequence[str] = ("./solver", "--steps", "200"), **more: Any
 ) -> tuple[Manifest, IntervalTable]:
-    """A manifest of a run of `intervals` in so many phases, and its table. Phase k is represented by interval k."""
+    """A manifest of a run of `intervals` in so many phases, and its table. Phase k is represented by interval k.
+
+    `more`: values that it has instead, as `changed` takes them.
+    """
     rng = np.random.default_rng(7)
     labels = np.concatenate([np.arange(phases), np.sort(rng.integers(0, phases, intervals - phases))])
     seconds = rng.uniform(0.04, 0.06, intervals)
@@ -32,28 +46,39 @@ def made_manifest(
     records = tuple(
         PhaseRecord(
             id=k, representative=k, intervals=int(members[k]), weight=float(weights[k]), time_share=float(shares[k]),
-            spread=0.02, work=float(work[k]), started=float(begins[k]), t_run=float(seconds[k]),
-            cpu_run=float(seconds[k]), t_ref=tuple(seconds[k] * np.array([1.01, 1.0, 1.02])),
-            cpu_ref=tuple(seconds[k] * np.array([1.01, 1.0, 1.02])), warm_ref=0.05, warmup=1, warm_event=0,
-            start_event=0, end_event=0, raw_pages=100, kept_pages=40, touched_pages=30,
+            spread=0.02, work=float(work[k]), warmup=1,
+            in_run=InRun(float(begins[k]), float(seconds[k]), float(seconds[k])), events=Events(0, 0, 0),
+            checkpoint=CheckpointRecord(100, 40, 30), criu=_times(seconds[k] * np.array([1.01, 1.0, 1.02])),
         )
         for k in range(phases)
     )  # fmt: skip
     whole = float(seconds.sum())
     runs = (whole, whole * 1.01, whole * 0.995)
-    values: dict[str, Any] = dict(
-        argv=tuple(argv), executable=argv[0], cwd="/work", stdin="/dev/null", isa="x86-64-v3", tracer="native",
-        unit="seconds", interval=0.05, intervals=intervals,
-        reference_node={"name": "ref", "cpu": "Example CPU 1", "cores": 8, "kernel": "6.1.0", "load": 0.1},
+    manifest = Manifest(
+        program=ProgramRecord(tuple(argv), "/work/solver", "/work", "/dev/null", "x86-64-v3", ("avx2",), ()),
+        tracing=TracingRecord("native", "seconds", 0.05, whole, sites=100, removed_sites=1, install_seconds=0.1),
+        timing=TimingRecord(intervals, whole, whole, Boundaries(intervals - 1)),
+        reference_node=NodeRecord("ref", "Example CPU 1", 8, "6.1.0", 0.1),
         reference=Reference(runs, runs, 0.0, (whole, whole), "cpu", runs[:2], runs[:2]),
-        timing_seconds=whole, timing_cpu_seconds=whole, trace_seconds=whole, sites=100, removed_sites=1,
-        install_seconds=0.1, boundaries={"all": intervals - 1}, work_unit="counted instructions",
-        total_work=float(work.sum()), phases=records, dropped_time_share=0.0, selection_error=0.004,
-        held_out_error=0.02, seed=1, cpu_features=("avx2",), outputs=(), private_files=(), raw_bytes=10**6,
+        work_unit="counted instructions", total_work=float(work.sum()),
+        selection=SelectionRecord(seed=1, dropped_time_share=0.0, error=0.004, held_out_error=0.02),
+        phases=records, raw_bytes=10**6,
     )  # fmt: skip
     points = rng.normal(size=(phases, 4))[labels] + 0.05 * rng.normal(size=(intervals, 4))
     table = IntervalTable(labels, seconds, seconds, work, points, np.array([0.6, 0.2, 0.1, 0.05]))
-    return Manifest(**{**values, **more}), table
+    return changed(manifest, **more), table
+
+
+def _times(seconds: FloatArray) -> Times:
+    return Times(tuple(seconds.tolist()), tuple(seconds.tolist()), 0.05)
+
+
+def changed(record: Any, **values: Any) -> Any:
+    """The record with other values; `timing__seconds` is the value `seconds` of its `timing`."""
+    for name, value in values.items():
+        outer, _, inner = name.partition("__")
+        record = replace(record, **{outer: changed(getattr(record, outer), **{inner: value}) if inner else value})
+    return record
 
 
 def made_probe(path: Path, manifest: Manifest, table: IntervalTable | None = None, **data: bytes) -> Path:
@@ -82,7 +107,7 @@ def made_result(
         "format_version": 1,
         "probe": "solver.probe",
         "probe_id": manifest.id if probe_id == "" else probe_id,
-        "program": list(manifest.argv),
+        "program": list(manifest.program.argv),
         "node": {"name": node, "cpu": "Example CPU 2", "cores": 16, "kernel": "6.1.0", "load": 0.1},
         "clock": "cpu",
         "prediction": {"seconds": seconds, "low": seconds * 0.95, "high": seconds * 1.06, "coverage": 1.0},
@@ -96,8 +121,8 @@ def made_result(
         "target_error": {},
         "phases": [
             {
-                "id": p.id, "weight": p.weight, "time_share": p.time_share, "t_ref": p.cpu_run,
-                "t_cand": p.cpu_run * factor * (1 + 0.1 * (p.id % 3 - 1)), "status": "ok", "failure": "",
+                "id": p.id, "weight": p.weight, "time_share": p.time_share, "t_ref": p.in_run.cpu,
+                "t_cand": p.in_run.cpu * factor * (1 + 0.1 * (p.id % 3 - 1)), "status": "ok", "failure": "",
                 "restorer": "direct", "kernel": {"ref": 0.01, "ref_error": 0.002, "cand": 0.012, "cand_error": 0.003},
                 "repeats": [],
             }

@@ -13,7 +13,8 @@ from typing import Any
 from candidate_runs import Listening
 
 from probe.candidates.agent_client import Answer, Orders, ask
-from probe.formats.manifest import DIRECT, Manifest
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import DIRECT
 from probe.node.protocol import VERSION
 from reducer.unpack import open_probe
 

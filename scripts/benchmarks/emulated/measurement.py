@@ -66,7 +66,7 @@ def full_runs(probe: Path, count: int, data: Path) -> list[float]:
     stream = io.BytesIO()
     with open_probe(probe) as archive, tempfile.TemporaryDirectory() as folder:
         manifest = Manifest.from_json(archive.manifest)
-        argv = list(manifest.argv)
+        argv = list(manifest.program.argv)
         with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
             for path in _inputs(manifest, data):
                 tar.add(path, path.name)
@@ -77,7 +77,7 @@ def full_runs(probe: Path, count: int, data: Path) -> list[float]:
                 tar.add(program, "program")
                 argv[0] = "./program"
     on_node("rm -rf full && mkdir full && tar -xzf - -C full", stream.getvalue())
-    stdin = Path(manifest.stdin).name if (data / Path(manifest.stdin).name).is_file() else "/dev/null"
+    stdin = Path(manifest.program.stdin).name if (data / Path(manifest.program.stdin).name).is_file() else "/dev/null"
     code = (
         "import os,resource,subprocess,sys;"
         f"subprocess.run({argv!r},stdin=open({stdin!r}),stdout=subprocess.DEVNULL,stderr=subprocess.DEVNULL,check=True);"
@@ -89,8 +89,9 @@ def full_runs(probe: Path, count: int, data: Path) -> list[float]:
 
 def _inputs(manifest: Manifest, data: Path) -> list[Path]:
     """The files in `data` that the command line names, also inside a command for the shell, and indexes of them."""
-    words = {word.rpartition("=")[2] for argument in manifest.argv[1:] for word in argument.split()}
-    named = [data / word for word in {*words, Path(manifest.stdin).name} if "/" not in word and (data / word).is_file()]
+    words = {word.rpartition("=")[2] for argument in manifest.program.argv[1:] for word in argument.split()}
+    words.add(Path(manifest.program.stdin).name)
+    named = [data / word for word in words if "/" not in word and (data / word).is_file()]
     return sorted({path for name in named for path in (name, *data.glob(f"{name.name}.*")) if path.is_file()})
 
 
@@ -115,7 +116,7 @@ def random_probe(benchmark: Benchmark, probe: Path, data: Path, say: Callable[[s
     say(f"bench: {benchmark.name}: a probe of {len(manifest.phases)} random intervals")
     status, _, said = probe_command(
         benchmark, data, "build", "-q", "-o", str(target), "--selection", RANDOM, "--max-phases",
-        str(len(manifest.phases)), "--interval", f"{manifest.interval}s", "--stdin", benchmark.stdin, "--",
+        str(len(manifest.phases)), "--interval", f"{manifest.tracing.interval}s", "--stdin", benchmark.stdin, "--",
         *resolved(benchmark),
     )  # fmt: skip
     if status:
@@ -138,7 +139,7 @@ def compare(probe: Path, random: Path, data: Path, runs: int, repeats: int) -> d
     restores = [time.restore for phase in found.result.phases for time in phase.times]
     estimates = {**said["estimators"], **{f"random_{n}": by_random["estimators"][n] for n in ("calibrated", "direct")}}
     return {
-        "argv": list(manifest.argv),
+        "argv": list(manifest.program.argv),
         "phases": len(found.result.phases),
         "restored": sum(1 for phase in found.result.phases if phase.times),
         "failures": [phase.failure for phase in found.result.phases if phase.failure],
@@ -165,7 +166,7 @@ def _ratios(manifest: Manifest, phases: Sequence[MeasuredPhase]) -> dict[str, fl
     records = {record.id: record for record in manifest.phases}
     return {
         str(one.phase): statistics.median(time.cpu for time in one.times)
-        / statistics.median(records[one.phase].restored(one.restorer)[1])
+        / statistics.median(records[one.phase].restored(one.restorer).cpu)
         for one in phases
         if one.times
     }

@@ -249,16 +249,19 @@ def test_a_hostile_manifest_changes_nothing_outside_its_namespace(home: Path, tm
     probe = home.parent / "household.probe"
     with open_probe(probe) as archive:
         manifest = archive.manifest
-    first = manifest["private_files"][0]
+    private = manifest["files"]["private"]
     paths = ["private", "link", "new", "deep/below/new", "../victims/private", "folder/../../victims/output"]
     hostile = rewritten(
         probe,
         tmp_path / "hostile.probe",
         tmp_path / "unpacked",
         [ContainedFile(str(victims / name), mine, 0o644, "input") for name in ("contained", "added", "sub/added")],
-        private_files=[*manifest["private_files"], *({**first, "path": str(victims / path)} for path in paths)],
-        outputs=[*manifest["outputs"], str(victims / "output"), "/etc/passwd", "../../etc/passwd"],
-        cwd=str(victims / "new" / "working" / "folder"),
+        files={**manifest["files"], "private": [*private, *({**private[0], "path": str(victims / p)} for p in paths)]},
+        program={
+            **manifest["program"],
+            "outputs": [*manifest["program"]["outputs"], str(victims / "output"), "/etc/passwd", "/../etc/passwd"],
+            "cwd": str(victims / "new" / "working" / "folder"),
+        },
     )
     before = {**snapshot(victims), **snapshot(home.parent)}
     etc = {entry.name: entry.lstat().st_mtime_ns for entry in Path("/etc").iterdir()}
@@ -286,6 +289,6 @@ def test_a_hostile_output_name_is_only_a_name(home: Path) -> None:
     """CRIU is told which file of the checkpoint to replace, not what to open."""
     path = home.parent / "household.probe"
     with open_probe(path) as archive:
-        names = archive.manifest["outputs"]
+        names = archive.manifest["program"]["outputs"]
     assert all(name.endswith(("capture.stdout", "capture.stderr")) for name in names) and len(names) == 2
     assert not any(Path(name).exists() for name in names)
