@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import stat
 import sys
 from pathlib import Path
 from typing import Any
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeError, StorageError
 
 _LARGEST = 1e300
@@ -44,11 +43,7 @@ def read_foreign(path: Path, most: int = MOST_BYTES) -> bytes:
 def read_foreign_json(path: Path, remedy: str, most: int = MOST_BYTES) -> Any:
     """The JSON in such a file. ProbeError with `remedy` for anything else, NaN and infinities included."""
     try:
-        return json.loads(
-            read_foreign(path, most).decode("utf-8"), parse_constant=_no_number, parse_float=_finite
-        )  # fmt: skip
-    except RecursionError as error:
-        raise ProbeError(f"{path}: not JSON (nested too deeply); {remedy}") from error
+        return strict_json.loads(read_foreign(path, most).decode("utf-8"))
     except ValueError as error:
         raise ProbeError(f"{path}: not JSON ({error}); {remedy}") from error
 
@@ -58,12 +53,3 @@ def finite(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
         raise ValueError(f"{str(value)[:40]!r} is no number")
     return float(value)
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of it")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    return value if math.isfinite(value) else _no_number(digits[:40])

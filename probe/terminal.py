@@ -9,13 +9,13 @@ characters. Nothing else in this program prints (tests/cli/test_terminal_text.py
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from checkpoint import strict_json
 from probe.ssh.text import acts
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def say(text: str = "", *, err: bool = False, end: bool = True) -> None:
 
 def say_json(value: Any) -> None:
     """Print JSON, exact: control characters are escapes in it."""
-    click.echo(json.dumps(value, indent=2))
+    click.echo(strict_json.dumps(value, indent=2))
 
 
 def console(file: IO[str] | None = None, *, err: bool = False, width: int | None = None) -> Console:

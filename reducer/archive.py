@@ -7,7 +7,6 @@ The format is described in docs/probe-format.md. Reading is in `reducer.unpack`,
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import stat
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.linux import PAGE_SIZE
 from reducer.choices import Compression
@@ -163,7 +163,7 @@ def encode_document(
 ) -> bytes:
     """The JSON text at the front of a probe (docs/probe-format.md)."""
     whole = {"manifest": manifest, "phases": phases, "files": files, "members": [vars(entry) for entry in entries]}
-    return json.dumps(whole, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return strict_json.dumps(whole, separators=(",", ":")).encode("ascii")
 
 
 @dataclass(frozen=True)

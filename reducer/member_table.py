@@ -8,7 +8,6 @@ docs/probe-format.md.
 from __future__ import annotations
 
 import hashlib
-import json
 import os.path
 import re
 import struct
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.linux import PAGE_SIZE
 
@@ -140,11 +140,11 @@ def read_table(read: Callable[[int], bytes], name: str) -> Table:
     if hashlib.sha256(head + rest[32:]).digest() != rest[:32]:
         raise damaged(name, "the checksum of its manifest is wrong")
     try:
-        document = json.loads(rest[32:].decode("ascii"))
+        document = strict_json.loads(rest[32:].decode("ascii"))
         table = _table(_Checked(document), HEADER_SIZE + manifest_size)
     except _Refused as error:
         raise damaged(name, str(error)) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise damaged(name, f"its manifest is not valid ({error})") from error
     end = max((member.offset + member.stored_size for member in table.members.values()), default=0)
     if file_size != table.file_size or end > file_size:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from checkpoint import strict_json
 from checkpoint.errors import PhaseFailed, PrivilegeMissing, ToolMissing
 
 _NAMESPACES = ("--pid", "--mount", "--fork", "--mount-proc", "--kill-child", "--propagation", "private")
@@ -37,7 +37,7 @@ class AgentProcess:
         assert self._process.stdout
         self._reader = _LineReader(self._process.stdout.fileno())
         self._answered = False
-        self._send(json.dumps(spec).encode())
+        self._send(strict_json.dumps(spec).encode())
 
     def _send(self, line: bytes) -> None:
         assert self._process.stdin
@@ -115,7 +115,7 @@ class _LineReader:
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = strict_json.loads(line)
     except ValueError as error:
         raise PhaseFailed(f"the restore agent sent no JSON: {line[:100]!r}") from error
     if not isinstance(value, dict):

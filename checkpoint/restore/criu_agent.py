@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import queue
 import re
@@ -26,6 +25,8 @@ import sys
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from checkpoint import strict_json
 
 # Started by its path, and without the environment's.
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
@@ -374,7 +375,7 @@ def repeat_in_child(spec: Spec, number: int) -> bool:
             result = one_repeat(spec, number)
         except OSError as error:
             result = refused(error)
-        print(json.dumps(result), flush=True)
+        print(strict_json.dumps(result), flush=True)
         ended = int(result["status"] != "ok")
     finally:
         os._exit(ended)
@@ -383,7 +384,7 @@ def repeat_in_child(spec: Spec, number: int) -> bool:
 def main() -> None:
     """One line in: {criu, options, images, scratch, outputs, folders, binds, written, warm, start, end, ...}."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD)
-    spec = json.loads(sys.stdin.buffer.readline())
+    spec = strict_json.loads(sys.stdin.buffer.readline())
     orders = queue.SimpleQueue()  # type: queue.SimpleQueue[bytes]
     threading.Thread(target=pass_orders, args=(orders,), daemon=True).start()
     number = 0

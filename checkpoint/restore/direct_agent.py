@@ -9,7 +9,6 @@ stops, and its stamps arrive in a file that it shares with us. It dies with us.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import queue
 import resource
@@ -19,6 +18,8 @@ import sys
 import threading
 import time
 from typing import Any, Dict
+
+from checkpoint import strict_json
 
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
@@ -230,18 +231,18 @@ def one_repeat(spec: Spec, number: int) -> Dict[str, Any]:
 def repeat(spec: Spec, number: int) -> None:
     """One repeat and its line of JSON; in a child where it needs a view of the files of its own."""
     if not spec["private_view"]:
-        print(json.dumps(answer(spec, number)), flush=True)
+        print(strict_json.dumps(answer(spec, number)), flush=True)
         return
     parent = os.getpid()
     child = os.fork()
     if child:
         if os.waitpid(child, 0)[1]:
-            print(json.dumps({"status": "crashed", "detail": "its agent died"}), flush=True)
+            print(strict_json.dumps({"status": "crashed", "detail": "its agent died"}), flush=True)
         return
     status = 1
     try:
         die_with_parent(parent)
-        print(json.dumps(answer(spec, number)), flush=True)
+        print(strict_json.dumps(answer(spec, number)), flush=True)
         status = 0
     finally:
         os._exit(status)
@@ -257,7 +258,7 @@ def answer(spec: Spec, number: int) -> Dict[str, Any]:
 def main() -> None:
     """One line in, then one per repeat that is wanted; one line out per repeat."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    spec = json.loads(sys.stdin.buffer.readline())
+    spec = strict_json.loads(sys.stdin.buffer.readline())
     orders = queue.SimpleQueue()  # type: queue.SimpleQueue[bytes]
     threading.Thread(target=pass_orders, args=(orders,), daemon=True).start()
     number = 0

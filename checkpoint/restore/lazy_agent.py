@@ -20,7 +20,6 @@ import bisect
 import ctypes
 import errno
 import fcntl
-import json
 import mmap
 import os
 import queue
@@ -33,6 +32,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from checkpoint import strict_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -231,13 +232,13 @@ def observe(spec: dict[str, Any], server: PageServer, pid: int) -> dict[str, Any
 def main() -> None:
     """One line in, one line out."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    spec = json.loads(sys.stdin.buffer.readline())
+    spec = strict_json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=pass_orders, args=(queue.SimpleQueue(),), daemon=True).start()
     try:
         prepare(spec)
         server = PageServer(spec)
     except OSError as error:
-        print(json.dumps(refused(error)), flush=True)
+        print(strict_json.dumps(refused(error)), flush=True)
         os._exit(0)
     server.start()
     pid, error_text = restore(spec, 0)
@@ -255,7 +256,7 @@ def main() -> None:
         except OSError as error:
             result = refused(error)
         result["restore_seconds"] = 0.0
-    print(json.dumps(result), flush=True)
+    print(strict_json.dumps(result), flush=True)
     os._exit(0)
 
 

@@ -11,7 +11,6 @@ else knows.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import random
 import shutil
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.image import FlatImage
@@ -117,7 +117,7 @@ def record_calls(
         finally:
             os.waitpid(child, 0)
     answer: dict[str, Any] = (
-        json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
+        strict_json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
     )
     if "refused" in answer:
         raise NodeUnfit(f"phase {job.phase}: its calls could not be watched: {answer['refused']}")
@@ -163,7 +163,7 @@ def _report(
     except OSError as error:
         answer = {"refused": str(error)}
     finally:
-        os.write(writer, json.dumps(answer).encode())
+        os.write(writer, strict_json.dumps(answer).encode())
         os._exit(0)
 
 

@@ -15,7 +15,7 @@ from checkpoint.errors import NodeMisbehaved, NodeUnreachable, NoPrediction, Pha
 from probe.candidates.agent_client import Answer, NodeSilent, Orders, SilentNode, Watcher, ask
 from probe.candidates.result import RunResult, check_coverage, predict_from
 from probe.candidates.time_limit import TimeLimit
-from probe.formats.manifest import Manifest, PhaseRecord
+from probe.formats.manifest import Manifest
 from probe.formats.phase_record import PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.ssh.addresses import Address, parse_address

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeError
 from checkpoint.foreign_file import read_foreign_json
 from probe.cli.parameters import DIMENSIONS, MAX_PHASES, SEED
@@ -120,7 +120,7 @@ def _rows_text(predicted: Sequence[Predicted], form: str) -> str:
         for node in item.nodes
     ]
     if form == JSON:
-        return json.dumps({"format_version": EXPORT_VERSION, "predictions": rows}, indent=2) + "\n"
+        return strict_json.dumps({"format_version": EXPORT_VERSION, "predictions": rows}, indent=2) + "\n"
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
@@ -156,7 +156,7 @@ def _prioritized(opened: Any, names: tuple[str, ...], arguments: Path | None) ->
         raise click.UsageError("--format k8s needs a probe, or --arguments with a pod whose label names it")
     # A pod without the label is none of ours: every node gets 0, and the scheduler decides.
     predicted = usable(opened, [find_probe(opened, name)])[0] if name is not None else None
-    return json.dumps(prioritize(predicted, asked_nodes(given) if given is not None else None)) + "\n"
+    return strict_json.dumps(prioritize(predicted, asked_nodes(given) if given is not None else None)) + "\n"
 
 
 def _read_arguments(path: Path) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 
+from checkpoint import strict_json
 from probe.terminal import console, say, say_json
 
 TABLE, JSON, CSV = "table", "json", "csv"
@@ -103,7 +103,7 @@ def _print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({k: json.dumps(v) if isinstance(v, (list, tuple, dict)) else v for k, v in row.items()})
+        writer.writerow({k: strict_json.dumps(v) if isinstance(v, (list, tuple, dict)) else v for k, v in row.items()})
     say(text.getvalue(), end=False)
 
 

@@ -6,10 +6,10 @@ Made when the probe is packed, read by `probe explain`. Whoever reads it does no
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged
 
 CODE_NAME = "code"
@@ -59,13 +59,13 @@ def encode(code: ProbeCode) -> bytes:
         "images": [list(image) for image in code.images],
         "phases": [vars(phase) for phase in code.phases],
     }
-    return json.dumps(value, separators=(",", ":")).encode()
+    return strict_json.dumps(value, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> ProbeCode:
     """Inverse of `encode`; everything is checked. Raises ProbeFileDamaged for anything else, and other versions."""
     try:
-        value = json.loads(data)
+        value = strict_json.loads(data)
         if not isinstance(value, dict) or "version" not in value:
             raise ValueError("no version")
         if value["version"] != FORMAT_VERSION:

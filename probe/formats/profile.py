@@ -8,7 +8,6 @@ of time, an instruction-exact tracer's are numbers of instructions.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import tokenize
@@ -23,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.process.program import Program
 from probe.formats.arrays import FloatArray, IntArray
@@ -147,7 +147,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "blocks": len(profile.blocks.site),
     }
     arrays: dict[str, Any] = {
-        "header": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+        "header": np.frombuffer(strict_json.dumps(header).encode(), dtype=np.uint8),
         "counts_data": profile.counts.data,
         "counts_indices": profile.counts.indices,
         "counts_indptr": profile.counts.indptr,
@@ -173,7 +173,7 @@ def load_profile(path: Path) -> Profile:
     """Read and check a profile. Raises ProbeFileDamaged with the reason."""
     try:
         with np.load(path, allow_pickle=False) as stored:
-            header = json.loads(bytes(stored["header"]))
+            header = strict_json.loads(bytes(stored["header"]))
             if header.get("magic") != _MAGIC:
                 raise ProbeFileDamaged(f"{path}: not a profile")
             if header["format_version"] != FORMAT_VERSION:

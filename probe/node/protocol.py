@@ -7,12 +7,13 @@ other: lines, counts, sizes and silences are bounded.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import time
 from collections.abc import Callable
 from typing import Any
+
+from checkpoint import strict_json
 
 VERSION = 1
 
@@ -34,22 +35,18 @@ class Lost(Exception):
 
 def encode(message: dict[str, Any]) -> bytes:
     """One line. NaN and infinity have no place in it."""
-    return json.dumps(message, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+    return strict_json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any]:
     """The message of a line. Raises Lost for anything else."""
     try:
-        value = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        value = strict_json.loads(line.decode("utf-8"))
+    except ValueError as error:
         raise Lost(f"no JSON: {line[:80]!r}") from error
     if not isinstance(value, dict):
         raise Lost(f"no message: {line[:80]!r}")
     return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 class Input:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import filecmp
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint import strict_json
 from checkpoint.errors import StorageError
 from checkpoint.process.program import Streams
 
@@ -92,7 +92,7 @@ def _by_line(plain: Sequence[tuple[bytes, ...]], got: Sequence[bytes], what: str
 
 def note_written_files(paths: Sequence[str], target: Path) -> None:
     """Note what a run left in the files it writes, as JSON in `target`: path -> SHA-256, or why there is none."""
-    target.write_text(json.dumps({path: _state(Path(path)) for path in paths}))
+    target.write_text(strict_json.dumps({path: _state(Path(path)) for path in paths}))
 
 
 def _state(path: Path) -> str:
@@ -111,7 +111,7 @@ def _state(path: Path) -> str:
 def compare_written_files(plain: Sequence[Path], run: Path, what: str) -> Compared:
     """As `compare_outputs`, for what `note_written_files` noted after each run."""
     try:
-        noted = [json.loads(path.read_text()) for path in (*plain, run)]
+        noted = [strict_json.loads(path.read_text()) for path in (*plain, run)]
     except (OSError, ValueError) as error:
         raise StorageError(f"{run.parent}: the notes of a run are gone ({error}); build without --resume") from error
     compared = Compared([], [])

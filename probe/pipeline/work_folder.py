@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, WorkFolderBusy
 from reducer.output_file import full_disk_named
 
@@ -67,12 +67,12 @@ class WorkFolder:
         target = self.path / name
         partial = target.with_suffix(".partial")
         with full_disk_named(target):
-            partial.write_text(json.dumps(value))
+            partial.write_text(strict_json.dumps(value))
             partial.replace(target)
 
     def read_json(self, name: str) -> Any:
         try:
-            return json.loads((self.path / name).read_text())
+            return strict_json.loads((self.path / name).read_text())
         except (OSError, ValueError) as error:
             raise StorageError(f"{self.path / name}: cannot be read: {error}; build without --resume") from error
 
@@ -138,7 +138,7 @@ def _refuse_foreign(path: Path) -> None:
     if {entry.name for entry in path.iterdir()} <= _BEGUN:
         return
     try:
-        state = json.loads((path / _STATE).read_bytes())
+        state = strict_json.loads((path / _STATE).read_bytes())
     except FileNotFoundError:
         state = None
     except ValueError as error:
@@ -159,9 +159,9 @@ def _opened(
 ) -> WorkFolder:
     state_file = path / _STATE
     if resume and state_file.exists():
-        state = json.loads(state_file.read_bytes())
+        state = strict_json.loads(state_file.read_bytes())
         # Through JSON, as the stored parameters went: tuples become lists.
-        now = json.loads(json.dumps(dict(parameters)))
+        now = strict_json.loads(strict_json.dumps(dict(parameters)))
         before, finished = state.get("parameters"), state.get("finished")
         if not isinstance(before, dict) or not isinstance(finished, list):
             raise StorageError(f"{state_file}: damaged; build without --resume")

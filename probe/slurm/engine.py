@@ -6,7 +6,6 @@ Every node runs `probe run --json` itself: the tool and the probe file must be a
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from checkpoint import strict_json
 from checkpoint.errors import SlurmError
 from probe.slurm.facts import SlurmFacts, SlurmNode, call, slurm_facts
 from probe.store.describing import describe_node
@@ -163,7 +163,7 @@ def _result(output: Path, errors: Path, job: str) -> dict[str, Any] | str:
         try:
             text = output.read_text()
             if text.strip():
-                value: dict[str, Any] = json.loads(text)
+                value: dict[str, Any] = strict_json.loads(text)
                 return value
             said = errors.read_text(errors="replace").strip().splitlines()
             if said:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from checkpoint import strict_json
 from checkpoint.errors import ProbeError
 from checkpoint.foreign_file import finite
 from probe.formats.manifest import Manifest
@@ -128,7 +128,7 @@ def _check(
         }
         state = node_state(kept_node["cpu"], kept_node["kernel"])
         key = probe_key(tuple(program), inputs)
-        phases = json.dumps(
+        phases = strict_json.dumps(
             [[phase.get(key) for key in PHASE_KEYS] for phase in result["phases"]], separators=(",", ":")
         )
         row: dict[str, Any] = {

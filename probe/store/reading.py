@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from checkpoint import strict_json
 from checkpoint.errors import NotInStore, ProbeError
 from probe.store.opening import Store
 from probe.store.records import Candidate, StoredCluster, StoredNode, StoredPrediction, StoredProbe
@@ -222,7 +222,7 @@ def _prediction(row: Any) -> StoredPrediction:
         kernel=row.kernel,
         load=row.load,
         estimators=dict(row.estimators),
-        phases=tuple(dict(zip(PHASE_KEYS, values, strict=True)) for values in json.loads(row.phases)),
+        phases=tuple(dict(zip(PHASE_KEYS, values, strict=True)) for values in strict_json.loads(row.phases)),
         warnings=tuple(row.warnings),
         stale="" if row.state == row.now else STALE,
     )

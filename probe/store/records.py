@@ -6,9 +6,10 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from checkpoint import strict_json
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,13 @@ def digest(text: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def probe_key(program: tuple[str, ...], inputs: str) -> str:
     """What makes a probe one: the command line, and the checksum of its input."""
-    return digest(json.dumps([program, inputs]))
+    return digest(strict_json.dumps([program, inputs]))
 
 
 @functools.lru_cache(maxsize=4096)
 def node_state(cpu: str, kernel: str) -> str:
     """Checksum of what a prediction depends on: when the node's changes, the prediction is stale."""
-    return digest(json.dumps([cpu, kernel]))
+    return digest(strict_json.dumps([cpu, kernel]))
 
 
 def iso(seconds: float) -> str:

@@ -71,7 +71,7 @@ def test_what_later_versions_add_is_ignored() -> None:
 
 @pytest.mark.parametrize("version", [999, 0, True, 1.0, "1", None, [1]])
 def test_another_version_is_named(version: Any) -> None:
-    with pytest.raises(ProbeFileDamaged, match="version .*; this program reads 1 and 2"):
+    with pytest.raises(ProbeFileDamaged, match=r"version .*; this program reads 1 and 2"):
         Manifest.from_json({**said(), "manifest_version": version})
 
 
