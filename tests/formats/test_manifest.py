@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from made_probe import made_manifest, made_probe
@@ -14,8 +15,12 @@ from made_probe import made_manifest, made_probe
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.restore.criu_restore import RegionTime
 from probe.candidates.result import RunResult, predict_from
+from probe.formats.checked import Unsound
+from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
+from probe.formats.choices import SelectionOptions
 from probe.formats.manifest import MANIFEST_VERSION, Manifest
 from probe.formats.phase_record import CRIU, DIRECT
+from probe.formats.selection import Selection
 from probe.inspection.description import show
 from probe.inspection.trimming import trim
 from probe.node.measuring import MeasuredPhase
@@ -121,6 +126,25 @@ def test_an_old_probe_is_trimmed_to_a_new_one(tmp_path: Path) -> None:
 # -- what is refused
 
 
+def records(kind: Any) -> set[Any]:
+    """The data classes that the fields of one hold, itself included."""
+    found = {kind}
+    for one in get_type_hints(kind).values():
+        for inner in (one, *get_args(one)):
+            found |= records(inner) if is_dataclass(inner) else set()
+    return found
+
+
+def test_every_value_of_a_file_has_a_rule() -> None:
+    known = set().union(*map(records, (Manifest, CapturedPhase, ReducedPhase, FlatPhase, WarmupChoice, Selection))) - {
+        SelectionOptions
+    }
+    assert len(known) == 24
+    without = {f"{kind.__name__}.{one.name}" for kind in known for one in fields(kind) if "rule" not in one.metadata}
+    # Both follow from the labels, and options are held against their defaults.
+    assert without == {"Phase.members", "Selection.phases"}
+
+
 @pytest.mark.parametrize(
     "missing", ["phases", "reference", "total_work", "program.argv", "phases.1.in_run.wall", "files.private.0.mode"]
 )
@@ -152,7 +176,7 @@ WRONG: list[tuple[str, Any]] = [
     ("timing.seconds", "1.0"),
     ("timing.intervals", -1),
     ("timing.intervals", 9.0),
-    ("timing.intervals", True),
+    ("tracing.sites", True),
     ("timing.boundaries.all", 1 << 53),
     ("tracing.interval", 0),
     ("program", []),
@@ -223,3 +247,58 @@ def test_what_no_build_writes_is_refused(place: str, value: Any) -> None:
     with pytest.raises(ProbeFileDamaged, match="the probe's manifest is damaged: ") as caught:
         Manifest.from_json(manifest)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
+# -- what the stages of a build leave for each other
+
+CAPTURED: dict[str, Any] = {
+    "phase": 1, "interval": 2, "folder": "phase-1", "pid": 7, "warmup": 1, "warm_event": 1, "start_event": 2,
+    "end_event": 3, "written": {"/out": "written-1/0"}, "huge": [[0, 4096]],
+}  # fmt: skip
+
+
+def test_captured_phases_come_back() -> None:
+    captured = CapturedPhase.from_json(CAPTURED)
+    assert captured.huge == ((0, 4096),) and captured.written == {"/out": "written-1/0"}
+    assert json.loads(json.dumps(captured.to_json())) == CAPTURED
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("folder", "/phase-1"),
+        ("folder", "../phase-1"),
+        ("folder", "phase-1/.."),
+        ("folder", ""),
+        ("written", []),
+        ("written", {"out": "written-1/0"}),
+        ("written", {"/out": "a/../../b"}),
+        ("huge", [[0]]),
+        ("pid", None),
+    ],
+)
+def test_captured_phases_of_nonsense_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(Unsound, match=key):
+        CapturedPhase.from_json({**CAPTURED, key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("all_calls", 1), ("calls", [[1, 2, 3]]), ("opened", "a"), ("refused", None), ("seen", [[-1, 1]])],
+)
+def test_flat_phases_of_nonsense_are_refused(key: str, value: Any) -> None:
+    good = {"phase": 1, "refused": "", "opened": ["a"], "calls": [[0, 3]], "seen": [], "all_calls": True}
+    assert FlatPhase.from_json(good).calls_made == 3
+    with pytest.raises(Unsound, match=key):
+        FlatPhase.from_json({**good, key: value})
+
+
+@pytest.mark.parametrize("options", [[], {"dimensions": "15"}, {"dimensions": True}, {"rate_spread": "a"}, {"more": 1}])
+def test_selections_with_other_options_are_refused(options: Any) -> None:
+    good: dict[str, Any] = {
+        "version": 1, "phases": [], "labels": [-1, -1], "dropped_time_share": 1, "k_bic": 0, "seed": 1, "cuts": 0,
+        "selection_error": 0.0, "held_out_error": None, "merges": [], "options": {"rate_spread": 1},
+    }  # fmt: skip
+    assert Selection.from_json(good).options.rate_spread == 1
+    with pytest.raises(ProbeFileDamaged, match="options"):
+        Selection.from_json({**good, "options": options})

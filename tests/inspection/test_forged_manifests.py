@@ -46,11 +46,11 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "manifest-1.json"
 DELETED, ADDED, DOUBLED = "deleted", "added", "doubled"
 
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 9, 7.5, 0.5, -0.5, 1.0, 1e-300, 5e-324, 1e-12, 1e12, 1e300, -1e300, 10**400, 1 << 31,
-    1 << 53, 1 << 63, math.nan, math.inf, -math.inf, "NaN", "Infinity", "", "0.5", "1", "/", "cpu", "wall", "seconds",
-    "criu", "x" * 5000, "x" * (1 << 18), "/" + "x" * 5000, "\x1b[2J\r\n\x00\x7f\u202e", "a\nb\tc", "/a\nb", [], {}, [[]],
-    [[[[[]]]]], [None], [0.0], [1.0], [0.5, 0.5], [1.0] * 5, [1e-300] * 5, [1e9] * 5, [True] * 5, ["a"], {"a": 1},
-    {"a": {"a": []}}, "deep",
+    None, True, False, 0, 1, -1, 2, 9, 7.5, 0.5, -0.5, 1.0, 1e-300, 5e-324, 1e-12, 1e12, 1e300, -1e300, 10**400,
+    1 << 31, 1 << 53, 1 << 63, math.nan, math.inf, -math.inf, "NaN", "Infinity", "", "0.5", "1", "/", "cpu", "wall",
+    "seconds", "criu", "x" * 5000, "x" * (1 << 18), "/" + "x" * 5000, "\x1b[2J\r\n\x00\x7f\u202e", "\x1b[2J\r\n\u202e",
+    "a\nb\tc", "/a\nb", [], {}, [[]], [[[[[]]]]], [None], [0.0], [1.0], [0.5, 0.5], [1.0] * 5, [1e-300] * 5, [1e9] * 5,
+    [True] * 5, ["a"], {"a": 1}, {"a": {"a": []}}, "deep",
 )  # fmt: skip
 
 NO_NUMBERS = re.compile(r"(?<![\w.])[-+]?(nan|inf)(?![\w.])")
