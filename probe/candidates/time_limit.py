@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from probe.candidates.agent_client import Answer, Orders
-from probe.formats.manifest import Manifest, PhaseRecord
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import PhaseRecord
 
 _START_SECONDS = 60.0
 """Reaching the node, starting the agent there, checking its files."""
@@ -31,7 +32,7 @@ _LOOK_SECONDS = 0.25
 
 def run_seconds(phases: Iterator[PhaseRecord] | list[PhaseRecord], repeats: int) -> float:
     """What measuring these phases takes on the reference node, about."""
-    return repeats * sum(p.expected_seconds + _RESTORE_SECONDS + _PAGE_SECONDS * p.kept_pages for p in phases)
+    return repeats * sum(p.expected_seconds + _RESTORE_SECONDS + _PAGE_SECONDS * p.checkpoint.kept_pages for p in phases)
 
 
 class TimeLimit:
