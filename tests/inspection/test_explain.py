@@ -233,7 +233,7 @@ def test_a_program_left_out_is_named_only_if_it_is_the_same(sorter: SmallProbe, 
         stored = next(f for f in archive.files if f.path == program)
         manifest = Manifest.from_json(archive.manifest)
         external = (ExternalFile(stored.path, stored.size, stored.sha256, stored.mode),)
-        changed = replace(manifest, external_files=external).to_json()
+        changed = replace(manifest, files=replace(manifest.files, external=external)).to_json()
         files = [f for f in archive.files if f.path != program]
         kept = Kept(changed, list(archive.phases), files, list(archive.data_names))
         repack(archive, kept, apart, compression="gzip")

@@ -21,6 +21,7 @@ from whole_probe import SHARES, check_valid, manifest_of, record, whole
 from checkpoint.errors import NoPrediction, ProbeError, ProbeFileDamaged, StorageError
 from probe.candidates.result import check_coverage
 from probe.cli.main import cli
+from probe.formats.phase_record import Times
 from probe.inspection.description import show
 from probe.inspection.trimming import by_importance, tradeoff, trim
 from reducer.archive import PhaseCheckpoint, open_probe, write_probe
@@ -39,15 +40,15 @@ def test_the_phases_with_most_time_are_kept_whole(whole: Path, tmp_path: Path, n
     assert trimmed.path.stat().st_mode & 0o777 == 0o600
     assert manifest.trimmed_from == 4
     assert manifest.coverage == pytest.approx(sum(SHARES[p] for p in kept))
-    assert manifest.coverage + manifest.dropped_time_share == pytest.approx(1.0)
-    assert manifest.raw_bytes == sum(record(p).raw_bytes for p in kept)
+    assert manifest.coverage + manifest.selection.dropped_time_share == pytest.approx(1.0)
+    assert manifest.raw_bytes == sum(record(p).checkpoint.raw_bytes for p in kept)
     with open_probe(trimmed.path) as probe:
         assert {m.compression for m in probe.members.values()} == {how}
         assert set(probe.data_names) == {"profile", *(f"touched-{p}" for p in kept)}
         # A private copy belongs to its phase and goes with it.
         assert {f.path for f in probe.files} == {"/tool", *(f"/private/{p}/log" for p in kept if p < 2)}
-    assert {f.phase for f in manifest.private_files} == {p for p in kept if p < 2}
-    assert manifest.external_files == ()
+    assert {f.phase for f in manifest.files.private} == {p for p in kept if p < 2}
+    assert manifest.files.external == ()
 
 
 def test_a_trimmed_probe_can_be_trimmed_again(whole: Path, tmp_path: Path) -> None:
@@ -83,12 +84,12 @@ def test_any_phases_come_back(
 
 
 def test_importance_is_time_and_only_phases_that_run_count() -> None:
-    phases = [record(0), record(1, t_ref=(), cpu_ref=()), record(2), record(3), record(4, time_share=0.3)]
+    phases = [record(0), record(1, criu=Times()), record(2), record(3), record(4, time_share=0.3)]
     assert [p.id for p in by_importance(manifest_of(phases))] == [2, 4, 3, 0]
 
 
 def test_phases_that_cannot_run_are_dropped_first(tmp_path: Path) -> None:
-    phases = [record(0), record(1, t_ref=(), cpu_ref=(), failure="why")]
+    phases = [record(0), record(1, criu=Times(failure="why"))]
     folders = [make_checkpoint(tmp_path / f"phase-{n}", [n + 1]) for n in range(2)]
     checkpoints = [PhaseCheckpoint(n, folder) for n, folder in enumerate(folders)]
     write_probe(tmp_path / "whole.probe", manifest_of(phases).to_json(), checkpoints)

@@ -201,7 +201,7 @@ def test_regions_that_mostly_wait() -> None:
     by_wall = replace(REFERENCE, clock="wall")
     (said,) = doubts_of_phases([waiting, phase()], by_wall, quick)
     assert "phases [4] mostly wait" in said
-    assert doubts_of_phases([phase(cpu_run=0.06)], by_wall, quick) == []
+    assert doubts_of_phases([phase(in_run=InRun(0.0, 0.1, 0.06))], by_wall, quick) == []
     # It is not known what they waited for.
     assert doubts_of_phases([waiting], replace(by_wall, waited_share=0.21), quick) == []
     assert doubts_of_phases([waiting], REFERENCE, quick) == []

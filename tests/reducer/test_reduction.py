@@ -217,11 +217,11 @@ def test_a_build_ships_such_a_phase_whole(builds: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(probe.pipeline.reduce, "pages_to_keep", broken)
     options = BuildOptions(interval=0.02, runs=1, repeats=1, selection=SelectionOptions(max_phases=2))
     built = build_probe([str(build("sorter", builds)), "1"], tmp_path / "x.probe", options=options)
-    by_id = {phase.id: phase for phase in built.manifest.phases}
+    by_id = {phase.id: phase.checkpoint for phase in built.manifest.phases}
     assert by_id[1].kept_pages == by_id[1].raw_pages and "was dropped" in by_id[1].whole
     assert [w for w in built.manifest.warnings if "phase 1 was kept whole" in w]
-    others = [phase for phase in by_id.values() if phase.id != 1]
-    assert others and all(p.kept_pages < p.raw_pages and p.whole == "" for p in others)
+    others = [checkpoint for number, checkpoint in by_id.items() if number != 1]
+    assert others and all(c.kept_pages < c.raw_pages and c.whole == "" for c in others)
     result = run_probe(tmp_path / "x.probe", repeats=1)
     assert all(phase.times for phase in result.phases)
 

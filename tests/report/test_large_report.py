@@ -24,7 +24,7 @@ def thousands() -> Gathered:
     """2,000 phases in 20,000 intervals, and 3,000 nodes with a time of each."""
     manifest, table = made_manifest(2000, 20_000)
     rng = np.random.default_rng(1)
-    ref = np.array([p.cpu_run for p in manifest.phases])
+    ref = np.array([p.in_run.cpu for p in manifest.phases])
     nodes = []
     for number, factor in enumerate(np.sort(rng.lognormal(0, 0.5, 3000))):
         times = ref * factor * rng.lognormal(0, 0.1, len(ref))

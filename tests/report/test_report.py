@@ -89,7 +89,11 @@ def test_the_page_keeps_browsers_from_what_got_into_it(made: tuple[Path, Manifes
 
 
 def test_foreign_text_stays_text(tmp_path: Path) -> None:
-    manifest, table = made_manifest(6, 60, argv=("./solver", *HOSTILE), warnings=HOSTILE, executable=HOSTILE[0])
+    # No command line holds NUL: manifests that say so are refused.
+    texts = tuple(text.replace("\0", "") for text in HOSTILE)
+    manifest, table = made_manifest(
+        6, 60, argv=("./solver", *texts), warnings=texts, program__executable=f"/{texts[0]}"
+    )
     probe = made_probe(tmp_path / "<b>x.probe", manifest, table)
     results = [
         without_times(made_result(manifest, name, 1.0 + n, warnings=[name]), [n % 6], name)
@@ -116,7 +120,7 @@ def test_foreign_text_stays_text(tmp_path: Path) -> None:
 
 
 def test_without_results_or_intervals(tmp_path: Path) -> None:
-    manifest, _ = made_manifest(4, 40, held_out_error=None)
+    manifest, _ = made_manifest(4, 40, selection__held_out_error=None)
     probe = made_probe(tmp_path / "old.probe", manifest)
     write_report(probe, page=tmp_path / "old.html", figures=tmp_path / "old")
     text = shown(tmp_path / "old.html")

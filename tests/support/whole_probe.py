@@ -8,13 +8,24 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from made_probe import changed
 from small_archive import contents, make_checkpoint
 
 from probe.contents.carried_files import private_path
-from probe.formats.manifest import Manifest, PhaseRecord, PrivateFile
+from probe.formats.manifest import (
+    Boundaries,
+    Manifest,
+    NodeRecord,
+    PrivateFile,
+    ProgramRecord,
+    SelectionRecord,
+    TimingRecord,
+    TracingRecord,
+)
+from probe.formats.phase_record import CheckpointRecord, Events, InRun, PhaseRecord, Times
 from probe.formats.reference import Reference
 from reducer.archive import ContainedFile, PhaseCheckpoint, open_probe, write_probe
 from reducer.member_table import PAGE_SIZE
@@ -24,27 +35,27 @@ WEIGHTS = {0: 0.9, 1: 0.02, 2: 0.03, 3: 0.05}
 """By weight phase 0 is the most important, by time the least."""
 
 
-def record(phase: int, **changed: Any) -> PhaseRecord:
+def record(phase: int, **values: Any) -> PhaseRecord:
     base = PhaseRecord(
         id=phase, representative=phase, intervals=3, weight=WEIGHTS.get(phase, 0.1), time_share=SHARES.get(phase, 0.1),
-        spread=0.01, work=1e6, started=float(phase), t_run=0.01, cpu_run=0.01, t_ref=(0.01,) * 3, cpu_ref=(0.01,) * 3,
-        warm_ref=0.01, warmup=1, warm_event=1, start_event=2, end_event=3, raw_pages=900, kept_pages=300,
-        touched_pages=300, raw_bytes=900 * PAGE_SIZE + 1000 + phase,
+        spread=0.01, work=1e6, warmup=1, in_run=InRun(float(phase), 0.01, 0.01), events=Events(1, 2, 3),
+        checkpoint=CheckpointRecord(900, 300, 300, raw_bytes=900 * PAGE_SIZE + 1000 + phase),
+        criu=Times((0.01,) * 3, (0.01,) * 3, 0.01),
     )  # fmt: skip
-    return replace(base, **changed)
+    return replace(base, **values)
 
 
-def manifest_of(phases: Sequence[PhaseRecord], **changed: Any) -> Manifest:
+def manifest_of(phases: Sequence[PhaseRecord], **values: Any) -> Manifest:
     reference = Reference((1.0,) * 3, (1.0,) * 3, 0.0, (1.0, 1.0), "cpu", (1.0,) * 2, (1.0,) * 2)
     base = Manifest(
-        argv=("tool",), executable="/tool", cwd="/", stdin="/dev/null", isa="x86-64-v3", tracer="native",
-        unit="seconds", interval=0.01, intervals=100, reference_node={}, reference=reference, timing_seconds=1.0,
-        timing_cpu_seconds=1.0, trace_seconds=1.0, sites=1, removed_sites=0, install_seconds=0.1, boundaries={},
-        work_unit="x", total_work=1e8,
-        phases=tuple(phases), dropped_time_share=0.03, selection_error=0.02, held_out_error=0.03, seed=1,
-        cpu_features=(), outputs=("/out",), private_files=(), raw_bytes=sum(p.raw_bytes for p in phases),
+        program=ProgramRecord(("tool",), "/tool", "/", "/dev/null", "x86-64-v3", (), ("/out",)),
+        tracing=TracingRecord("native", "seconds", 0.01, 1.0, sites=1, removed_sites=0, install_seconds=0.1),
+        timing=TimingRecord(100, 1.0, 1.0, Boundaries(99)), reference_node=NodeRecord(), reference=reference,
+        work_unit="x", total_work=1e8, phases=tuple(phases),
+        selection=SelectionRecord(seed=1, dropped_time_share=0.03, error=0.02, held_out_error=0.03),
+        raw_bytes=sum(p.checkpoint.raw_bytes for p in phases),
     )  # fmt: skip
-    return replace(base, **changed)
+    return cast("Manifest", changed(base, **values))
 
 
 def memory(rng: random.Random, pages: int) -> bytes:
@@ -76,7 +87,7 @@ def whole(tmp_path: Path) -> Path:
             copy.write_bytes(b"written %d" % phase)
             private.append(PrivateFile(phase, "/log", "0" * 64, 0o644))
             files.append(ContainedFile(private_path(private[-1]), copy, 0o644, "output"))
-    manifest = manifest_of([record(phase) for phase in SHARES], private_files=tuple(private))
+    manifest = manifest_of([record(phase) for phase in SHARES], files__private=tuple(private))
     write_probe(tmp_path / "whole.probe", manifest.to_json(), checkpoints, files, data)
     return tmp_path / "whole.probe"
 
