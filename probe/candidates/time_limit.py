@@ -32,7 +32,9 @@ _LOOK_SECONDS = 0.25
 
 def run_seconds(phases: Iterator[PhaseRecord] | list[PhaseRecord], repeats: int) -> float:
     """What measuring these phases takes on the reference node, about."""
-    return repeats * sum(p.expected_seconds + _RESTORE_SECONDS + _PAGE_SECONDS * p.checkpoint.kept_pages for p in phases)
+    return repeats * sum(
+        p.expected_seconds + _RESTORE_SECONDS + _PAGE_SECONDS * p.checkpoint.kept_pages for p in phases
+    )
 
 
 class TimeLimit:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from made_probe import made_manifest, made_probe
-from small_archive import make_checkpoint, seal
+from small_archive import make_checkpoint
 
 from checkpoint.errors import ProbeError
 from checkpoint.restore.criu_restore import RegionTime
@@ -97,26 +98,21 @@ def _mend(document: Any, members: bytes) -> None:
 
 
 def _manifests(folder: Path) -> Sequence[bytes]:
-    manifest, table = made_manifest(4, 50, warnings=("one",), outputs=("/x",))
-    phases = [
-        {**vars(phase), "t_ref_direct": phase.t_ref, "cpu_ref_direct": phase.cpu_ref, "kernel_ref": (0.1, 0.2, 0.1),
-         "kernel_run": 0.1, "kernel_run_error": 0.01}
+    manifest, table = made_manifest(4, 50, warnings=("one",), program__outputs=("/x",))
+    phases = tuple(
+        replace(
+            phase, direct=replace(phase.criu, kernel=(0.001, 0.002, 0.001)),
+            in_run=replace(phase.in_run, kernel=0.1, kernel_error=0.01),
+        )
         for phase in manifest.phases
-    ]  # fmt: skip
-    path = made_probe(folder / "made.probe", manifest, table)
-    plain = path.read_bytes()
-    _, _, size, _ = HEADER.unpack_from(plain)
-    document = json.loads(plain[HEADER_SIZE : HEADER_SIZE + size])
-    holder = next(key for key, value in document.items() if isinstance(value, dict) and "phases" in value)
-    document[holder]["phases"] = json.loads(json.dumps(phases))
-    seal(path, json.dumps(document).encode(), plain[HEADER_SIZE + size :])
-    return [path.read_bytes()]
+    )  # fmt: skip
+    return [made_probe(folder / "made.probe", replace(manifest, phases=phases), table).read_bytes()]
 
 
 def _forged_manifest(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:
     _, version, size, _ = HEADER.unpack_from(data)
     document = json.loads(data[HEADER_SIZE : HEADER_SIZE + size])
-    holder = next(key for key, value in document.items() if isinstance(value, dict) and "argv" in value)
+    holder = next(key for key, value in document.items() if isinstance(value, dict) and "manifest_version" in value)
     document[holder] = forged(choose, document[holder])
     text, members = as_json(document), data[HEADER_SIZE + size :]
     head = HEADER.pack(data[:8], version, len(text), HEADER_SIZE + len(text) + len(members))

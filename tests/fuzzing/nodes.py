@@ -34,7 +34,7 @@ _talk: list[Talk] = []
 @contextmanager
 def _asking(folder: Path) -> Iterator[None]:
     manifest, table = made_manifest(3, 30)
-    phases = tuple(replace(p, t_ref_direct=p.t_ref, cpu_ref_direct=p.cpu_ref) for p in manifest.phases)
+    phases = tuple(replace(p, direct=p.criu) for p in manifest.phases)
     talk = Talk(made_probe(folder / "made.probe", replace(manifest, phases=phases), table))
     talk.orders = replace(talk.orders, silence_seconds=0.5)
     _talk.append(talk)

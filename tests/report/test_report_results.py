@@ -86,7 +86,7 @@ def test_numbers_that_are_none(made: tuple[Path, Manifest], tmp_path: Path, bad:
     if bad is not None:
         wrong.append({**good, "phases": [{**good["phases"][0], "t_cand": bad}]})
     for value in wrong:
-        with pytest.raises(ProbeError, match="not a whole result|not JSON"):
+        with pytest.raises(ProbeError, match=r"not a whole result|not JSON"):
             read_results([written(tmp_path, value)], manifest, str(probe))
 
 
