@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from probe.candidates.agent_client import Answer, Orders
@@ -30,7 +30,7 @@ _LEAST_BYTES_PER_SECOND = 125_000
 _LOOK_SECONDS = 0.25
 
 
-def run_seconds(phases: Iterator[PhaseRecord] | list[PhaseRecord], repeats: int) -> float:
+def run_seconds(phases: Sequence[PhaseRecord], repeats: int) -> float:
     """What measuring these phases takes on the reference node, about."""
     return repeats * sum(
         p.expected_seconds + _RESTORE_SECONDS + _PAGE_SECONDS * p.checkpoint.kept_pages for p in phases
