@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole_probe import manifest_of, record, whole
 
-from probe.formats.manifest import InRun, PhaseRecord
+from probe.formats.phase_record import InRun, PhaseRecord
 from probe.inspection.trimming import by_importance, expected_errors, tradeoff, tradeoff_json, trim
 from probe.prediction.inputs import PhaseTiming, PredictionOptions, ReferenceRun, measure
 from probe.prediction.variance import variance_terms
