@@ -19,7 +19,8 @@ from checkpoint.restore.criu_restore import RegionTime
 from fuzzing.mutation import as_json, damaged, forged
 from fuzzing.reader import Reader
 from probe.candidates.result import predict_from
-from probe.formats.manifest import CRIU, Manifest
+from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU
 from probe.inspection.description import show
 from probe.inspection.explanation import explain
 from probe.inspection.trimming import tradeoff
