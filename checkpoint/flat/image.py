@@ -39,7 +39,7 @@ class Kind:
 class Option:
     """What the restorer is asked to do besides (enum option)."""
 
-    TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, NO_NETWORK, ANY_FOLDER = 1, 2, 4, 8, 16
+    TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, FILTER_CALLS, ANY_FOLDER = 1, 2, 4, 8, 16
 
 
 class Confined:

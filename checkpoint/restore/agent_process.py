@@ -18,6 +18,8 @@ from checkpoint.errors import PhaseFailed, PrivilegeMissing, ToolMissing
 
 _NAMESPACES = ("--pid", "--mount", "--fork", "--mount-proc", "--kill-child", "--propagation", "private")
 _LONGEST_LINE = 1 << 16
+_END_SECONDS = 5.0
+"""From the end of an agent's output to its own."""
 
 
 class AgentProcess:
@@ -51,18 +53,27 @@ class AgentProcess:
         self._send(b"go")
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """The next line; None when the agent has ended. Raises PhaseFailed after `seconds` of silence."""
+        """The next line; None when the agent has ended or was killed. PhaseFailed after `seconds` of silence."""
         line = self._reader.next_line(seconds)
         if line is not None:
             self._answered = True
             return _parsed(line)
         if self._answered:
             return None
+        if self._killed():
+            return None
         assert self._process.stderr
         said = os.read(self._process.stderr.fileno(), 2000).decode(errors="replace").strip()
         if "ermission" in said or "not permitted" in said:
             raise PrivilegeMissing(f"namespaces cannot be made here: {said}; run as root")
         raise ToolMissing(f"the restore agent gave no answer: {said or 'no message'}")
+
+    def _killed(self) -> bool:
+        """Whether a signal ended the agent, which has closed its output: somebody's doing, and no tool is missing."""
+        try:
+            return self._process.wait(_END_SECONDS) < 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def __enter__(self) -> AgentProcess:
         return self

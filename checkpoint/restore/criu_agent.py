@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import queue
 import re
@@ -26,11 +27,10 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from checkpoint import strict_json
-
 # Started by its path, and without the environment's.
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
+from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.event import EVENT_BYTES, Event, event_of
 from checkpoint.linux import (
@@ -55,6 +55,7 @@ _KERNEL = {
     "tracefs",
 }  # fmt: skip
 """File systems that hold no files of anybody's, and cannot be covered."""
+_HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _CHILD = {signal.SIGCHLD}
 _LONGEST_ORDER = 4096
@@ -348,8 +349,27 @@ def pass_orders(orders: "queue.SimpleQueue[bytes]") -> None:
         orders.put(line)
 
 
-def prepare(spec: Spec) -> None:
-    """Show the files of the phase at their paths, in this mount namespace only. Raises OSError."""
+def close_devices(old: str, kept: str) -> None:
+    """Take devices and the kernel's own settings away from this root, but for what keeps nothing and for mounts below
+    `kept`. `old` is where the node's root is. Raises OSError."""
+    for point, kind in mount_points():
+        if point == kept or point.startswith(kept + "/"):
+            continue
+        flags = os.statvfs(point).f_flag & (_LOCKED_FLAGS | MS_RDONLY) | MS_NODEV
+        try:
+            mount("", point, "", MS_BIND | MS_REMOUNT | flags | (MS_RDONLY if kind in _KERNEL else 0))
+        except OSError as error:
+            # Another mount lies on top of it.
+            if error.errno != errno.EINVAL:
+                raise
+    for path in _HARMLESS_DEVICES:
+        if os.path.exists(old + path) and os.path.exists(path):
+            bind(old + path, path)
+
+
+def prepare(spec: Spec, closed: bool = False) -> None:
+    """Show the files of the phase at their paths, in this mount namespace only; `closed`: without the node's devices.
+    Raises OSError."""
     binds = [(os.path.realpath(source), target) for source, target in spec["binds"]]
     written = [(os.path.realpath(source), target) for source, target in spec["written"]]
     covered = enter_private_root(spec["scratch"], [folder for folder, _ in spec["folders"]])
@@ -359,6 +379,8 @@ def prepare(spec: Spec) -> None:
         bind(old + source, target, read_only=True)
     for number, (source, target) in enumerate(written):
         show_copy(old + source, target, os.path.join(spec["scratch"], "written-%d" % number), covered)
+    if closed:
+        close_devices(old, os.path.realpath(spec["scratch"]))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.umount2(old.encode(), MNT_DETACH):
         raise OSError(ctypes.get_errno(), "umount: %s" % os.strerror(ctypes.get_errno()))

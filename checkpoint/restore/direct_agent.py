@@ -19,29 +19,49 @@ import threading
 import time
 from typing import Any, Dict
 
-from checkpoint import strict_json
-
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
+from checkpoint import strict_json
 from checkpoint.event import EVENT_BYTES, Event, event_of
 from checkpoint.flat.image import Report
 from checkpoint.linux import (
     ADDR_NO_RANDOMIZE,
     CLONE_NEWNS,
     CLONE_NEWUSER,
-    MS_PRIVATE,
-    MS_REC,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
     PAGE_SIZE,
     PERSONALITY_QUERY,
-    PR_SET_PDEATHSIG,
     PTRACE_TRACEME,
 )
-from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
+from checkpoint.restore.criu_agent import (
+    ended,
+    kill,
+    mount,
+    pass_orders,
+    prepare,
+    refused,
+    region_times,
+    wait_for_stop,
+)
+from checkpoint.restore.isolation import (
+    apart,
+    die_with_parent,
+    enter_namespaces,
+    hide_memory,
+    possible_namespaces,
+    works,
+)
 
 Spec = Dict[str, Any]
 
 _FAILED, RESTORED = 1, 2
 _FIRST_PASSED = 3
+_LOOK_SECONDS = 0.25
+"""How often somebody looks whether a phase has been restored, which its time begins with."""
+_HIDDEN = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
 STEP_AGENT = 26
 """What this file reports when the restorer cannot even be started (enum step)."""
 
@@ -105,7 +125,11 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
     for number, fd in enumerate(moved):
         os.dup2(fd, _FIRST_PASSED + number, inheritable=True)
     program = os.open(spec["restorer"], os.O_RDONLY)
-    limit(resource.RLIMIT_CORE, 0)
+    if spec["private_view"]:
+        # It has its files open: by their paths it would fill the node's disk, or change what its next repeat gets.
+        mount("none", spec["scratch"], "tmpfs", _HIDDEN, "size=4k,mode=0500")
+    limit(resource.RLIMIT_CORE, 1)
+    limit(resource.RLIMIT_NPROC, 0)
     limit(resource.RLIMIT_CPU, int(spec["region_seconds"] + spec["restore_seconds"]) + 1)
     limit(resource.RLIMIT_FSIZE, spec["file_bytes"])
     limit(resource.RLIMIT_AS, spec["memory_bytes"])
@@ -141,15 +165,21 @@ def launch(spec: Spec, folder: str, control: int, traced: bool = False) -> int:
 
 def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
     """Wait for the end of the region; its stamps, or what went wrong."""
-    deadline = time.monotonic() + spec["restore_seconds"] + spec["region_seconds"]
+    until = time.monotonic() + spec["restore_seconds"]
+    begun = False
     while True:
-        status = wait_for_stop(pid, deadline) if time.monotonic() < deadline else None
+        status = wait_for_stop(pid, min(until, time.monotonic() + _LOOK_SECONDS))
         progress, step, error, copied, address, detail, restored, confined = control.report()
         if progress == _FAILED:
             return {"status": "direct", "step": step, "errno": error, "address": address, "detail_number": detail}
+        if progress == RESTORED and not begun:
+            begun, until = True, time.monotonic() + spec["region_seconds"]
+        if status is None and time.monotonic() < until:
+            continue
         if status is None:
             what = "no region end" if progress == RESTORED else "not restored"
-            return {"status": "timeout", "detail": "%s within %g s" % (what, spec["region_seconds"])}
+            seconds = spec["region_seconds" if begun else "restore_seconds"]
+            return {"status": "timeout", "detail": "%s within %g s" % (what, seconds)}
         if progress != RESTORED:
             what = "signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "status %d" % (status >> 8)
             return {"status": "crashed", "detail": what}
@@ -164,64 +194,42 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
 
 def enter_private_view(spec: Spec) -> None:
     """See the node's files with the probe's own on top, and keep all changes to ourselves. Raises OSError."""
-    user, group = os.geteuid(), os.getegid()
-    flags = CLONE_NEWNS if user == 0 else CLONE_NEWUSER | CLONE_NEWNS
-    if _libc.unshare(flags):
-        raise OSError(ctypes.get_errno(), "a private view of the files: %s" % os.strerror(ctypes.get_errno()))
-    if user:
-        maps = (("setgroups", "deny"), ("uid_map", "%d %d 1" % (user, user)), ("gid_map", "%d %d 1" % (group, group)))
-        for name, text in maps:
-            with open("/proc/self/" + name, "w") as file:
-                file.write(text)
-    if _libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None):
-        raise OSError(ctypes.get_errno(), "private mounts: %s" % os.strerror(ctypes.get_errno()))
+    enter_namespaces(CLONE_NEWNS if os.geteuid() == 0 else CLONE_NEWUSER | CLONE_NEWNS)
     prepare(spec)
 
 
 def may_have_private_view(scratch: str) -> bool:
-    """Whether `enter_private_view` works for this user here: tried, in a child, with nothing to show."""
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1] == 0
-    status = 1
-    try:
-        enter_private_view({"scratch": scratch, "binds": [], "written": [], "folders": []})
-        status = 0
-    finally:
-        os._exit(status)
+    """Whether a phase gets a private view of the files from this user here: tried, in a child, with nothing to show."""
+    kinds = possible_namespaces()
+    empty = {"scratch": scratch, "binds": [], "written": [], "folders": []}
+
+    def try_it() -> None:
+        enter_namespaces(kinds)
+        prepare(empty, closed=True)
+
+    return bool(kinds & CLONE_NEWNS) and works(try_it)
 
 
-def die_with_parent(parent: int) -> None:
-    """From now on this process ends when `parent`, which forked it, does; at once if that has happened already."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def one_repeat(spec: Spec, number: int) -> Dict[str, Any]:
-    """Restore and time the phase once."""
+def one_repeat(spec: Spec, folder: str) -> Dict[str, Any]:
+    """Restore and time the phase once, with `folder` for what it writes."""
     if spec["private_view"]:
-        enter_private_view(spec)
-    folder = os.path.join(spec["scratch"], "repeat-%d" % number)
-    os.mkdir(folder, 0o700)
+        prepare(spec, closed=True)
     begun = time.monotonic()
+    for index, source in enumerate(spec["sources"]):
+        copy = os.path.join(folder, "w%d" % index)
+        shutil.copyfile(source, copy)
+        os.chmod(copy, 0o600)
+    control = Control(spec["stamps"], folder)
     try:
-        for index, source in enumerate(spec["sources"]):
-            copy = os.path.join(folder, "w%d" % index)
-            shutil.copyfile(source, copy)
-            os.chmod(copy, 0o600)
-        control = Control(spec["stamps"], folder)
+        hide_memory()
+        begun = time.monotonic()
+        pid = launch(spec, folder, control.fd)
         try:
-            begun = time.monotonic()
-            pid = launch(spec, folder, control.fd)
-            try:
-                result = time_region(spec, pid, control)
-            finally:
-                kill(pid)
+            result = time_region(spec, pid, control)
         finally:
-            control.close()
+            kill(pid)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        control.close()
     if "restored" in result:
         result["restore_seconds"] = result["restored"] - begun
     result["total_seconds"] = time.monotonic() - begun
@@ -229,28 +237,40 @@ def one_repeat(spec: Spec, number: int) -> Dict[str, Any]:
 
 
 def repeat(spec: Spec, number: int) -> None:
-    """One repeat and its line of JSON; in a child where it needs a view of the files of its own."""
-    if not spec["private_view"]:
-        print(strict_json.dumps(answer(spec, number)), flush=True)
-        return
+    """One repeat and its line of JSON, in a child, of which nothing is left for the next."""
     parent = os.getpid()
-    child = os.fork()
-    if child:
+    folder = os.path.join(spec["scratch"], "repeat-%d" % number)
+    os.mkdir(folder, 0o700)
+    try:
+        child = os.fork()
+        if not child:
+            _report(spec, folder, parent)
         if os.waitpid(child, 0)[1]:
             print(strict_json.dumps({"status": "crashed", "detail": "its agent died"}), flush=True)
-        return
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _report(spec: Spec, folder: str, parent: int) -> None:
+    """In a child: the repeat and its line. Does not return."""
     status = 1
     try:
         die_with_parent(parent)
-        print(strict_json.dumps(answer(spec, number)), flush=True)
-        status = 0
+        try:
+            said = apart(spec["namespaces"], lambda: strict_json.dumps(answer(spec, folder)))
+        except OSError as error:
+            said = strict_json.dumps(refused(error))
+        # Whoever reads it ends us: nothing of the phase is left by now.
+        if said:
+            print(said, flush=True)
+            status = 0
     finally:
         os._exit(status)
 
 
-def answer(spec: Spec, number: int) -> Dict[str, Any]:
+def answer(spec: Spec, folder: str) -> Dict[str, Any]:
     try:
-        return one_repeat(spec, number)
+        return one_repeat(spec, folder)
     except OSError as error:
         return refused(error)
 

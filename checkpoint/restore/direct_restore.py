@@ -14,10 +14,10 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
 from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode
-from checkpoint.linux import CLONE_NEWNS, CLONE_NEWPID
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view
+from checkpoint.restore.isolation import possible_namespaces
 
 _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
@@ -28,10 +28,6 @@ _FILE_SLACK = 1 << 30
 _libc = ctypes.CDLL(None, use_errno=True)
 _AGENT_SECONDS = 120.0
 """What copying the files that a phase writes, and making its view, may take on top."""
-_FILTER_SECONDS = 2e-7
-"""What a system call filter costs a call at most; measured, with the filter's answers cached by the kernel: 4e-8."""
-_FILTER_SHARE = 0.001
-"""A filter against the network is left out where it would cost a phase more than this share of its time."""
 
 
 class DirectRefused(NodeUnfit):
@@ -70,9 +66,7 @@ class DirectAgent(PhaseAgent):
             spec = direct_spec(job, self._flat, images.pages_image, restorer, folder, cpu)
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
-            # As root, in namespaces of its own, as CRIU's: its process numbers are nobody else's.
-            private = os.geteuid() == 0 and may_unshare(CLONE_NEWNS | CLONE_NEWPID)
-            return AgentProcess(_AGENT, spec, private=private)
+            return AgentProcess(_AGENT, spec, private=False)
 
         super().__init__(job, scratch, start, _AGENT_SECONDS)
 
@@ -86,8 +80,10 @@ class DirectAgent(PhaseAgent):
     def _note_missing(self, confined: int) -> None:
         if self._wanted & Option.CONFINE_WRITES and not confined & Confined.WRITES:
             self.warnings.add("this kernel has no landlock: nothing but its permissions keeps a phase from files here")
-        if self._wanted & Option.NO_NETWORK and not confined & Confined.CALLS:
-            self.warnings.add("this kernel takes no system call filter: phases are not kept from the network")
+        if not confined & Confined.CALLS:
+            self.warnings.add(
+                "this kernel takes no system call filter: phases are not kept from the network and from other processes"
+            )
 
 
 def needs_private_view(flat: FlatImage) -> bool:
@@ -119,6 +115,7 @@ def direct_spec(
         "end": job.end_event,
         "cpu": cpu,
         "private_view": _private_view(job, flat, scratch),
+        "namespaces": possible_namespaces(),
         "folders": [[path, None] for path in job.folders],
         # Files that it reads are shown by themselves: through the overlay each read would take a fifth longer.
         "binds": [*map(list, job.binds), *([path, path] for path in flat.files if path not in shown)],
@@ -137,25 +134,18 @@ def _size(path: str) -> int:
         return 0
 
 
-def may_unshare(flags: int) -> bool:
-    """Whether this process may make namespaces of these kinds (CLONE_NEW*)."""
-    pid = os.fork()
-    if not pid:
-        os._exit(int(_libc.unshare(flags) != 0))
-    return os.waitpid(pid, 0)[1] == 0
-
-
 def landlock_version() -> int:
     """Version of landlock in this kernel, 0 where there is none."""
     return max(0, int(_libc.syscall(call_number("landlock_create_ruleset"), None, ctypes.c_size_t(0), 1)))
 
 
 def _private_view(job: RestoreJob, flat: FlatImage, scratch: Path) -> bool:
-    """Whether the phase gets a view of the files of its own: where it uses paths, or where nothing else keeps root
-    from the node's files. Raises DirectRefused where it needs one and cannot have it."""
-    wanted = needs_private_view(flat) or (os.geteuid() == 0 and not landlock_version())
-    if not wanted or may_have_private_view(str(scratch)):
-        return wanted
+    """Whether the phase gets a view of the files of its own: where it uses paths, or where no landlock keeps it from
+    the node's files. Raises DirectRefused where it needs one and cannot have it."""
+    if landlock_version() and not needs_private_view(flat):
+        return False
+    if may_have_private_view(str(scratch)):
+        return True
     differing = {path for _, path in job.binds}
     if flat.header.changes_paths:
         what = "it creates, changes or removes files"
@@ -169,13 +159,11 @@ def _private_view(job: RestoreJob, flat: FlatImage, scratch: Path) -> bool:
 
 
 def _options(job: RestoreJob, flat: FlatImage, private_view: bool, only_recorded: bool, in_order: bool) -> int:
-    bits = Option.TOUCH_IN_ORDER * in_order
+    bits = Option.FILTER_CALLS | Option.TOUCH_IN_ORDER * in_order
     if only_recorded:
         if not flat.calls:
             raise DirectRefused(f"phase {job.phase}: its system calls were not recorded when the probe was built")
         bits |= Option.ONLY_RECORDED_CALLS
-    elif flat.header.calls_made * _FILTER_SECONDS <= _FILTER_SHARE * job.expected_seconds:
-        bits |= Option.NO_NETWORK
     if not private_view:
         # A private view keeps changes to itself anyway, and the phase may make them at their own paths.
         bits |= Option.CONFINE_WRITES

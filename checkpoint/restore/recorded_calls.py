@@ -39,8 +39,9 @@ from checkpoint.linux import (
 )
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
-from checkpoint.restore.direct_agent import RESTORED, Control, die_with_parent, enter_private_view, launch
+from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view, launch
 from checkpoint.restore.direct_restore import direct_spec
+from checkpoint.restore.isolation import die_with_parent
 
 MOST_CALLS = 500_000
 """Calls watched one by one. Of a phase that makes more nobody knows which files it uses: it gets a private view."""
@@ -55,17 +56,19 @@ _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 _OPENS = {call_number("open"): 0, call_number("creat"): 0, call_number("openat"): 1, call_number("openat2"): 1}
 """Calls that open a path, and which argument is the path (the one before it is the folder, if it is not 0)."""
 _OPEN_FLAGS = {call_number("open"): "rsi", call_number("openat"): "rdx"}
-_KILL, _OPENAT2 = call_number("kill"), call_number("openat2")
+_KILL, _OPENAT2, _RT_SIGRETURN = call_number("kill"), call_number("openat2"), call_number("rt_sigreturn")
 _CHANGES = {
     call_number(name)
     for name in (
         *("truncate", "rename", "mkdir", "rmdir", "link", "unlink", "symlink", "chmod", "chown", "lchown", "utime"),
         *("mknod", "setxattr", "lsetxattr", "removexattr", "lremovexattr", "utimes", "mkdirat", "mknodat", "fchownat"),
         *("futimesat", "unlinkat", "renameat", "linkat", "symlinkat", "fchmodat", "utimensat", "renameat2"),
-        "fchmodat2",
+        *("fchmodat2", "setxattrat", "removexattrat", "file_setattr"),
+        *("fchmod", "fchown", "fsetxattr", "fremovexattr"),
     )
 }
-"""Calls that change files by their paths."""
+"""Calls that change files by their paths, or more of them than their contents. Without a private view they are refused
+(checkpoint/restorer/filter.c)."""
 _PATH_ARGUMENTS = ("rdi", "rsi")
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 """Each node's own, and rightly so."""
@@ -294,8 +297,8 @@ class _Watch:
         ptrace(PTRACE_GETREGS, self._pid, 0, ctypes.addressof(registers))
         number = ctypes.c_long(registers.orig_rax).value
         if not self._restored:
-            # The restorer's own calls come first; the one behind its report is its last, rt_sigreturn.
-            self._restored = self._control.report()[0] == RESTORED
+            # The restorer's own calls come first, of which rt_sigreturn is the last.
+            self._restored = number == _RT_SIGRETURN and self._control.report()[0] == RESTORED
             return
         if number < 0:
             return

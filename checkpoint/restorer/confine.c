@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes away what the phase does not need, for good: landlock keeps it from changing files outside its own folder,
- * a system call filter from the network, or from every call that it did not make when the probe was built.
+ * Takes away what the phase does not need, for good: the rights of root that are not about reading files, changing files
+ * and reaching other processes (landlock), system calls (filter.c). Each holds where another is missing.
  */
 
 #include "restorer.h"
@@ -14,60 +14,54 @@
 #define BENEATH 1
 #define BIND_TCP 1UL
 #define CONNECT_TCP 2UL
+#define ABSTRACT_SOCKETS 1UL
+#define SIGNALS_OUTSIDE 2UL
 
-#define SECCOMP_SET_MODE_FILTER 1
-/* Without it old kernels switch off speculation, and the phase runs slower than the program would. */
-#define SECCOMP_FILTER_FLAG_SPEC_ALLOW 4
-#define RET_KILL 0x80000000U
-#define RET_DENY (0x00050000U | EACCES)
-#define RET_ALLOW 0x7fff0000U
-#define X86_64 0xc000003eU
-#define X32 0x40000000U
-#define LOAD 0x20	/* BPF_LD | BPF_W | BPF_ABS */
-#define JUMP_EQUAL 0x15 /* BPF_JMP | BPF_JEQ | BPF_K */
-#define JUMP_ABOVE 0x35 /* BPF_JMP | BPF_JGE | BPF_K */
-#define RETURN 0x06
-#define MOST_INSTRUCTIONS 1100
-
-struct instruction {
-	unsigned short code;
-	u8 if_true, if_false;
-	u32 value;
-};
-
-struct program {
-	unsigned short length;
-	struct instruction *first;
-};
+#define CAPABILITY_VERSION 0x20080522U
+/* CAP_CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID, IPC_LOCK: files as they were to it, locked memory */
+#define KEPT_CAPABILITIES 0x401fU
 
 struct __attribute__((packed)) beneath {
 	u64 allowed;
 	i32 folder;
 };
 
-/* socket, connect, accept, bind, listen, socketpair, accept4, io_uring_setup: none is in a phase of a probe */
-static const unsigned short network[] = {41, 42, 43, 49, 50, 53, 288, 425};
+struct ruleset {
+	u64 files, network, scopes;
+};
+
+struct capabilities {
+	u32 effective, permitted, inheritable;
+};
 
 static i64 allow_beneath(i64 rules, i64 folder, u64 allowed)
 {
 	struct beneath rule = {allowed, (i32)folder};
 
-	return CALL4(SYS_landlock_add_rule, rules, BENEATH, &rule, 0);
+	return allowed ? CALL4(SYS_landlock_add_rule, rules, BENEATH, &rule, 0) : 0;
 }
 
-static void confine_writes(struct context *c)
+static u64 known_bytes(i64 version)
 {
-	i64 version = CALL3(SYS_landlock_create_ruleset, 0, 0, 1), rules, result, null;
-	u64 changes = CHANGES_1 | (version >= 2 ? CHANGES_2 : 0) | (version >= 3 ? CHANGES_3 : 0);
-	u64 handled[2] = {changes, version >= 4 ? BIND_TCP | CONNECT_TCP : 0};
+	return version >= 6 ? 24 : version >= 4 ? 16 : 8;
+}
 
-	if (version < 1)
-		return; /* not in this kernel, or not switched on: the report says so */
-	rules = CALL3(SYS_landlock_create_ruleset, handled, version >= 4 ? 16 : 8, 0);
+/* It may open again what it has open for writing, in its own folder, and make nothing there. */
+static void use_landlock(struct context *c)
+{
+	i64 version = c->landlock, rules, result, null;
+	u64 changes = CHANGES_1 | (version >= 2 ? CHANGES_2 : 0) | (version >= 3 ? CHANGES_3 : 0);
+	u64 writes = changes & (WRITE_FILE | CHANGES_3);
+	struct ruleset handled = {c->options & CONFINE_WRITES ? changes : 0, version >= 4 ? BIND_TCP | CONNECT_TCP : 0,
+				  version >= 6 ? ABSTRACT_SOCKETS | SIGNALS_OUTSIDE : 0};
+
+	if (!handled.files && !handled.network)
+		return;
+	rules = CALL3(SYS_landlock_create_ruleset, &handled, known_bytes(version), 0);
 	null = CALL4(SYS_openat, -100, "/dev/null", O_PATH, 0);
-	result = rules < 0 ? rules : allow_beneath(rules, c->scratch, changes);
+	result = rules < 0 ? rules : allow_beneath(rules, c->scratch, handled.files & writes);
 	if (!result && null >= 0)
-		result = allow_beneath(rules, null, changes & (WRITE_FILE | CHANGES_3));
+		result = allow_beneath(rules, null, handled.files & writes);
 	if (!result)
 		result = CALL2(SYS_landlock_restrict_self, rules, 0);
 	if (result < 0)
@@ -75,60 +69,28 @@ static void confine_writes(struct context *c)
 	CALL1(SYS_close, rules);
 	if (null >= 0)
 		CALL1(SYS_close, null);
-	c->report->confined |= WRITES_CONFINED;
+	if (handled.files)
+		c->report->confined |= WRITES_CONFINED;
 }
 
-static struct instruction *put(struct instruction *at, u32 code, u32 value, u32 if_true, u32 if_false)
+/* Root's, or those of whoever made the namespaces. */
+static void drop_capabilities(struct context *c)
 {
-	*at = (struct instruction){(unsigned short)code, (u8)if_true, (u8)if_false, value};
-	return at + 1;
-}
+	struct {
+		u32 version, pid;
+	} header = {CAPABILITY_VERSION, 0};
+	struct capabilities has[2];
+	i64 result = CALL2(SYS_capget, &header, has);
 
-static struct instruction *answer(struct instruction *at, u32 call, u32 verdict)
-{
-	at = put(at, JUMP_EQUAL, call, 0, 1);
-	return put(at, RETURN, verdict, 0, 0);
-}
-
-static void filter_calls(struct context *c, int only_recorded)
-{
-	struct instruction code[MOST_INSTRUCTIONS], *at = code;
-	const u64 *call = table_at(c, &c->image->calls);
-	struct program program = {0, code};
-	i64 result;
-
-	at = put(at, LOAD, 4, 0, 0); /* seccomp_data.arch */
-	at = put(at, JUMP_EQUAL, X86_64, 1, 0);
-	at = put(at, RETURN, RET_KILL, 0, 0);
-	at = put(at, LOAD, 0, 0, 0); /* seccomp_data.nr */
-	at = put(at, JUMP_ABOVE, X32, 0, 1);
-	at = put(at, RETURN, RET_KILL, 0, 0);
-	if (only_recorded) {
-		for (u64 i = 0; i < c->image->calls.count; i++)
-			at = answer(at, (u32)call[i], RET_ALLOW);
-		/* Still to come before the program runs. */
-		at = answer(at, SYS_close, RET_ALLOW);
-		at = answer(at, SYS_prlimit, RET_ALLOW);
-		at = answer(at, SYS_personality, RET_ALLOW);
-		at = answer(at, SYS_setitimer, RET_ALLOW);
-		at = answer(at, SYS_clock_gettime, RET_ALLOW);
-		at = answer(at, SYS_rt_sigreturn, RET_ALLOW);
-		at = answer(at, SYS_restart_syscall, RET_ALLOW); /* the kernel's own, behind a stop */
-		at = answer(at, SYS_exit_group, RET_ALLOW);
-		at = put(at, RETURN, RET_KILL, 0, 0);
-	} else {
-		for (u64 i = 0; i < sizeof(network) / sizeof(*network); i++)
-			at = answer(at, network[i], RET_DENY);
-		at = put(at, RETURN, RET_ALLOW, 0, 0);
+	for (u64 i = 0; i < 2 && !result; i++) {
+		has[i].permitted &= i ? 0 : KEPT_CAPABILITIES;
+		has[i].effective &= has[i].permitted;
+		has[i].inheritable = 0;
 	}
-	program.length = (unsigned short)(at - code);
-	result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
-	if (result == -EINVAL) /* before Linux 4.17 */
-		result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
-	if (result < 0 && only_recorded)
-		fail(c->report, STEP_CONFINE, result, 0, 2);
-	if (result >= 0)
-		c->report->confined |= CALLS_FILTERED;
+	if (!result)
+		result = CALL2(SYS_capset, &header, has);
+	if (result < 0)
+		fail(c->report, STEP_CONFINE, result, 0, 3);
 }
 
 void confine(struct context *c)
@@ -137,10 +99,12 @@ void confine(struct context *c)
 
 	if (result < 0)
 		fail(c->report, STEP_CONFINE, result, 0, 0);
-	if (c->options & CONFINE_WRITES)
-		confine_writes(c);
-	if (c->options & ONLY_RECORDED_CALLS)
-		filter_calls(c, 1);
-	else if (c->options & NO_NETWORK)
-		filter_calls(c, 0);
+	if (!(c->options & (FILTER_CALLS | CONFINE_WRITES | ONLY_RECORDED_CALLS)))
+		return;
+	c->landlock = CALL3(SYS_landlock_create_ruleset, 0, 0, 1);
+	drop_capabilities(c);
+	if (c->landlock > 0)
+		use_landlock(c);
+	if (c->options & (FILTER_CALLS | ONLY_RECORDED_CALLS))
+		filter_calls(c);
 }

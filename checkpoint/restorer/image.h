@@ -173,7 +173,7 @@ struct report {
 enum confinement { WRITES_CONFINED = 1, CALLS_FILTERED = 2 };
 
 /* Bits of the second argument. */
-enum option { TOUCH_IN_ORDER = 1, ONLY_RECORDED_CALLS = 2, CONFINE_WRITES = 4, NO_NETWORK = 8, ANY_FOLDER = 16 };
+enum option { TOUCH_IN_ORDER = 1, ONLY_RECORDED_CALLS = 2, CONFINE_WRITES = 4, FILTER_CALLS = 8, ANY_FOLDER = 16 };
 
 /* Descriptors that the parent passes. */
 enum inherited { IMAGE_FD = 3, PAGES_FD, COPIES_FD, SCRATCH_FD, CONTROL_FD, INHERITED_END };

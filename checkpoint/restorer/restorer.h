@@ -9,6 +9,7 @@
  * memory.c	  removes everything else and maps the program's memory
  * state.c	  signals, limits, descriptors, everything the kernel keeps for a process
  * confine.c	  takes away what the phase does not need
+ * filter.c	  system calls that it may make
  * registers.c	  one rt_sigreturn loads all registers, and the program runs on
  *
  * There is no C library and no writable data: the code is copied to the park and runs there. Nothing returns after a
@@ -26,11 +27,14 @@
 #define PARK_FRAME 0x31000UL
 #define PARK_IMAGE 0x41000UL
 
+#define MOST_DESCRIPTORS 65536UL
+
 struct context {
 	const struct header *image;
 	struct report *report;
 	u64 options;
 	u64 park;
+	i64 landlock; /* its version, or what says that there is none */
 	/* Inherited descriptors, moved out of the way of the program's own. */
 	i64 pages, copies, scratch, control;
 };
@@ -62,6 +66,7 @@ void check_tables(struct context *c);
 void rebuild_memory(struct context *c);
 void rebuild_state(struct context *c);
 void confine(struct context *c);
+void filter_calls(struct context *c);
 void start_timers(struct context *c);
 __attribute__((noreturn)) void load_registers(struct context *c);
 

@@ -67,7 +67,10 @@ static void set_actions(struct context *c)
 	}
 }
 
-/* The program's own limits, but never above what this node allows. */
+/*
+ * The program's own limits, but never above what this node allows. No core: to a kernel that pipes cores to a handler only
+ * one byte means none. No more files than an image may have: each may be a pipe, whose memory is nobody's.
+ */
 static void set_limits(struct context *c)
 {
 	for (u64 i = 0; i < LIMITS; i++) {
@@ -77,6 +80,10 @@ static void set_limits(struct context *c)
 		if (!result) {
 			if (wanted.hard > here.hard)
 				wanted.hard = here.hard;
+			if (i == RLIMIT_CORE)
+				wanted.soft = wanted.hard = here.hard < 1 ? here.hard : 1;
+			if (i == RLIMIT_NOFILE && wanted.hard > MOST_DESCRIPTORS)
+				wanted.hard = MOST_DESCRIPTORS;
 			if (wanted.soft > wanted.hard)
 				wanted.soft = wanted.hard;
 			result = CALL4(SYS_prlimit, 0, i, &wanted, 0);

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import sys
 import threading
 import time
@@ -50,7 +51,7 @@ def report_of(image: bytes, pages: Path, folder: Path, *, stamps: int = 1) -> tu
     spec = {
         "image": str(folder / "image"), "pages": str(pages), "copies": str(folder), "restorer": str(restorer()),
         "cpu": None, "region_seconds": 5, "restore_seconds": 5, "file_bytes": 1 << 20, "memory_bytes": 1 << 34,
-        "option_bits": 0,
+        "option_bits": 0, "private_view": False,
     }  # fmt: skip
     try:
         pid = launch(spec, str(folder), control.fd)
@@ -80,6 +81,11 @@ def python_for_anybody() -> str:
 
 def as_nobody(action: Callable[[], Any], before: Callable[[], None] | None = None) -> Any:
     """The JSON value of `action` called in a process without privileges; `before` is called there first, as root."""
+    return as_user(NOBODY, action, before)
+
+
+def as_user(user: int, action: Callable[[], Any], before: Callable[[], None] | None = None) -> Any:
+    """The same as any user, root too."""
     reader, writer = os.pipe()
     python = python_for_anybody()
     pid = os.fork()
@@ -89,11 +95,12 @@ def as_nobody(action: Callable[[], Any], before: Callable[[], None] | None = Non
             os.close(reader)
             if before is not None:
                 before()
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-            # As after an execve by that user: its entries in /proc are its own.
-            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
+            if user:
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+                # As after an execve by that user: its entries in /proc are its own.
+                ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
             sys.executable = python
             said = {"value": action()}
         except BaseException as error:
@@ -113,6 +120,23 @@ def as_nobody(action: Callable[[], Any], before: Callable[[], None] | None = Non
     if "error" in answer:
         raise AssertionError(f"{answer['error']}\n{answer['where']}")
     return answer["value"]
+
+
+def refuse_calls(*numbers: int) -> None:
+    """From now on these system calls fail in this process, as in containers, or on kernels without them."""
+    code = struct.pack("<HBBI", 0x20, 0, 0, 0)
+    for number in numbers:
+        code += struct.pack("<HBBI", 0x15, 0, 1, number) + struct.pack("<HBBI", 0x06, 0, 0, 0x00050001)
+    code += struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(code)
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+    program = Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, ctypes.byref(program)) == 0
 
 
 def open_to_anybody(folder: Path) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import shutil
 import time
@@ -11,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from direct_runs import flat_job
+from direct_runs import flat_job, refuse_calls
 from programs import build
 from regions import captured_regions
 
@@ -86,16 +85,4 @@ def moved(job: RestoreJob, folder: Path) -> RestoreJob:
 
 def no_namespaces() -> None:
     """As in most containers: a filter refuses unshare."""
-    import struct
-
-    code = struct.pack("<HBBI", 0x20, 0, 0, 0) + struct.pack("<HBBI", 0x15, 0, 1, 272)
-    code += struct.pack("<HBBI", 0x06, 0, 0, 0x00050001) + struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = ctypes.create_string_buffer(code)
-
-    class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-
-    program = Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    assert libc.prctl(38, 1, 0, 0, 0) == 0
-    assert libc.prctl(22, 2, ctypes.byref(program)) == 0
+    refuse_calls(272)

@@ -71,7 +71,7 @@ def test_nothing_outlives_whoever_asked(
     """The agent is killed at many moments; the phase, its child, goes with it every time, with no namespace to help."""
     import checkpoint.restore.direct_restore
 
-    monkeypatch.setattr(checkpoint.restore.direct_restore, "may_unshare", lambda _flags: False)
+    monkeypatch.setattr(checkpoint.restore.direct_restore, "possible_namespaces", lambda: CLONE_NEWNS * view)
     job = moved(flat_state, tmp_path / "images")
     flat = decode(job.images / NAME)
     flat.header.changes_paths = view
