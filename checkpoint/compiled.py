@@ -10,22 +10,30 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from checkpoint.errors import ToolMissing
+from checkpoint.errors import StorageError, ToolMissing
 from checkpoint.paths import cache_dir
 from checkpoint.run_command import run_group
 
 _SECONDS = 120
 
 
-def built(name: str, sources: Sequence[Path], compile_options: Sequence[str], *, libraries: Sequence[str] = ()) -> Path:
-    """Path of `cc` OPTIONS applied to `sources` (headers are only part of the version). Raises ToolMissing.
+def built(
+    name: str,
+    sources: Sequence[Path],
+    compile_options: Sequence[str],
+    *,
+    libraries: Sequence[str] = (),
+    place: Path | None = None,
+) -> Path:
+    """Path of `cc` OPTIONS applied to `sources` (headers are only part of the version), in the folder `place` or in the
+    cache. Raises ToolMissing, StorageError.
 
     `libraries`: options that must come last, such as -lgcc.
     """
     digest = hashlib.sha256("\0".join((*compile_options, *libraries)).encode())
     for source in sources:
         digest.update(source.read_bytes())
-    kept = cache_dir() / "native" / f"{name}-{digest.hexdigest()[:16]}"
+    kept = (place or cache_dir() / "native") / f"{name}-{digest.hexdigest()[:16]}"
     if kept.is_file():
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -59,4 +67,17 @@ RESTORER_OPTIONS = (
 
 def restorer() -> Path:
     """The direct restorer, an executable of a few kilobytes."""
-    return built("restorer", sorted(_RESTORER.glob("*.[ch]")), RESTORER_OPTIONS)
+    return _restorer(None)
+
+
+def restorer_bytes() -> bytes:
+    """The same program, also for a user who may not write to the cache."""
+    try:
+        return restorer().read_bytes()
+    except (StorageError, OSError):
+        with tempfile.TemporaryDirectory(prefix="probe-restorer-") as folder:
+            return _restorer(Path(folder)).read_bytes()
+
+
+def _restorer(place: Path | None) -> Path:
+    return built("restorer", sorted(_RESTORER.glob("*.[ch]")), RESTORER_OPTIONS, place=place)

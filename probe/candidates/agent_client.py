@@ -51,6 +51,7 @@ class Orders:
 
     repeats: int = DEFAULT_REPEATS
     restorer: str = AUTO
+    carried_restorer: bool = False
     only_recorded_calls: bool = False
     touch_in_order: bool = False
     cache_dir: str = ""
@@ -218,7 +219,8 @@ class _Session:
         o = self._orders
         return {
             "op": "run", "version": VERSION, "front": front, "phases": sorted(self._records), "repeats": o.repeats,
-            "restorer": o.restorer, "only_recorded_calls": o.only_recorded_calls, "touch_in_order": o.touch_in_order,
+            "restorer": o.restorer, "carried_restorer": o.carried_restorer,
+            "only_recorded_calls": o.only_recorded_calls, "touch_in_order": o.touch_in_order,
             "lock_seconds": o.lock_seconds, "cache_bytes": o.cache_bytes, "silence_seconds": o.silence_seconds,
         }  # fmt: skip
 

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from checkpoint.compiled import restorer_bytes
+from checkpoint.errors import ToolMissing
+from probe.node.phases import OWN_RESTORER
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,8 +25,8 @@ NODE_MODULES = (
     "checkpoint/criu/tool.py", "checkpoint/errors.py", "checkpoint/event.py", "checkpoint/flat/__init__.py",
     "checkpoint/flat/image.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",
     "checkpoint/restore/agent_process.py", "checkpoint/restore/criu_agent.py", "checkpoint/restore/criu_restore.py",
-    "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/run_command.py",
-    "checkpoint/strict_json.py",
+    "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/restore/isolation.py",
+    "checkpoint/run_command.py", "checkpoint/strict_json.py",
     "probe/formats/__init__.py", "probe/formats/checked.py", "probe/formats/kernel_time.py",
     "probe/formats/manifest.py", "probe/formats/manifest_version_1.py", "probe/formats/phase_record.py",
     "probe/formats/reference.py", "probe/node/__init__.py", "probe/node/agent.py", "probe/node/criu_member.py",
@@ -54,6 +59,9 @@ def agent_file() -> AgentFile:
         # The package's own one brings the whole Python interface along.
         _add(archive, "probe/__init__.py", b"")
         _add(archive, "__main__.py", (ROOT / "probe/node/__main__.py").read_bytes())
+        # Nodes need no compiler, and phases are restored there by no program of the probe's author.
+        with contextlib.suppress(ToolMissing):
+            _add(archive, OWN_RESTORER, restorer_bytes())
     data = out.getvalue()
     return AgentFile(data, hashlib.sha256(data).hexdigest())
 

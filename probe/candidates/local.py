@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from checkpoint.errors import ProbeError
+from checkpoint.compiled import restorer_bytes
+from checkpoint.errors import ProbeError, ToolMissing
 from probe.candidates.result import RunResult, _predicted, check_coverage
 from probe.formats.manifest import Manifest
 from probe.node.facts import check_node, this_node
@@ -24,7 +25,19 @@ from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
 from reducer.unpack import open_probe
 
+_NO_RESTORER = (
+    "{}; without a C compiler there is no direct restorer but the probe's own: install gcc, or, if you trust the "
+    "probe's author, give --carried-restorer"
+)
 _WAITING = "waiting for another measurement on this node: {}"
+
+
+def own_restorer() -> bytes:
+    """This installation's direct restorer; ToolMissing where it cannot be compiled."""
+    try:
+        return restorer_bytes()
+    except ToolMissing as error:
+        raise ToolMissing(_NO_RESTORER.format(error)) from error
 
 
 def run(
@@ -33,6 +46,7 @@ def run(
     repeats: int = DEFAULT_REPEATS,
     min_coverage: float | None = None,
     restorer: str = AUTO,
+    carried_restorer: bool = False,
     only_recorded_calls: bool = False,
     touch_in_order: bool = False,
     target_error: float | None = None,
@@ -41,8 +55,9 @@ def run(
     """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
 
     `restorer`: DIRECT, which any user may; CRIU, which needs root; or AUTO, which takes DIRECT, and CRIU for phases
-    that DIRECT refuses. `only_recorded_calls`: end a phase at the first system call that it did not make when
-    the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
+    that DIRECT refuses. `carried_restorer`: DIRECT is the program that the probe carries, code of the probe's author,
+    and not this installation's own. `only_recorded_calls`: end a phase at the first system call that it did not make
+    when the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
     `target_error`: relative half width that the interval should have; phases are timed more often until it has, or
     until that can no longer help (`RunResult.narrowed`).
 
@@ -73,8 +88,9 @@ def run(
             away_from(cpu),
         ):
             restorers = restorers_here(
-                archive, Path(folder), restorer, only_recorded_calls=only_recorded_calls, touch_in_order=touch_in_order
-            )
+                archive, Path(folder), restorer, own_restorer=own_restorer, carried_restorer=carried_restorer,
+                only_recorded_calls=only_recorded_calls, touch_in_order=touch_in_order,
+            )  # fmt: skip
             phases = phases_here(archive, manifest, Path(folder), restorers, differing)
             judge = QuietJudge(manifest, cpu)
 

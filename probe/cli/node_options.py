@@ -138,12 +138,15 @@ class CandidateOptions(SshChoice):
         split = [parse_candidate(text) for text in self.split]
         return split + (self.groups() if self.on or self.hosts else [])
 
-    def orders(self, repeats: int, restorer: str, only_recorded_calls: bool, touch_in_order: bool) -> Orders:
+    def orders(
+        self, repeats: int, restorer: str, *, carried_restorer: bool, only_recorded_calls: bool, touch_in_order: bool
+    ) -> Orders:
         from probe.candidates.agent_client import Orders
 
         return Orders(
             repeats=repeats,
             restorer=restorer,
+            carried_restorer=carried_restorer,
             only_recorded_calls=only_recorded_calls,
             touch_in_order=touch_in_order,
             cache_dir=self.cache_dir,

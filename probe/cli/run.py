@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     help="direct: as any user; criu: needs root; auto: direct, and criu for what that cannot restore.",
 )
 @click.option(
+    "--carried-restorer",
+    is_flag=True,
+    help="Restore with the program that the probe carries, code of its author, instead of one's own.",
+)
+@click.option(
     "--only-recorded-calls",
     is_flag=True,
     help="End a phase that makes a system call it did not make when the probe was built (direct restorer).",
@@ -56,6 +61,7 @@ def run(
     repeat: int,
     min_coverage: float | None,
     restorer: str,
+    carried_restorer: bool,
     only_recorded_calls: bool,
     touch_in_order: bool,
     target_error: float | None,
@@ -72,12 +78,15 @@ def run(
     if nodes.named:
         if target_error is not None:
             raise ProbeError("--target-error: not on other nodes yet; leave it out, and give more --repeat instead")
-        orders = nodes.orders(repeat, restorer, only_recorded_calls, touch_in_order)
+        orders = nodes.orders(
+            repeat, restorer, carried_restorer=carried_restorer, only_recorded_calls=only_recorded_calls,
+            touch_in_order=touch_in_order,
+        )  # fmt: skip
         run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
         return
     if slurm:
         options = [f"--repeat={repeat}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
-        options += ["--touch-in-order"] * touch_in_order
+        options += ["--carried-restorer"] * carried_restorer + ["--touch-in-order"] * touch_in_order
         options += [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
         options += [f"--target-error={target_error}"] * (target_error is not None)
         run_as_jobs(probe_file, options, partition, per_node_type, as_json)
@@ -89,6 +98,7 @@ def run(
         repeats=repeat,
         min_coverage=min_coverage,
         restorer=restorer,
+        carried_restorer=carried_restorer,
         only_recorded_calls=only_recorded_calls,
         touch_in_order=touch_in_order,
         target_error=target_error,

@@ -31,7 +31,7 @@ from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import MeasuredPhase, measure_phases, measuring_cpu
 from probe.node.member_cache import ArrivingMembers, MemberCache, own_folder
-from probe.node.phases import AUTO, RESTORER_NAME, phases_here, restorers_here
+from probe.node.phases import AUTO, OWN_RESTORER, RESTORER_NAME, phases_here, restorers_here
 from probe.node.protocol import ALIVE_SECONDS, VERSION, Input, Lost, encode
 from probe.node.quietness import QuietJudge
 from probe.node.run_folder import own_run
@@ -187,7 +187,9 @@ def _serve(folder: Path, answers: Answers) -> None:
             cpus, wait=float(order["lock_seconds"]), waiting=lambda holder: answers.tell("waiting", holder=holder)
         ):
             differing = differing_files(archive.files)
-            wanted = [f"data/{name}" for name in _runtime(str(order["restorer"]), archive, manifest, only)]
+            carried = bool(order["carried_restorer"])
+            runtime = _runtime(str(order["restorer"]), archive, manifest, only, carried=carried)
+            wanted = [f"data/{name}" for name in runtime]
             sends_criu = f"data/{CRIU_NAME}" in wanted
             wanted += [file.member for file in differing]
             wanted += [phase.member("index") for phase in archive.phases]
@@ -207,6 +209,8 @@ def _serve(folder: Path, answers: Answers) -> None:
                 archive,
                 scratch,
                 str(order["restorer"]),
+                own_restorer=_own_restorer,
+                carried_restorer=carried,
                 only_recorded_calls=bool(order["only_recorded_calls"]),
                 touch_in_order=bool(order["touch_in_order"]),
             )
@@ -241,9 +245,23 @@ def _front(line: Input, order: dict[str, Any]) -> Table:
     return read_table(front.read, "the probe")
 
 
-def _runtime(restorer: str, archive: ProbeArchive, manifest: Manifest, only: frozenset[int]) -> list[str]:
+def _own_restorer() -> bytes:
+    """The prober's direct restorer, which came with this agent; ToolMissing where the prober has none."""
+    loader = globals()["__loader__"]
+    try:
+        return bytes(loader.get_data(os.path.join(loader.archive, OWN_RESTORER)))  # noqa: PTH118
+    except (OSError, AttributeError) as error:
+        raise ToolMissing(
+            "no direct restorer came with the agent, for want of a C compiler where `probe run` was started: install "
+            "gcc there, or, if you trust the probe's author, give --carried-restorer"
+        ) from error
+
+
+def _runtime(
+    restorer: str, archive: ProbeArchive, manifest: Manifest, only: frozenset[int], *, carried: bool
+) -> list[str]:
     """Data members that phases are restored with here, of those that the probe has."""
-    wanted = [RESTORER_NAME] if restorer != CRIU else []
+    wanted = [RESTORER_NAME] if restorer != CRIU and carried else []
     # Besides, as root, it is for phases that the direct restorer is known to refuse.
     refused = any(phase.only_criu for phase in manifest.phases if phase.id in only)
     if restorer == CRIU or (restorer == AUTO and refused and os.geteuid() == 0):

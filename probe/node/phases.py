@@ -27,22 +27,37 @@ RESTORERS = (AUTO, DIRECT, CRIU)
 RESTORER_NAME = "restorer"
 """Name of the probe's member with the direct restorer."""
 
+OWN_RESTORER = "direct-restorer"
+"""Name of the prober's own one in the agent's file."""
+
 
 def restorers_here(
-    archive: ProbeArchive, folder: Path, wanted: str, *, only_recorded_calls: bool, touch_in_order: bool
+    archive: ProbeArchive,
+    folder: Path,
+    wanted: str,
+    *,
+    own_restorer: Callable[[], bytes],
+    carried_restorer: bool,
+    only_recorded_calls: bool,
+    touch_in_order: bool,
 ) -> Restorers:
     """What this user can restore with, of what is wanted. The direct restorer is put into `folder`.
 
-    Raises PrivilegeMissing, CriuError, NodeUnfit where that is nothing.
+    `own_restorer` gives the program of this installation, ToolMissing where it has none; that in the probe is its
+    author's, and is run only where it is the same one, or with `carried_restorer`.
+
+    Raises PrivilegeMissing, CriuError, NodeUnfit, ToolMissing where that is nothing.
     """
     direct = criu = None
     if wanted != CRIU:
-        if RESTORER_NAME not in archive.data_names:
-            if wanted == DIRECT:
-                raise NodeUnfit("the probe carries no direct restorer; build it again, or use --restorer criu as root")
+        try:
+            program = _carried_restorer(archive) if carried_restorer else own_restorer()
+        except (NodeUnfit, ToolMissing):
+            if wanted == DIRECT or os.geteuid():
+                raise
         else:
             direct = folder / "direct-restorer"
-            direct.write_bytes(archive.read_data(RESTORER_NAME))
+            direct.write_bytes(program)
             direct.chmod(0o700)
     if wanted == CRIU or direct is None:
         check_privilege()
@@ -51,6 +66,12 @@ def restorers_here(
         with contextlib.suppress(CriuError, ToolMissing):
             criu = find_criu()
     return Restorers(direct, criu, only_recorded_calls, touch_in_order)
+
+
+def _carried_restorer(archive: ProbeArchive) -> bytes:
+    if RESTORER_NAME not in archive.data_names:
+        raise NodeUnfit("the probe carries no direct restorer; leave --carried-restorer out")
+    return archive.read_data(RESTORER_NAME)
 
 
 def phases_here(

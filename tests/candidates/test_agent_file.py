@@ -29,6 +29,7 @@ from sshd import machine
 from probe.candidates import agent_file as agent_file_module
 from probe.candidates.agent_file import NODE_MODULES, ROOT, AgentFile, agent_file
 from probe.candidates.agent_start import _CODE, start_command
+from probe.node.phases import OWN_RESTORER
 
 _OURS = ("checkpoint", "probe", "reducer")
 _OPTIONAL = {
@@ -83,7 +84,7 @@ def test_the_file_holds_our_modules_alone_and_is_always_the_same() -> None:
     assert first == again and first is not again
     with zipfile.ZipFile(io.BytesIO(first.data)) as archive:
         names = archive.namelist()
-        assert sorted(names) == sorted([*NODE_MODULES, "probe/__init__.py", "__main__.py"])
+        assert sorted(names) == sorted([*NODE_MODULES, "probe/__init__.py", "__main__.py", OWN_RESTORER])
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         for name in NODE_MODULES:
             assert archive.read(name) == (ROOT / name).read_bytes()

@@ -156,8 +156,8 @@ class Agent:
     def order(self, **changes: Any) -> None:
         order = {
             "op": "run", "version": VERSION, "front": len(self.front), "phases": self.phases, "repeats": 1,
-            "restorer": "auto", "only_recorded_calls": False, "touch_in_order": False, "lock_seconds": 100,
-            "cache_bytes": 1 << 30, "silence_seconds": 20.0,
+            "restorer": "auto", "carried_restorer": False, "only_recorded_calls": False, "touch_in_order": False,
+            "lock_seconds": 100, "cache_bytes": 1 << 30, "silence_seconds": 20.0,
         }  # fmt: skip
         self.write(encode({**order, **changes}) + self.front)
 
@@ -219,7 +219,7 @@ def test_a_front_that_is_damaged_is_named(agent: Agent) -> None:
 
 
 def test_a_prober_that_goes_away_is_noticed(agent: Agent) -> None:
-    agent.order()
+    agent.order(carried_restorer=True)
     wanted = agent.said("need")["members"]
     assert ["data/restorer", 0] in wanted
     name, offset = next(item for item in wanted if item[0].endswith("/index"))
@@ -249,14 +249,14 @@ def test_a_prober_that_falls_silent_is_noticed(agent: Agent) -> None:
     ],
 )  # fmt: skip
 def test_a_prober_that_talks_nonsense_is_left(agent: Agent, message: dict[str, Any]) -> None:
-    agent.order()
+    agent.order(carried_restorer=True)
     agent.said("need")
     agent.write(encode(message))
     agent.assert_gone()
 
 
 def test_a_member_that_arrives_damaged_is_asked_for_once_more(agent: Agent) -> None:
-    agent.order()
+    agent.order(carried_restorer=True)
     agent.said("need")
     name = "data/restorer"
     agent.send(name, bytes(len(agent.stored(name))))
