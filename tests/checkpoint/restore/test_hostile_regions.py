@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions that do harm (tests/programs/hostile.c), as root and as an ordinary user: nothing outside changes, nothing of
+them lives on. Every guard is tried without the others, too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from direct_runs import NOBODY, as_user, flat_job, for_anybody, open_to_anybody, refuse_calls
+from programs import build
+from regions import captured_regions
+
+from checkpoint.compiled import restorer
+from checkpoint.errors import PhaseFailed
+from checkpoint.flat.image import NAME, Option, decode, encode
+from checkpoint.restore import direct_restore, isolation
+from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.direct_restore import DirectAgent
+
+UNSHARE, LANDLOCK, SECCOMP = 272, 444, 317
+KINDS = ("living", "metadata", "contents", "processes", "parent", "remains", "network", "machine")
+KEY = "0x70726f62"
+"""Of what it makes in System V's tables."""
+NODES = {
+    "everything": (),
+    "no namespaces": (UNSHARE,),
+    "no landlock": (LANDLOCK,),
+    "neither": (UNSHARE, LANDLOCK),
+}
+"""What a node refuses."""
+OF_FILES = ("metadata", "contents", "remains")
+"""Kinds that may succeed in a private view: nothing of the node's is in there."""
+USERS = pytest.mark.parametrize("user", [0, NOBODY], ids=["root", "nobody"])
+
+
+@dataclass
+class Stage:
+    """Everything that hostile regions need, where anybody may use it."""
+
+    folder: Path
+    program: Path
+    restorer: Path
+    jobs: dict[tuple[str, ...], RestoreJob]
+
+    @property
+    def armed(self) -> Path:
+        return self.folder / "armed"
+
+    def job(self, *arguments: str) -> RestoreJob:
+        """A phase of `hostile ARMED ARGUMENTS...`, captured unarmed."""
+        if arguments not in self.jobs:
+            folder = self.folder / "-".join(arguments)
+            (job,) = captured_regions(self.program, str(self.armed), *arguments, folder=folder)
+            flat_job(job, self.folder, watched=False)
+            self.jobs[arguments] = job
+            open_to_anybody(folder)
+        return self.jobs[arguments]
+
+
+@pytest.fixture(scope="module")
+def stage(builds: Path) -> Iterator[Stage]:
+    # Not in pytest's own folder, which every session that starts closes to others.
+    with tempfile.TemporaryDirectory(prefix="probe-hostile-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        program, own = folder / "hostile", folder / "restorer"
+        shutil.copy(build("hostile", builds), program)
+        shutil.copy(restorer(), own)
+        own.chmod(0o755)
+        for_anybody(folder / "code")
+        yield Stage(folder, program, own, {})
+
+
+@dataclass
+class Victim:
+    """Somebody's process, and somebody's file in a folder of its own."""
+
+    process: subprocess.Popen[bytes]
+    file: Path
+
+    def state(self) -> dict[str, Any]:
+        """All that a hostile region might have changed."""
+        of, pid = Path(f"/proc/{self.process.pid}"), self.process.pid
+        status = self.file.stat()
+        names = ("st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns", "st_nlink")
+        attributes = subprocess.run(["lsattr", "-d", self.file], capture_output=True, text=True).stdout
+        return {
+            "stat": [getattr(status, name) for name in names],
+            "contents": self.file.read_bytes(),
+            "xattr": {name: os.getxattr(self.file, name) for name in os.listxattr(self.file)},
+            "attributes": attributes,
+            "beside": sorted(path.name for path in self.file.parent.iterdir()),
+            "alive": self.process.poll() is None,
+            "stopped": (of / "stat").read_text().rsplit(")", 1)[1].split()[0] in "Tt",
+            "limits": (of / "limits").read_text(),
+            "priority": (os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid), os.sched_getaffinity(pid)),
+            "oom": (of / "oom_score_adj").read_text(),
+            "ipc": [str(int(KEY, 16)) in Path(f"/proc/sysvipc/{kind}").read_text() for kind in ("shm", "sem", "msg")],
+            "keys": "probe-harm" in Path("/proc/keys").read_text(),
+            "shm": Path("/dev/shm/probe-harm").exists(),
+            "name": os.uname().nodename,
+        }
+
+
+@pytest.fixture
+def victim(user: int, stage: Stage) -> Iterator[Victim]:
+    home = stage.folder / "home"
+    home.mkdir(mode=0o700)
+    file = home / "precious"
+    file.write_text("precious")
+    file.chmod(0o600)
+    os.setxattr(file, "user.mark", b"1")
+    for path in (home, file):
+        os.chown(path, user, user)
+    process = subprocess.Popen(["sleep", "300"], user=user, group=user, extra_groups=[])
+    stage.armed.write_text(f"{process.pid} {file}\n")
+    stage.armed.chmod(0o644)
+    try:
+        yield Victim(process, file)
+    finally:
+        stage.armed.unlink()
+        process.kill()
+        process.wait()
+        shutil.rmtree(home)
+        # Where a guard is missing it would be there for every later test.
+        subprocess.run(["ipcrm", "-M", KEY, "-S", KEY, "-Q", KEY], capture_output=True)
+
+
+def living(stage: Stage) -> list[int]:
+    """Processes that are this stage's regions, by their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and f"\0{stage.armed}\0".encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def gone(stage: Stage, seconds: float = 2.0) -> bool:
+    """Whether all of them are gone, at the latest after some seconds; they are ended here if not."""
+    deadline = time.monotonic() + seconds
+    while (left := living(stage)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return not left
+
+
+def said_of(
+    stage: Stage, job: RestoreJob, user: int, refused: tuple[int, ...] = (), *, without: int = 0, **more: Any
+) -> str:
+    """Restore a phase as `user` where these calls are refused, without these options of the restorer: "ok", or what was
+    said of its failure."""
+    scratch = stage.folder / f"scratch-{user}"
+    scratch.mkdir(exist_ok=True)
+    os.chown(scratch, user, user)
+    program = stage.restorer
+    options = direct_restore._options
+
+    def restored() -> str:
+        direct_restore._AGENT = stage.folder / "code" / "checkpoint" / "restore" / "direct_agent.py"
+        direct_restore._options = lambda *a: options(*a) & ~without
+        try:
+            with DirectAgent(job, program, scratch=scratch, **more) as agent:
+                agent.repeat()
+                warned = agent.warnings
+        except PhaseFailed as error:
+            return str(error)
+        return "ok" + "".join(f"; {w}" for w in warned)
+
+    said: str = as_user(user, restored, (lambda: refuse_calls(*refused)) if refused else None)
+    assert list(scratch.iterdir()) == []
+    return said
+
+
+def names(stage: Stage, kind: str) -> list[str]:
+    return subprocess.run([stage.program, "-", kind], capture_output=True, text=True, check=True).stdout.split()
+
+
+def verdict(stage: Stage, kind: str, said: str) -> str:
+    """What `said_of` said, with the attempt that succeeded by its name."""
+    found = re.search(r"exited with status (\d+)", said)
+    return names(stage, kind)[int(found[1]) - 100] + " succeeded" if found and int(found[1]) >= 100 else said
+
+
+def is_in_private_view(kind: str, refused: tuple[int, ...]) -> bool:
+    return LANDLOCK in refused and UNSHARE not in refused and kind in OF_FILES
+
+
+@USERS
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_attempt_succeeds(kind: str, node: str, user: int, stage: Stage, victim: Victim) -> None:
+    refused = NODES[node]
+    # In a view of its own it may do to files what it likes.
+    quiet = ("quiet",) * is_in_private_view(kind, refused)
+    before = victim.state()
+    said = said_of(stage, stage.job(kind, *quiet), user, refused)
+    assert gone(stage) and victim.state() == before
+    assert verdict(stage, kind, said) == "ok"
+
+
+@USERS
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_attempt_succeeds_in_a_private_view(kind: str, user: int, stage: Stage, victim: Victim) -> None:
+    """The image says that it changes files by their paths, and so it may; of all else as little as elsewhere."""
+    quiet = ("quiet",) * (kind in OF_FILES)
+    job = changed(stage.job(kind, *quiet), stage, calls=[])
+    before = victim.state()
+    said = said_of(stage, job, user)
+    assert gone(stage) and victim.state() == before
+    assert verdict(stage, kind, said) == "ok"
+
+
+def changed(job: RestoreJob, stage: Stage, calls: list[int]) -> RestoreJob:
+    """The same phase with another image: it changes paths, and has made these calls."""
+    folder = stage.folder / f"changed-{job.images.parent.name}-{len(calls)}"
+    if not folder.exists():
+        shutil.copytree(job.images, folder)
+        flat = decode(folder / NAME)
+        flat.header.changes_paths = not calls
+        flat.calls = calls
+        (folder / NAME).write_bytes(encode(flat))
+    return replace(job, images=folder)
+
+
+@USERS
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_calls_only_take_away(kind: str, user: int, stage: Stage, victim: Victim) -> None:
+    """A list of all calls, as an author of ill will would make it, allows nothing more."""
+    before = victim.state()
+    job = changed(stage.job(kind), stage, list(range(470)))
+    said = said_of(stage, job, user, only_recorded_calls=True)
+    assert gone(stage) and victim.state() == before
+    assert verdict(stage, kind, said) == "ok"
+
+
+@USERS
+def test_many_calls_a_second_leave_no_filter_out(user: int, stage: Stage, victim: Victim) -> None:
+    job = changed(stage.job("network"), stage, [0])
+    flat = decode(job.images / NAME)
+    flat.header.calls_made = 10_000_000
+    (job.images / NAME).write_bytes(encode(flat))
+    try:
+        assert verdict(stage, "network", said_of(stage, job, user)) == "ok"
+    finally:
+        shutil.rmtree(job.images)
+
+
+# Each guard without the others.
+
+
+@USERS
+@pytest.mark.parametrize("refused", [(), (UNSHARE, LANDLOCK)], ids=["namespaces", "subreaper"])
+def test_without_a_filter_nothing_lives_on(refused: tuple[int, ...], user: int, stage: Stage, victim: Victim) -> None:
+    """Sixty children in sessions of their own, which no longer die with their parent."""
+    said_of(stage, stage.job("living", "quiet"), user, refused, without=Option.FILTER_CALLS)
+    assert gone(stage, 0)
+
+
+def test_an_ordinary_user_gets_no_more_processes(stage: Stage, tmp_path: Path) -> None:
+    """RLIMIT_NPROC: none of its attempts to fork succeeds, and it gets as far as /bin/true. Root has no such limit."""
+    stage.armed.write_text(f"1 {tmp_path}\n")
+    stage.armed.chmod(0o644)
+    try:
+        said = said_of(stage, stage.job("living"), NOBODY, (UNSHARE,), without=Option.FILTER_CALLS)
+    finally:
+        stage.armed.unlink()
+    assert "exited with status 0" in said
+    assert gone(stage, 0)
+
+
+@USERS
+@pytest.mark.parametrize("refused", [(LANDLOCK,), (UNSHARE,)], ids=["namespaces", "landlock"])
+def test_without_a_filter_no_signal_arrives(refused: tuple[int, ...], user: int, stage: Stage, victim: Victim) -> None:
+    if refused == (UNSHARE,) and direct_restore.landlock_version() < 6:
+        pytest.skip("this kernel's landlock knows no signals")
+    for kind in ("processes", "parent"):
+        said_of(stage, stage.job(kind, "quiet"), user, refused, without=Option.FILTER_CALLS)
+        assert victim.process.poll() is None
+    assert gone(stage, 0)
+
+
+@USERS
+def test_without_a_filter_nothing_stays_in_ipc(user: int, stage: Stage, victim: Victim) -> None:
+    before = victim.state()["ipc"]
+    said_of(stage, stage.job("remains", "quiet"), user, without=Option.FILTER_CALLS)
+    assert victim.state()["ipc"] == before
+
+
+@USERS
+def test_without_a_filter_contents_are_landlocks(user: int, stage: Stage, victim: Victim) -> None:
+    before = victim.state()
+    said = said_of(stage, stage.job("contents"), user, without=Option.FILTER_CALLS)
+    assert verdict(stage, "contents", said).startswith("ok") and victim.state() == before
+
+
+@pytest.mark.parametrize("user", [0])
+@pytest.mark.parametrize("refused", [(), (UNSHARE, LANDLOCK)], ids=["everything", "neither"])
+def test_without_a_filter_root_keeps_no_rights(
+    refused: tuple[int, ...], user: int, stage: Stage, victim: Victim
+) -> None:
+    """Namespaces of its own do not take them: names, clocks and mounts are reached with root's rights."""
+    said = said_of(stage, stage.job("rights"), user, refused, without=Option.FILTER_CALLS)
+    assert verdict(stage, "rights", said).startswith("ok")
+
+
+# Supervisors, and time.
+
+
+@pytest.mark.parametrize("user", [0])
+@pytest.mark.parametrize("kind", ["loops", "sleeps"])
+def test_an_endless_region_costs_its_own_limit(
+    kind: str, user: int, stage: Stage, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_restore, "region_limit", lambda _job: 1.0)
+    job, begun = stage.job(kind), time.monotonic()
+    assert "no region end within 1 s" in said_of(stage, job, user)
+    assert time.monotonic() - begun < 30 and gone(stage, 0)
+
+
+def test_an_agent_that_is_killed_is_no_missing_tool(stage: Stage, tmp_path: Path) -> None:
+    """It was exit code 16 instead of 12."""
+    with DirectAgent(stage.job("sleeps"), restorer(), scratch=tmp_path) as agent:
+        os.kill(agent._agent._process.pid, signal.SIGKILL)
+        with pytest.raises(PhaseFailed, match="ended without an answer"):
+            agent.repeat()
+
+
+@pytest.mark.parametrize("user", [NOBODY])
+def test_a_private_view_is_small(user: int, stage: Stage, victim: Victim) -> None:
+    """A gigabyte by paths ends in memory that is limited, and nothing reaches the disk."""
+    job = changed(stage.job("fills"), stage, [])
+    assert said_of(stage, job, user) == "ok"
+    assert not list(Path("/tmp").glob("fill-*"))
+
+
+def test_processes_without_parents_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on kernels that do not list a process's children."""
+    real = open
+
+    def without_children(path: Any, *a: Any, **k: Any) -> Any:
+        if str(path).endswith("/children"):
+            raise FileNotFoundError(path)
+        return real(path, *a, **k)
+
+    def action() -> str:
+        monkeypatch.setattr("builtins.open", without_children)
+        for _ in range(5):
+            if not os.fork():
+                os.setsid()
+                if not os.fork():
+                    time.sleep(60)
+                os._exit(0)
+        return "well"
+
+    def ended() -> bool:
+        isolation.apart(0, action)
+        return isolation.children() != []
+
+    begun = time.monotonic()
+    assert isolation.works(ended) and time.monotonic() - begun < 10
