@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_probe import made_manifest, made_probe, made_result, without_times
+from made_probe import changed, made_manifest, made_probe, made_result, without_times
 from rich.table import Table
 
 from checkpoint.errors import PhaseFailed
 from probe.cli.explain import _print_phase
 from probe.formats.manifest import ExternalFile
+from probe.formats.phase_record import Times
 from probe.progress import Bars, Lines
 from probe.terminal import console, harmless, one_line, say
 
@@ -64,13 +65,15 @@ def on_a_terminal(*arguments: str | Path, folder: Path) -> tuple[str, int]:
 def nasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """A probe and a result of it with such text in every field that may have it."""
     folder = tmp_path_factory.mktemp("nasty")
-    manifest, table = made_manifest(3, 60, argv=("./solver", PLAIN), warnings=(PLAIN,), cpu_features=(PLAIN,))
-    phases = (replace(manifest.phases[0], failure=PLAIN, whole=PLAIN, only_criu=PLAIN), *manifest.phases[1:])
-    manifest = replace(
-        manifest, executable=PLAIN, cwd=PLAIN, stdin=PLAIN, phases=phases, tracer=PLAIN, isa=PLAIN,
-        reference_node={"name": PLAIN, "cpu": PLAIN, "cores": 8, "kernel": PLAIN, "load": 0.1},
-        external_files=(ExternalFile(f"/{PLAIN}", 7, "0" * 64, 0o644),),
+    path = f"/{PLAIN}"
+    manifest, table = made_manifest(
+        3, 60, argv=("./solver", PLAIN), warnings=(PLAIN,), notes=(PLAIN,), program__cpu_features=(PLAIN,),
+        program__executable=path, program__cwd=path, program__stdin=path, program__isa=PLAIN, tracing__tracer=PLAIN,
+        reference_node__name=PLAIN, reference_node__cpu=PLAIN, reference_node__kernel=PLAIN,
+        files__external=(ExternalFile(path, 7, "0" * 64, 0o644),),
     )  # fmt: skip
+    first = changed(manifest.phases[0], checkpoint__whole=PLAIN, direct=Times(failure=PLAIN))
+    manifest = replace(manifest, phases=(first, *manifest.phases[1:]))
     probe = made_probe(folder / "nasty.probe", manifest, table)
     result = made_result(manifest, PLAIN, probe=f"{PLAIN}.probe", warnings=[PLAIN])
     result["node"] |= {"cpu": PLAIN, "kernel": PLAIN, "features": [PLAIN]}
