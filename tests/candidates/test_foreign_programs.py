@@ -92,7 +92,7 @@ def test_a_hostile_program_is_refused_in_bounded_time(
     begun = time.monotonic()
     (found,) = probed(nodes.machine, small.path, guest(nodes.servers[name]), silence_seconds=1.0)
     assert time.monotonic() - begun < 30
-    assert type(found.error) is kind and reason in str(found.error), repr(found.error)
+    assert isinstance(found.error, kind) and reason in str(found.error), repr(found.error)
     assert str(found.error).isprintable() and len(str(found.error)) < 1500
     nodes.machine.run(["pkill", "-KILL", "-u", str(GUEST_UID), "sleep"], check=False)
     assert_nothing_left(nodes.machine)
