@@ -76,6 +76,9 @@ class InRun:
     kernel: float | None = field(default=None, metadata=optional(SHARE))
     kernel_error: float | None = field(default=None, metadata=optional(SHARE))
 
+    def flaw(self) -> str:
+        return "a share in the kernel without its error" if (self.kernel is None) != (self.kernel_error is None) else ""
+
     def by(self, clock: str) -> float:
         """The region by that clock, "cpu" or "wall"."""
         return self.cpu if clock == "cpu" else self.wall
