@@ -30,7 +30,7 @@ SECONDS = 120.0
 
 _AS_NOBODY = """
 import ctypes, os, sys
-import checkpoint.restore.direct_restore, probe, probe.cli.main, scipy.special
+import checkpoint.restore.direct_restore, probe, probe.cli.main, rich.console, rich.progress, rich.table, scipy.special
 from pathlib import Path
 # What is loaded late would be looked for where that user cannot go.
 probe.cli.main.cli.get_command(None, sys.argv[1])
