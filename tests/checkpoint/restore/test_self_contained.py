@@ -223,8 +223,8 @@ def test_what_no_overlay_can_cover_is_read_only(tmp_path: Path) -> None:
 # -- hostile probes
 
 
-def rewritten(source: Path, target: Path, folder: Path, files: list[ContainedFile], **changes: Any) -> Path:
-    """The probe at `source` with other entries of its manifest and `files` besides its own."""
+def rewritten(source: Path, target: Path, folder: Path, more: list[ContainedFile], **changes: Any) -> Path:
+    """The probe at `source` with other entries of its manifest and the files `more` besides its own."""
     with open_probe(source) as archive:
         phases = []
         for phase in archive.phases:
@@ -234,7 +234,7 @@ def rewritten(source: Path, target: Path, folder: Path, files: list[ContainedFil
         for number, file in enumerate(archive.files):
             archive.extract_file(file.sha256, folder / str(number), file.mode)
             kept.append(ContainedFile(file.path, folder / str(number), file.mode, file.purpose))
-        write_probe(target, {**archive.manifest, **changes}, phases, [*kept, *files])
+        write_probe(target, {**archive.manifest, **changes}, phases, [*kept, *more])
     return target
 
 
