@@ -31,6 +31,7 @@ def tell_apart(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     built = command(
         "build", "-q", "-o", path, "--json", "--interval", "20ms", "--max-phases", "8", "--", program("inkernel"), "4"
     )
+    assert built.returncode == 0, built.stderr
     described = json.loads(built.stdout)
     restored = {p["id"]: p for p in command.json("run", path, "--repeat", "5")["phases"]}
     inside, outside = 0.0, 0.0
