@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from checkpoint import strict_json
-from probe.ssh.text import acts
+from probe.foreign_text import acts
 
 if TYPE_CHECKING:
     from rich.console import Console

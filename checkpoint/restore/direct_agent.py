@@ -36,16 +36,7 @@ from checkpoint.linux import (
     PERSONALITY_QUERY,
     PTRACE_TRACEME,
 )
-from checkpoint.restore.criu_agent import (
-    ended,
-    kill,
-    mount,
-    pass_orders,
-    prepare,
-    refused,
-    region_times,
-    wait_for_stop,
-)
+from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 from checkpoint.restore.isolation import (
     apart,
     die_with_parent,
@@ -54,6 +45,7 @@ from checkpoint.restore.isolation import (
     possible_namespaces,
     works,
 )
+from checkpoint.restore.private_root import mount
 
 Spec = Dict[str, Any]
 

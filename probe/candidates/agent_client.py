@@ -21,6 +21,7 @@ from probe.candidates.agent_file import agent_file
 from probe.candidates.agent_replies import MOST_TEXT
 from probe.candidates.agent_sender import Sender
 from probe.candidates.agent_start import start_command
+from probe.foreign_text import printable, printable_end
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.machine_lock import WAIT_SECONDS
@@ -29,7 +30,6 @@ from probe.node.member_cache import DEFAULT_LIMIT
 from probe.node.phases import AUTO
 from probe.node.protocol import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode
 from probe.ssh.interface import Channel
-from probe.ssh.text import printable, printable_end
 from reducer.unpack import ProbeArchive
 
 _MOST_WARNINGS = 20

@@ -18,15 +18,14 @@ from probe.node.phases import OWN_RESTORER
 ROOT = Path(__file__).parents[2]
 
 NODE_MODULES = (
-    "checkpoint/binary/__init__.py", "checkpoint/binary/syscall_names.py",
-    "checkpoint/__init__.py", "checkpoint/criu/__init__.py", "checkpoint/criu/entries.py",
-    "checkpoint/criu/fields.py", "checkpoint/linux.py",
+    "checkpoint/__init__.py", "checkpoint/binary/__init__.py", "checkpoint/binary/syscall_names.py",
+    "checkpoint/criu/__init__.py", "checkpoint/criu/entries.py", "checkpoint/criu/fields.py",
     "checkpoint/criu/images.py", "checkpoint/criu/pagemap.py", "checkpoint/criu/protobuf.py",
     "checkpoint/criu/tool.py", "checkpoint/errors.py", "checkpoint/event.py", "checkpoint/flat/__init__.py",
-    "checkpoint/flat/image.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",
+    "checkpoint/flat/image.py", "checkpoint/linux.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",
     "checkpoint/restore/agent_process.py", "checkpoint/restore/criu_agent.py", "checkpoint/restore/criu_restore.py",
     "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/restore/isolation.py",
-    "checkpoint/run_command.py", "checkpoint/strict_json.py",
+    "checkpoint/restore/private_root.py", "checkpoint/run_command.py", "checkpoint/strict_json.py",
     "probe/formats/__init__.py", "probe/formats/checked.py", "probe/formats/kernel_time.py",
     "probe/formats/manifest.py", "probe/formats/manifest_version_1.py", "probe/formats/phase_record.py",
     "probe/formats/reference.py", "probe/node/__init__.py", "probe/node/agent.py", "probe/node/criu_member.py",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values in what a node says, checked one by one: NodeMisbehaved for those that no agent of ours would say.
 
-Texts come out fit to be shown (probe/ssh/text.py), numbers finite.
+Texts come out fit to be shown (probe/foreign_text.py), numbers finite.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from checkpoint import errors
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, ProbeError
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RegionTime
-from probe.ssh.text import printable
+from probe.foreign_text import printable
 
 MOST_TEXT = 600
 _LEAST_SECONDS = 1e-9

@@ -19,7 +19,8 @@ from probe.formats.manifest import Manifest
 from probe.formats.phase_record import PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.ssh.addresses import Address, parse_address
-from probe.ssh.interface import Connection, SshOptions, connect
+from probe.ssh.interface import Connection, SshOptions
+from probe.ssh.reach import connect
 from reducer.unpack import open_probe
 
 ATTEMPTS = 3

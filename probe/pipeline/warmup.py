@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long phases have to run before their regions: tried on the phases with most time (`--warmup auto`).
+"""Choose how long phases run before their regions: tried on the phases with most time (`--warmup auto`).
 
 A checkpoint fixes where its phase's warm-up starts, so a phase is captured once for each length that is tried.
 """

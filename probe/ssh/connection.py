@@ -12,11 +12,11 @@ from typing import Any, Final, NoReturn
 import paramiko
 
 from checkpoint.errors import NodeUnreachable
+from probe.foreign_text import Tail
 from probe.ssh.addresses import Address
 from probe.ssh.interface import RemoteCommandEnded, SshOptions
 from probe.ssh.paramiko_private import WINDOW_BYTES, bounded
 from probe.ssh.streams import Stream
-from probe.ssh.text import Tail
 from probe.ssh.transport import CLOSE_SECONDS, Session, open_sessions, reason
 
 _PIECE_BYTES: Final = 1 << 15

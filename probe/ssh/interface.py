@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoint.errors import NodeUnreachable
-from probe.ssh.addresses import Address
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,3 @@ class Connection(Protocol):
 
         Threads that use the connection get NodeUnreachable.
         """
-
-
-def connect(address: Address, options: SshOptions) -> AbstractContextManager[Connection]:
-    """Connect to a node, through its jump hosts if it has any, check every host key, and log in.
-
-    Leaving the context closes the connection. Raises NodeUnreachable with the reason and what to do, ProbeError for a
-    configuration that cannot be honoured, StorageError for files that cannot be read.
-    """
-    # The library takes a tenth of a second to load, which only who reaches other nodes shall pay.
-    from probe.ssh import connection
-
-    return connection.connect(address, options)

@@ -15,9 +15,9 @@ from typing import Any
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
 
+from probe.foreign_text import printable
 from probe.ssh.config import Settings
 from probe.ssh.paramiko_private import KeyAgent
-from probe.ssh.text import printable
 
 
 class LoginRefused(Exception):

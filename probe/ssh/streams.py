@@ -16,8 +16,8 @@ import time
 from typing import Any, Final
 
 from checkpoint.errors import ProbeError
+from probe.foreign_text import Tail
 from probe.ssh.paramiko_private import TransportSocket, socket_is_closed
-from probe.ssh.text import Tail
 
 LOGIN_BYTES: Final = 1 << 20
 """Most that a node may send before the login: greetings, key exchange and banner take a few kilobytes."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable
 from probe.ssh.addresses import Address
-from probe.ssh.interface import Channel, Connection, RemoteCommandEnded, SshOptions, connect
+from probe.ssh.interface import Channel, Connection, RemoteCommandEnded, SshOptions
+from probe.ssh.reach import connect
 
 SECONDS = 2.0
 """How long each direction is loaded."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import paramiko
 
 from checkpoint.errors import NodeUnreachable, ProbeError
+from probe.foreign_text import printable
 from probe.ssh.addresses import Address
 from probe.ssh.config import Settings, settings
 from probe.ssh.host_keys import check_host_key, preferred_kinds
@@ -20,7 +21,6 @@ from probe.ssh.known_hosts import HostKey
 from probe.ssh.login import LoginRefused, log_in
 from probe.ssh.paramiko_private import Packetizer, Transport, bounded
 from probe.ssh.streams import ProxyStream, Stream, dial
-from probe.ssh.text import printable
 
 MAX_HOPS: Final = 8
 CLOSE_SECONDS: Final = 2.0

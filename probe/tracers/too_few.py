@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from checkpoint.criu.tool import read_tail
 from checkpoint.process.program import Streams
-from probe.ssh.text import printable_end
+from probe.foreign_text import printable_end
 
 _LONGEST_QUOTE = 300
 _LITTLE = 0.1

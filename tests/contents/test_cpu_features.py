@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from made_probe import made_manifest
 from programs import build
 from tracing import program_of, streams_of
 
@@ -53,11 +54,9 @@ def test_a_program_that_picks_by_itself(builds: Path) -> None:
 
 
 def test_a_node_without_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stub:
-        cpu_features = ("avx2", "bmi2", "fma")
-
+    manifest, _ = made_manifest(1, 5, program__cpu_features=("avx2", "bmi2", "fma"))
     monkeypatch.setattr(facts, "cpu_flags", lambda: {"avx2", "fma", "sse4_2"})
     with pytest.raises(NodeUnfit, match=r"lacks bmi2, .* --isa"):
-        check_features(Stub())  # type: ignore[arg-type]
+        check_features(manifest)
     monkeypatch.setattr(facts, "cpu_flags", lambda: {"avx2", "fma", "bmi2"})
-    check_features(Stub())  # type: ignore[arg-type]
+    check_features(manifest)

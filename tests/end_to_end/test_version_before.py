@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the version before wrote: its probe, its profile, and the work folder of a build of its that was killed.
+"""Results of the version before: its probe, its profile, and the work folder of a build of its that was killed.
 
 `tests/recorded/version_0_1/make` made them, on another node. Nothing that they name has to be here, but for the program
 at /mnt where a build resumes.

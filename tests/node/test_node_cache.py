@@ -395,7 +395,6 @@ def test_an_archive_that_is_too_large_is_refused(tmp_path: Path) -> None:
     large[124:136] = b"77777777777\0"
     large[148:156] = b" " * 8
     large[148:156] = b"%06o\0 " % sum(large[:512])
-    archive = _Archive(bytes(large))
     with pytest.raises(ProbeFileDamaged):
-        unpack_criu(archive, tmp_path)
+        unpack_criu(_Archive(bytes(large)), tmp_path)
     assert not list((tmp_path / "criu").iterdir())

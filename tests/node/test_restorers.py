@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which direct restorer is run: one's own, never that of a probe's author unless asked for."""
+"""The direct restorer that is run: one's own, never that of a probe's author unless asked for."""
 
 from __future__ import annotations
 

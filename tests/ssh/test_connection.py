@@ -19,7 +19,8 @@ from sshd import GUEST, GUEST_UID, Machine, Server
 
 from checkpoint.errors import NodeUnreachable, ProbeError
 from probe.ssh.addresses import parse_address
-from probe.ssh.interface import RemoteCommandEnded, connect
+from probe.ssh.interface import RemoteCommandEnded
+from probe.ssh.reach import connect
 
 __all__ = ["network", "node", "server"]
 

@@ -17,7 +17,8 @@ from connections import SECONDS, network, node, output, refusal, server
 from sshd import Machine, make_key
 
 from probe.ssh.addresses import parse_address
-from probe.ssh.interface import Connection, connect
+from probe.ssh.interface import Connection
+from probe.ssh.reach import connect
 
 __all__ = ["network", "node", "server"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may know of the SSH library: nobody outside of probe/ssh, and of its private parts one module."""
+"""Knowledge of the SSH library: none outside of probe/ssh, and of its private parts in one module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SSH = ROOT / "probe/ssh"
-FOR_ALL = {"probe.ssh.addresses", "probe.ssh.interface", "probe.ssh.text", "probe.ssh.throughput"}
+FOR_ALL = {"probe.ssh.addresses", "probe.ssh.interface", "probe.foreign_text", "probe.ssh.throughput"}
 """Modules of probe/ssh that the others may import."""
 WITH_PARAMIKO = {"config.py", "connection.py", "login.py", "paramiko_private.py", "transport.py"}
 PRIVATE = SSH / "paramiko_private.py"

@@ -15,7 +15,8 @@ from connections import configured, network, node, refusal, run, server
 from sshd import GUEST, Machine, Server, make_key
 
 from probe.ssh.addresses import parse_address
-from probe.ssh.interface import SshOptions, connect
+from probe.ssh.interface import SshOptions
+from probe.ssh.reach import connect
 
 __all__ = ["network", "node", "server"]
 

@@ -27,7 +27,8 @@ from paramiko.buffered_pipe import BufferedPipe
 from sshd import Machine, Server, make_key, wait_until
 
 from probe.ssh import paramiko_private as private
-from probe.ssh.interface import Channel, connect
+from probe.ssh.interface import Channel
+from probe.ssh.reach import connect
 from probe.ssh.streams import Stream
 
 __all__ = ["network", "node", "server"]

@@ -190,7 +190,7 @@ COVER = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from checkpoint.restore.criu_agent import cover, mount
+from checkpoint.restore.private_root import cover, mount
 base = Path(sys.argv[2])
 mount("tmpfs", str(base), "tmpfs", 0)
 for name in ("low", "u1", "w1", "u2", "w2", "one", "two", "target", "layers"):

@@ -8,7 +8,7 @@ import base64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.ssh.text import TAIL_BYTES, Tail, printable, printable_end
+from probe.foreign_text import TAIL_BYTES, Tail, printable, printable_end
 
 
 @given(st.one_of(st.text(), st.binary()), st.integers(1, 100))
