@@ -151,7 +151,7 @@ def judge(path: Path, folder: Path) -> None:
             tolerated(check, manifest)
         tolerated(lambda: phases_here(archive, manifest, folder, Restorers(), []))
         tolerated(lambda: _phase_members(archive, manifest, everything))
-        _runtime("auto", archive, manifest, everything)
+        _runtime("auto", archive, manifest, everything, carried=True)
     runnable = [p for p in manifest.phases if p.can_run]
     assert set().union(*split_phases(runnable, 2)) == {p.id for p in runnable}
     measured = []

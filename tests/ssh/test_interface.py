@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SSH = ROOT / "probe/ssh"
-FOR_ALL = {"probe.ssh.addresses", "probe.ssh.interface", "probe.foreign_text", "probe.ssh.throughput"}
+FOR_ALL = {"probe.ssh.addresses", "probe.ssh.interface", "probe.ssh.reach", "probe.ssh.throughput"}
 """Modules of probe/ssh that the others may import."""
 WITH_PARAMIKO = {"config.py", "connection.py", "login.py", "paramiko_private.py", "transport.py"}
 PRIVATE = SSH / "paramiko_private.py"
@@ -46,7 +46,7 @@ def test_nobody_else_imports_the_library() -> None:
     for path in outside:
         assert not uses_paramiko(path), f"{path} imports paramiko: only probe/ssh may"
         of_ours = {name for name in imported(path) if name.startswith("probe.ssh.")}
-        assert of_ours <= FOR_ALL, f"{path} imports {of_ours - FOR_ALL}: use probe.ssh.interface"
+        assert of_ours <= FOR_ALL, f"{path} imports {of_ours - FOR_ALL}: use probe.ssh.interface and probe.ssh.reach"
 
 
 def test_few_modules_of_ours_import_the_library() -> None:
