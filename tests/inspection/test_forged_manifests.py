@@ -39,6 +39,7 @@ from probe.report.page import _facts
 from probe.report.refusals import phases_left_out, warnings
 from probe.report.trust import checks, headline, verdict
 from probe.report.writing import write_report
+from probe.terminal import one_line
 from reducer.unpack import open_probe
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "manifest-1.json"
@@ -135,7 +136,7 @@ def printed(*arguments: str | Path) -> str:
     """What a command prints; it may end with an error of ours, and with no other."""
     done = CliRunner().invoke(cli, [str(a) for a in arguments])
     if isinstance(done.exception, ProbeError):
-        assert str(done.exception).isprintable(), done.exception
+        assert one_line(str(done.exception)).isprintable(), done.exception
         return ""
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -168,7 +169,7 @@ def tolerated(check: Callable[..., Any], *arguments: Any) -> None:
     try:
         check(*arguments)
     except ProbeError as error:
-        assert str(error).isprintable()
+        assert one_line(str(error)).isprintable()
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
