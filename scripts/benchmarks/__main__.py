@@ -23,6 +23,9 @@ from benchmarks.emulated import measurement as emulated  # noqa: E402
 from benchmarks.emulated import report as emulated_report  # noqa: E402
 from benchmarks.exact import measurement as exact  # noqa: E402
 from benchmarks.exact import report as exact_report  # noqa: E402
+from benchmarks.hosts import kept, recorded  # noqa: E402
+from benchmarks.hosts import measurement as hosts  # noqa: E402
+from benchmarks.hosts import report as hosts_report  # noqa: E402
 from benchmarks.inputs import make_inputs, make_short_inputs  # noqa: E402
 from benchmarks.measure import measure  # noqa: E402
 from benchmarks.programs import (  # noqa: E402
@@ -214,6 +217,21 @@ def run(arguments: argparse.Namespace) -> None:
             save(extras.one_pass(HERE / "data", HERE, arguments.patience))
 
 
+def measure_hosts(arguments: argparse.Namespace) -> None:
+    """Measure what this processor has no row of yet, note the rows, and draw the page."""
+    if arguments.build:
+        kept.build_probes(arguments.programs or [], say)
+        return
+    if not arguments.report:
+        for row in hosts.measure(arguments.again, say):
+            recorded.add_rows([row])
+            print(hosts_report.line(row), flush=True)
+    rows = recorded.read_rows()
+    print(hosts_report.tables(rows))
+    if arguments.write or not arguments.report:
+        hosts_report.write(ROOT / "docs" / "hosts.md", rows)
+
+
 SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     None: measure_programs,
     "accuracy": measure_accuracy,
@@ -224,6 +242,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "link": measure_link,
     "decisions": measure_decisions,
     "exact": measure_exact,
+    "hosts": measure_hosts,
     "warmup": measure_warm_ups,
 }
 """The words that arguments.SUITES explains, and what each measures."""

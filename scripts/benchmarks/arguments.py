@@ -25,6 +25,7 @@ SUITES = {
     "link": "over 1 Mbit/s",
     "decisions": "store, model and Slurm's hook",
     "exact": "the instruction-exact tracers",
+    "hosts": "the kept probes against full runs on this processor",
     "warmup": "what each length of warm-up does to region times",
 }
 """What can be measured instead of the programs of docs/figures.md, by the word on the command line."""
@@ -55,7 +56,9 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
-    parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` to docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` or `hosts` to their page")
+    parser.add_argument("--again", action="store_true", help="measure `hosts` though this processor has its rows")
+    parser.add_argument("--build", action="store_true", help="build the kept probes of `hosts` anew, and leave")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", type=_programs, help="names, parted by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="few programs, no program of a minute")
@@ -70,6 +73,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def packages(what: str | None) -> list[str]:
     """Distribution packages that measuring `what` needs."""
+    if what == "hosts":
+        return ["bc", "coreutils", "perl-base", "python3"]
     programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what == "accuracy" else ()))
     needed = {b.package for b in programs} | {"valgrind"}
     if what == "decisions":
