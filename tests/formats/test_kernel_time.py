@@ -71,7 +71,7 @@ def test_stamps_become_times() -> None:
 
 def test_nodes_tell_it_with_the_times() -> None:
     for time in (RegionTime(2.0, 1.0, 0.1, 0.1), RegionTime(2.0, 1.0, 0.1, 0.1, 0.25, 17)):
-        assert region_time(_times(time)) == time
+        assert region_time(_times(time), 1, 100.0) == time
     wrong: list[Any] = [
         [2.0, 1.0, 0.1, 0.1, 1.5, 17],
         [2.0, 1.0, 0.1, 0.1, 0.5, 1.5],
@@ -82,4 +82,4 @@ def test_nodes_tell_it_with_the_times() -> None:
     ]
     for times in wrong:
         with pytest.raises(NodeMisbehaved):
-            region_time(times)
+            region_time(times, 1, 100.0)
