@@ -95,4 +95,5 @@ def test_every_kept_probe_is_as_noted() -> None:
         with open_probe(program.probe) as archive:
             archive.verify()
             manifest = Manifest.from_json(archive.manifest)
-        assert manifest.id == index[program.name]["probe"] and list(manifest.argv) == index[program.name]["argv"]
+        noted = index[program.name]
+        assert (manifest.id, list(manifest.program.argv)) == (noted["probe"], noted["argv"])

@@ -77,7 +77,7 @@ def _row(program: KeptProgram) -> Row:
 
 def _full_run(program: KeptProgram, manifest: Manifest) -> float:
     """Seconds of a full run by the probe's clock, in the environment that its reference runs had."""
-    started = resolve_program(program.argv, isa=manifest.isa, cwd=str(FOLDER), env=program.env)
+    started = resolve_program(program.argv, isa=manifest.program.isa, cwd=str(FOLDER), env=program.env)
     cpu = measuring_cpu()
     with tempfile.TemporaryDirectory() as made, away_from(cpu):
         streams = Streams(Path(made) / "stdout", Path(made) / "stderr")
