@@ -73,15 +73,22 @@ def places(value: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
         yield from places(one, (*so_far, key))
 
 
+def _has(outer: Any, key: Any) -> bool:
+    """Whether a place is still there: an earlier forgery may have put another kind of value above it."""
+    if isinstance(outer, dict):
+        return key in outer
+    return isinstance(outer, list) and isinstance(key, int) and key < len(outer)
+
+
 def forge(manifest: dict[str, Any], place: tuple[Any, ...], what: Any) -> None:
     """Do that at the place, if it is still there."""
     outer: Any = manifest
     for key in place[:-1]:
-        if not isinstance(outer, (dict, list)) or not (key in outer if isinstance(outer, dict) else key < len(outer)):
+        if not _has(outer, key):
             return
         outer = outer[key]
     key = place[-1]
-    if not isinstance(outer, (dict, list)) or not (key in outer if isinstance(outer, dict) else key < len(outer)):
+    if not _has(outer, key):
         return
     if what is DELETED:
         del outer[key]

@@ -61,7 +61,7 @@ def test_the_timing_run_begins_where_the_intervals_do(builds: Path) -> None:
 def test_a_program_that_does_not_repeat_itself(builds: Path) -> None:
     path = build("random", builds)
     with streams_of() as streams:
-        profile = trace(program_of(path, "250"), interval=INTERVAL, streams=streams)
+        profile = trace(program_of(path, "600"), interval=INTERVAL, streams=streams)
     with streams_of() as streams, pytest.raises(Diverged):
         validate(profile, streams=streams)
 
