@@ -191,7 +191,7 @@ def _guarded(text: str) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: scripts/man_pages.py FOLDER")
     for name, text in pages().items():
         path = Path(sys.argv[1]) / f"man{name[-1]}" / name

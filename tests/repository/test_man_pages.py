@@ -80,3 +80,10 @@ def test_man_finds_them_beside_the_command(tmp_path: Path) -> None:
         capture_output=True, text=True, env={**os.environ, "PATH": path, "MANPATH": ""}, timeout=30,
     )  # fmt: skip
     assert done.stdout.strip() == str(tmp_path / "share" / "man" / "man1" / "probe-build.1"), done.stderr
+
+
+def test_an_option_is_no_folder(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "scripts" / "man_pages.py"), "--help"]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (1, "usage: scripts/man_pages.py FOLDER\n")
+    assert not list(tmp_path.iterdir())

@@ -24,7 +24,9 @@ FOLDER = Path("/var/tmp/probe-hosts")
 _INTERVAL = 0.02
 _PHASES = 8
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
-_SMALL_TEXT = 6_000_000
+_TEXT, _TEXT_REPEATED = 200_000, 4
+_TIMES = ("text",) * 80
+"""A short text, read often: what a program keeps of it stays small, and so does its probe."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +55,28 @@ def _own(name: str, size: str, kind: str) -> KeptProgram:
 
 KEPT = (
     _own("nbody", "2500", "floating point in the caches"),
-    _own("sorter", "4", "integers, branches"),
-    _own("stencil", "5000", "memory: relaxation on a grid"),
-    KeptProgram("perl", ("/usr/bin/perl", "words.pl", "text"), "interpreter, hashes", "perl-base",
+    _own("matmul", "1400", "floating point, streams through 16 MB"),
+    KeptProgram("gzip", ("/usr/bin/gzip", "-9", "-c", *_TIMES), "integers, branches", "gzip"),
+    KeptProgram("perl", ("/usr/bin/perl", "words.pl", *_TIMES), "interpreter, hashes", "perl-base",
                 {"PERL_HASH_SEED": "0"}),
-    KeptProgram("python3", ("/usr/bin/python3", "mixture.py", "text"), "interpreter, small objects", "python3",
+    KeptProgram("python3", ("/usr/bin/python3", "objects.py"), "interpreter, small objects", "python3",
                 {"PYTHONHASHSEED": "0"}),
     KeptProgram("bc", ("/usr/bin/bc", "-l", "digits.bc"), "long numbers", "bc"),
-    KeptProgram("dd", ("/usr/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=512", "count=12000000", "status=none"),
+    KeptProgram("dd", ("/usr/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=16384", "count=5000000", "status=none"),
                 "system calls", "coreutils"),
 )  # fmt: skip
 
 
 def make_inputs() -> None:
-    """The inputs, by data/make_bench_data.py from its fixed seed: the same on every machine."""
+    """The inputs, by data/make_bench_data.py from its fixed seed and from data/programs: the same on every machine."""
     FOLDER.mkdir(mode=0o755, exist_ok=True)
     if (FOLDER / "text").exists():
         return
     subprocess.run([sys.executable, ROOT / "data" / "make_bench_data.py", FOLDER], check=True)
     with (FOLDER / "small.txt").open("rb") as whole:
-        (FOLDER / "text").write_bytes(whole.read(_SMALL_TEXT))
+        (FOLDER / "text").write_bytes(whole.read(_TEXT) * _TEXT_REPEATED)
+    for name in ("words.pl", "objects.py"):
+        shutil.copy(ROOT / "data" / "programs" / name, FOLDER / name)
     for name in ("small.txt", "large.txt", "queries.sql", "source.i", "facilities.lp"):
         (FOLDER / name).unlink()
 
