@@ -83,7 +83,7 @@ def test_man_finds_them_beside_the_command(tmp_path: Path) -> None:
 
 
 def test_an_option_is_no_folder(tmp_path: Path) -> None:
-    script = [sys.executable, str(ROOT / "scripts" / "man_pages.py"), "--help"]
+    script = [Path(sys.executable).absolute(), ROOT / "scripts" / "man_pages.py", "--help"]
     done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (1, "usage: scripts/man_pages.py FOLDER\n")
     assert not list(tmp_path.iterdir())
