@@ -13,13 +13,14 @@ import contextlib
 import ctypes
 import enum
 import errno
+import math
 import mmap
 import os
 import resource
 import signal
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +28,11 @@ import numpy.typing as npt
 
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.errors import ProgramFailed, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.process.children import STARTED, STOPPING, Children, event_message, is_thread, reap, shares_memory
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, ptrace
-from checkpoint.process.waiting import child_signals_blocked, process_state
+from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
 
 _OPTIONS = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
@@ -68,22 +70,6 @@ class Occurrence:
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
-def _reap(pid: int) -> int:
-    """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone.
-
-    SIGKILL does not end a stop at the exit event: the kernel drops signals to a process that is dying already.
-    """
-    while True:
-        with contextlib.suppress(OSError, ProbeError):
-            ptrace(linux.PTRACE_CONT, pid)
-        try:
-            _, status = os.waitpid(pid, linux.WALL)
-        except ChildProcessError:
-            return -1
-        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-            return status
-
-
 class Tracee:
     """A program started by us. Use as a context manager: leaving it kills the process and reaps it."""
 
@@ -93,8 +79,13 @@ class Tracee:
         self.attached = False
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
+        self.own_cpu = math.nan
+        """CPU seconds at the exit event, those of children not among them."""
         self.started_at = 0.0
         self.ended_at = 0.0
+        self.children = Children()
+        self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
+        """Each tells the addresses where something was put into the program's code, and what had been there."""
         self._memory: int | None = None
         self._pause_requested = False
 
@@ -167,9 +158,10 @@ class Tracee:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
 
         Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends
-        itself is returned as STOPPED and is not delivered while attached. Starting a child or a thread raises
-        ProgramUnsupported. `timeout` in seconds; None waits for ever. Whatever stop comes first answers a pause
-        that was requested: only where no other comes before it is it returned as PAUSED.
+        itself is returned as STOPPED and is not delivered while attached. Children are
+        followed, without returning; starting a thread raises ProgramUnsupported. `timeout` in seconds; None waits for
+        ever. Whatever stop comes first answers a pause that was requested: only where no other comes before it is it
+        returned as PAUSED.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -190,15 +182,18 @@ class Tracee:
             self.attached = False
             return Occurrence(What.ENDED, status)
         stop, event = os.WSTOPSIG(status), status >> 16
-        if event in (linux.PTRACE_EVENT_FORK, linux.PTRACE_EVENT_VFORK, linux.PTRACE_EVENT_CLONE):
-            raise self._refuse_child(event)
+        if event in STARTED:
+            self._started(event)
+            return _PASSED_ON
         if event == linux.PTRACE_EVENT_EXEC:
+            self.originals.clear()
             self._reopen_memory()
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
-            return Occurrence(What.EXITING, self._event_message())
+            self.own_cpu = process_cpu(self.pid)
+            return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
-            if stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+            if stop in STOPPING:
                 ptrace(linux.PTRACE_LISTEN, self.pid)
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
@@ -219,16 +214,17 @@ class Tracee:
         return bool(info[2] == linux.SI_KERNEL)
 
     def _wait_status(self, timeout: float | None) -> int | None:
-        if timeout is None:
+        if timeout is None and not self.children.watched:
             _, status, self.usage = os.wait4(self.pid, linux.WALL)
             return status
-        deadline = time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         with child_signals_blocked():
             while True:
                 pid, status, usage = os.wait4(self.pid, linux.WALL | os.WNOHANG)
                 if pid:
                     self.usage = usage
                     return status
+                self.children.look()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -236,25 +232,37 @@ class Tracee:
                 # comes between the look and the wait: look again soon.
                 signal.sigtimedwait({signal.SIGCHLD}, min(left, _POLL_SECONDS))
 
-    def _refuse_child(self, event: int) -> ProgramUnsupported:
-        child = self._event_message()
+    def _started(self, event: int) -> None:
+        """Follow the child that the program has just started. Raises ProgramUnsupported for a thread."""
+        child = event_message(self.pid)
+        if is_thread(child):
+            raise self._refused(
+                child, "started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
+            )
+        shared = shares_memory(self.pid, child)
+        if shared and event != linux.PTRACE_EVENT_VFORK:
+            raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
+        # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
+        self.children.add(child, clean=None if shared else self._clean_copy)
+        self.resume()
+        if self._pause_requested:
+            ptrace(linux.PTRACE_INTERRUPT, self.pid)
+
+    def _clean_copy(self, child: int) -> None:
+        """Give a forked child, stopped, the program's own code back: nobody would answer its breakpoints and stops."""
+        with open(f"/proc/{child}/mem", "r+b", buffering=0) as memory:
+            for address, code in (patch for originals in self.originals for patch in originals()):
+                memory.seek(address)
+                memory.write(code)
+
+    def _refused(self, child: int, what: str, advice: str) -> ProgramUnsupported:
         # A thread goes first: its process cannot be reaped before it. Both may stop once more on their way out.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        _reap(child)
-        what, advice = (
-            ("started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)")
-            if event == linux.PTRACE_EVENT_CLONE
-            else ("started a child process", "probe the worker program itself instead of its wrapper")
-        )
+        reap(child)
         return ProgramUnsupported(
             f"{self.program.argv[0]}: {what}; a probe holds one process with one thread. To go on, {advice}."
         )
-
-    def _event_message(self) -> int:
-        value = ctypes.c_ulong()
-        ptrace(linux.PTRACE_GETEVENTMSG, self.pid, 0, ctypes.addressof(value))
-        return value.value
 
     def detach(self, *, leave_stopped: bool = False) -> None:
         """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
@@ -293,7 +301,8 @@ class Tracee:
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            self.status = _reap(self.pid)
+            self.status = reap(self.pid)
+        self.children.kill()
         self.attached = False
         if self._memory is not None:
             os.close(self._memory)

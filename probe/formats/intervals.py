@@ -28,3 +28,9 @@ def interval_times(timed: TimedProfile, reference: Reference) -> FloatArray:
     """Seconds of the timed intervals by the program's clock, shape (M,); above zero."""
     times = timed.cpu if reference.clock == "cpu" else timed.seconds
     return np.maximum(times, 1e-9)
+
+
+def outside_share(timed: TimedProfile, reference: Reference) -> float:
+    """Share of the timing run, by the program's clock, in other processes than the one with the intervals."""
+    outside, own = (timed.outside.cpu, timed.cpu) if reference.clock == "cpu" else (timed.outside.wall, timed.seconds)
+    return outside / max(outside + float(own.sum()), 1e-9)

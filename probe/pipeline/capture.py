@@ -75,7 +75,7 @@ class RegionPlan:
 
 
 def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
-    """The three places of every phase, in the order of the run. `warmup` in intervals, less near the start."""
+    """The three places of every phase, in the order of the run. `warmup` in intervals, less near the start or child."""
     phases = sorted(selection.phases, key=lambda p: p.representative)
     return [plan_region(profile, timed, phase.id, phase.representative, warmup) for phase in phases]
 
@@ -87,7 +87,7 @@ def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int
         column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
         return Place(marker_of(profile, column), count)
 
-    length = min(warmup, interval - 1)
+    length = min(warmup, timed.room_before(interval))
     return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))
 
 

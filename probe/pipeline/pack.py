@@ -17,13 +17,14 @@ from probe.contents.members import interval_table, phase_code, touched_name
 from probe.formats.arrays import FloatArray
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
 from probe.formats.interval_table import encode as encode_intervals
-from probe.formats.intervals import WORK_UNIT, vectors, work
+from probe.formats.intervals import WORK_UNIT, outside_share, vectors, work
 from probe.formats.kernel_time import KernelShare, kernel_share
 from probe.formats.manifest import (
     Boundaries,
     FilesRecord,
     Manifest,
     NodeRecord,
+    OutsideRecord,
     PrivateFile,
     ProgramRecord,
     SelectionRecord,
@@ -33,6 +34,7 @@ from probe.formats.manifest import (
 from probe.formats.phase_code import CODE_NAME
 from probe.formats.phase_code import encode as encode_code
 from probe.formats.phase_record import CRIU, DIRECT, CheckpointRecord, Events, InRun, PhaseRecord, Times
+from probe.formats.reference import Reference
 from probe.formats.selection import Phase
 from probe.formats.timing import TimedProfile
 from probe.node.criu_member import CRIU_NAME
@@ -51,6 +53,9 @@ OPTIONS: tuple[str, ...] = ()
 
 LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""
+
+
+_MOST_COMMANDS = 20
 
 
 def run(build: Build, report: Report) -> None:
@@ -108,7 +113,7 @@ def _manifest(
         timing=TimingRecord(
             intervals=timed.intervals,
             seconds=timed.wall_seconds,
-            cpu_seconds=float(timed.cpu.sum()),
+            cpu_seconds=float(timed.cpu.sum()) + timed.outside.cpu,
             boundaries=Boundaries(
                 all=profile.intervals - 1,
                 unmarked=timed.unmarked,
@@ -133,8 +138,17 @@ def _manifest(
         files=FilesRecord(tuple(private), tuple(external_files(left_out))),
         warnings=tuple(build.warnings),
         notes=tuple(dict.fromkeys(build.notes)),
+        outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
     )
+
+
+def _outside(timed: TimedProfile, reference: Reference) -> OutsideRecord | None:
+    found = timed.outside
+    if not found.commands:
+        return None
+    commands = tuple(dict.fromkeys(found.commands))[:_MOST_COMMANDS]
+    return OutsideRecord(outside_share(timed, reference), found.wall, found.cpu, len(found.commands), commands)
 
 
 def _tracing(build: Build) -> TracingRecord:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import numpy as np
 
 from checkpoint.errors import ProgramTooShort
+from probe.formats.arrays import BoolArray
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.selection import Selection
+from probe.formats.timing import TimedProfile
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_selection
 from probe.progress import Report
 from probe.selection.select import select_phases
 from probe.selection.simpoint import select_points
+from probe.tracers.lives import refuse_without_room
 
 NAME = "select"
 OPTIONS = ("selection",)
@@ -33,6 +36,9 @@ def run(build: Build, report: Report) -> None:
         )
     eligible = np.ones(timed.intervals, dtype=bool)
     eligible[[0, -1]] = False
+    eligible &= _room_for(timed, build.options.warmup)
+    if not eligible.any():
+        refuse_without_room(build.program.argv[0], timed.outside.commands, timed.intervals)
     known = vectors(profile, timed), work(profile, timed), interval_times(timed, build.reference), eligible
     options = build.options
     if options.points:
@@ -40,6 +46,14 @@ def run(build: Build, report: Report) -> None:
         build.warnings += warnings
     else:
         build.selection = select_phases(*known, options.selection)
+
+
+def _room_for(timed: TimedProfile, warmup: int | str) -> BoolArray:
+    """Where a phase can be placed, (N,): no child lives in it, nor in the interval before, if there is to be a warm-up
+    and such intervals are to be had."""
+    alone = timed.alone
+    warmed = alone & np.concatenate([[True], alone[:-1]])
+    return warmed if warmup != 0 and warmed[1:-1].any() else alone
 
 
 def _why_so_few(traced: int, lost: int) -> str:

@@ -18,21 +18,26 @@ import scipy.sparse as sp
 
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP
+from checkpoint.process.children import Child
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
+from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
+from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
-from probe.formats.timing import TimedProfile, load_timing, save_timing
+from probe.formats.timing import Outside, TimedProfile, load_timing, save_timing
 from probe.pipeline.boundaries import Candidate, candidates, site_counts
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
+from probe.prediction.limits import doubts_of_outside
 from probe.progress import Report
+from probe.tracers.lives import Lives
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
@@ -71,6 +76,8 @@ class StampedRun:
     totals: dict[int, int]
     started_cpu: float = 0.0
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
+    children: tuple[Child, ...] = ()
+    children_cpu: float = 0.0
 
 
 def marker_of(profile: Profile, column: int) -> Marker:
@@ -100,7 +107,8 @@ def stamped_run(
         ended = _now()
         tracee.resume()
         tracee.wait()
-        cpu_seconds = tracee.usage.ru_utime + tracee.usage.ru_stime if tracee.usage else 0.0
+        own, of_children = _cpu_seconds(tracee)
+        children = tuple(tracee.children.processes())
     exit_status(profile.program, status, streams, profile.exit_status)
     found = [stamps.get((marker_of(profile, c.column), c.count)) for c in wanted]
     return StampedRun(
@@ -109,19 +117,23 @@ def stamped_run(
         kernel=np.array([np.nan if s is None else s.kernel for s in found]),
         started=started,
         ended=ended,
-        ended_cpu=cpu_seconds,
+        ended_cpu=own,
+        children=children,
+        children_cpu=of_children,
         totals=totals,
         started_cpu=started_cpu,
     )
 
 
+def _cpu_seconds(tracee: Tracee) -> tuple[float, float]:
+    """Of the ended program itself, and of the children that it waited for, whose time the kernel adds to its own."""
+    whole = tracee.usage.ru_utime + tracee.usage.ru_stime if tracee.usage else 0.0
+    of_children = max(0.0, min(whole - tracee.own_cpu, tracee.children.cpu())) if tracee.children.all else 0.0
+    return whole - of_children, of_children
+
+
 def _now() -> float:
     return time.monotonic()
-
-
-def _process_cpu(pid: int) -> float:
-    """CPU seconds of another process so far (clock_getcpuclockid(3): its number, inverted, in the clock's)."""
-    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _run_to_exit(
@@ -135,7 +147,7 @@ def _run_to_exit(
         markers, watch = MarkerSet(tracee, events), LoadWatch(tracee)
         watch.arm()
         markers.install_new(watch)
-        began = _now(), _process_cpu(tracee.pid)
+        began = _now(), process_cpu(tracee.pid)
         tracee.resume()
         replaced = False
         while not replaced:
@@ -238,7 +250,9 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         [[run.started_cpu], run.cpu[keep], [max(run.ended_cpu, run.cpu[keep][-1] if len(keep) else 0.0)]]
     )
     kernel = np.diff(np.concatenate([[np.nan], run.kernel[keep], [np.nan]])) if len(run.kernel) else np.zeros(0)
+    lives = Lives.of(run.children, run.ended)
     first = np.concatenate([[0], rising + 1, [profile.intervals]]).astype(np.int64)
+    own = lives.own_seconds(wall, np.diff(cpu))
     shifts = _shifts(profile, run)
     shifted = sum(shift > 0 and profile.unit == INSTRUCTIONS and c not in stray for c, shift in shifts.items())
     agreeing = sum(shift == 0 for shift in shifts.values()) + shifted
@@ -251,8 +265,10 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         raise Diverged(f"{profile.program.argv[0]}: no interval boundary could be marked")
     return TimedProfile(
         counts=_sum_rows(profile.counts, first),
-        seconds=np.diff(wall),
+        seconds=own,
         cpu=np.diff(cpu),
+        beside=lives.beside(wall),
+        outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
         first_row=first,
@@ -264,6 +280,12 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         compared=len(shifts),
         shifted=shifted,
         kernel=kernel,
+    )
+
+
+def _outside(run: StampedRun, wall: float) -> Outside:
+    return (
+        Outside(max(0.0, wall), run.children_cpu, tuple(c.command for c in run.children)) if run.children else Outside()
     )
 
 
@@ -338,6 +360,13 @@ def doubts(build: Build) -> list[str]:
     compared = compare_run(build.folder.path, plain_run_names(EARLY_RUNS), NAME, "the timing run")
     build.notes += compared.notes
     found = compared.warnings
+    if timed.outside.commands:
+        share = outside_share(timed, build.reference)
+        found += doubts_of_outside(share, timed.outside.commands)
+        build.notes.append(
+            f"it started {len(timed.outside.commands)} processes, with {share:.2%} of the time: no phase shows them, "
+            "and the prediction scales their time like the rest"
+        )
     if timed.missing or timed.out_of_order:
         found.append(
             f"{timed.missing} interval boundaries were not reached and {timed.out_of_order} came out of order in "

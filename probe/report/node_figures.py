@@ -46,6 +46,7 @@ CAUSE_NAMES = {
     "reference_runs": "full reference runs",
     "within_strata": "spread inside the phases",
     "uncovered": "time in no measured phase",
+    "outside": "time in other processes",
     "minimum": "session to session",
 }
 """The variances of a prediction in words."""
@@ -286,6 +287,7 @@ _REMEDIES = {
     "reference_runs": "full runs on the reference node differ by so much, and so will the one predicted",
     "within_strata": "more `--max-phases`, a shorter `--interval` or a longer run narrows it",
     "uncovered": "see which phases were not measured",
+    "outside": "only a probe of the other processes themselves narrows it",
     "minimum": "whole sessions of repeats differ by this, and more repeats do not narrow it",
 }
 

@@ -25,12 +25,21 @@ from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
+from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.counters import SiteCounters
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import NATIVE, SECONDS
 from probe.formats.profile import BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
+from probe.tracers.lives import (
+    EARLY_SECONDS,
+    Lives,
+    longest_first,
+    refuse_by_time,
+    refuse_outliving,
+    refuse_without_room,
+)
 from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
@@ -41,6 +50,9 @@ _SHORTEST_LOOK = 1e-4
 _NONE = np.zeros(0, dtype=np.int64)
 _LOOKS_PER_INTERVAL = 4
 """Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long."""
+
+_GRACE_SECONDS = 1.0
+"""Helpers end soon after their program: they lose a pipe, or are told to."""
 
 _LEAST_ADVANCE = 0.75
 """Share of an interval that the program must have had for itself before its row ends."""
@@ -168,8 +180,8 @@ def trace(
 ) -> Profile:
     """Run `program` once and return its profile. `interval` in seconds; `cpu` pins the program to one.
 
-    Raises ProgramUnsupported (threads, children), ProgramFailed (ended by a signal), ProgramTooShort.
-    `progress` is called at every interval with the seconds traced so far.
+    Raises ProgramUnsupported (threads, children that leave no room), ProgramFailed (ended by a signal),
+    ProgramTooShort. `progress` is called at every interval with the seconds traced so far.
     """
     if interval < SHORTEST_INTERVAL:
         raise ProbeError(f"--interval: {interval * 1e3:g} ms is less than the tracer's {SHORTEST_INTERVAL * 1e3:g} ms")
@@ -181,6 +193,7 @@ def trace(
         tracee.resume()
         status = _record(recording, progress)
         usage = tracee.usage
+        _judge_children(recording)
     code = exit_status(program, status, streams)
     if len(recording.rows) < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
@@ -197,6 +210,8 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
         if occurrence.what is What.TIMEOUT:
             ended = recording.look(end_row=looks >= _LOOKS_PER_INTERVAL)
             looks = 1 if ended else looks + 1
+            if ended:
+                _judge_early(recording)
             if ended and progress:
                 progress(time.monotonic() - recording.started)
             continue
@@ -204,6 +219,29 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
             return occurrence.status
         _handle_stop(recording, occurrence)
         tracee.resume()
+
+
+def _judge_early(recording: _Recording) -> None:
+    """Raise ProgramUnsupported where the run so far shows that children leave no room."""
+    tracee, now = recording.tracee, time.monotonic()
+    if tracee.children.all and now - recording.started > EARLY_SECONDS:
+        with contextlib.suppress(OSError):  # ended since the last wait: the next one says so
+            own = process_cpu(tracee.pid)
+            refuse_by_time(tracee.program.argv[0], tracee.children, recording.started, now, own)
+
+
+def _judge_children(recording: _Recording) -> None:
+    """Raise ProgramUnsupported where the whole run has shown it, or some go on."""
+    tracee, name = recording.tracee, recording.tracee.program.argv[0]
+    children = tracee.children.processes()
+    if not children:
+        return
+    tracee.children.await_end(_GRACE_SECONDS)
+    refuse_outliving(name, tracee.children.living())
+    refuse_by_time(name, tracee.children, recording.started, tracee.ended_at, tracee.own_cpu)
+    edges = recording.started + np.concatenate([[0.0], np.cumsum(recording.seconds)])
+    if Lives.of(children, tracee.ended_at).beside(edges)[1:-1].all():
+        refuse_without_room(name, longest_first(children), len(recording.seconds))
 
 
 def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
