@@ -24,7 +24,7 @@ from checkpoint.process.waiting import process_cpu
 
 FOLLOW = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
-    | linux.PTRACE_O_TRACEEXEC | linux.PTRACE_O_EXITKILL
+    | linux.PTRACE_O_TRACEEXEC | linux.PTRACE_O_TRACEEXIT | linux.PTRACE_O_EXITKILL
 )  # fmt: skip
 STARTED = (linux.PTRACE_EVENT_FORK, linux.PTRACE_EVENT_VFORK, linux.PTRACE_EVENT_CLONE)
 STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -42,7 +42,8 @@ class Child:
     parent    the child that started it; None where the program itself did
     command   what it executed last
     ended     when its end was seen; `gone` when its parent had waited for it, from when on nothing of it is left
-    cpu       seconds, those of its own children included that it waited for
+    cpu       seconds, those of its own children included that it waited for; `own_cpu` without them
+    status    as waitpid gives it
     """
 
     pid: int
@@ -53,14 +54,20 @@ class Child:
     ended: float | None = None
     gone: float | None = None
     cpu: float = 0.0
+    own_cpu: float = 0.0
+    status: int = -1
 
 
 @dataclass
 class Children:
-    """All that one program has started. `on_exec` is told of each execve, before the new program runs."""
+    """All that one program has started.
+
+    `on_exec` is told of each execve, before the new program runs. Where it returns True the process stays stopped
+    there, and is no longer followed.
+    """
 
     all: list[Child] = field(default_factory=list)
-    on_exec: Callable[[Child], None] | None = None
+    on_exec: Callable[[Child], bool] | None = None
     _living: dict[int, Child] = field(default_factory=dict)
     _unreaped: list[Child] = field(default_factory=list)
 
@@ -90,21 +97,26 @@ class Children:
             return 0.0
         return own + sum(self._cpu_of(other) for other in self.all if other.parent is child)
 
+    def adopt(self, pid: int, parent: Child | None = None) -> Child:
+        """Follow a process that is traced with the options FOLLOW."""
+        child = Child(pid, parent, is_thread(pid), time.monotonic())
+        self.all.append(child)
+        self._living[pid] = child
+        return child
+
     def add(self, pid: int, parent: Child | None = None, *, clean: Callable[[int], None] | None = None) -> None:
         """Follow process `pid`, which a traced process has just started, from its first instruction on.
 
         `clean` gets its number while it is stopped there.
         """
-        child = Child(pid, parent, is_thread(pid), time.monotonic())
-        self.all.append(child)
-        self._living[pid] = child
+        child = self.adopt(pid, parent)
         try:
             _, status, usage = os.wait4(pid, linux.WALL)
         except ChildProcessError:
             self._end(child, None)
             return
         if not os.WIFSTOPPED(status):
-            self._end(child, usage)
+            self._end(child, usage, status)
             return
         with contextlib.suppress(*_GONE):
             if clean is not None and not child.thread:
@@ -132,14 +144,14 @@ class Children:
         if not pid:
             return False
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-            self._end(child, usage)
+            self._end(child, usage, status)
         else:
             with contextlib.suppress(*_GONE):
                 self._go_on(child, os.WSTOPSIG(status), status >> 16)
         return True
 
-    def _end(self, child: Child, usage: resource.struct_rusage | None) -> None:
-        child.ended = time.monotonic()
+    def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
+        child.ended, child.status = time.monotonic(), status
         del self._living[child.pid]
         if usage is not None:
             child.cpu = usage.ru_utime + usage.ru_stime
@@ -154,8 +166,12 @@ class Children:
             self.add(event_message(child.pid), child)
         elif event == linux.PTRACE_EVENT_EXEC:
             child.command = command_of(child.pid)
-            if self.on_exec is not None:
-                self.on_exec(child)
+            if self.on_exec is not None and self.on_exec(child):
+                del self._living[child.pid]
+                return
+        elif event == linux.PTRACE_EVENT_EXIT:
+            if not child.thread:
+                child.own_cpu = process_cpu(child.pid)
         elif event == linux.PTRACE_EVENT_STOP:
             if stop in STOPPING:
                 ptrace(linux.PTRACE_LISTEN, child.pid)

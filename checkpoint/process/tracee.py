@@ -18,21 +18,28 @@ import mmap
 import os
 import resource
 import signal
-import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProgramFailed, ProgramNotRunnable, ProgramUnsupported
-from checkpoint.process.children import STARTED, STOPPING, Children, event_message, is_thread, reap, shares_memory
+from checkpoint.process.children import (
+    STARTED,
+    STOPPING,
+    Child,
+    Children,
+    event_message,
+    is_thread,
+    reap,
+    shares_memory,
+)
+from checkpoint.process.memory import ProcessMemory
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
+from checkpoint.process.wrapper import reach_worker
 
 _OPTIONS = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
@@ -67,14 +74,24 @@ class Occurrence:
     status: int = 0
 
 
+@dataclass(frozen=True)
+class Ending:
+    """Of a whole run: its exit status as waitpid gives it, CPU seconds of all of it, and seconds of the monotonic clock
+    before the traced program began and after it ended."""
+
+    status: int
+    cpu: float
+    around: float
+
+
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
-class Tracee:
+class Tracee(ProcessMemory):
     """A program started by us. Use as a context manager: leaving it kills the process and reaps it."""
 
     def __init__(self, pid: int, program: Program) -> None:
-        self.pid = pid
+        super().__init__(pid)
         self.program = program
         self.attached = False
         self.status: int | None = None
@@ -84,9 +101,11 @@ class Tracee:
         self.started_at = 0.0
         self.ended_at = 0.0
         self.children = Children()
+        self.around = Children()
+        self.root: Child | None = None
+        """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
         self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
         """Each tells the addresses where something was put into the program's code, and what had been there."""
-        self._memory: int | None = None
         self._pause_requested = False
 
     def __enter__(self) -> Tracee:
@@ -101,6 +120,8 @@ class Tracee:
     ) -> Tracee:
         """Start `program` and stop it at its entry point, libraries mapped, nothing of its own run yet."""
         env = program.environment() if environment is None else environment
+        if program.worker is not None:
+            return Tracee._start_worker(program, streams, env, cpu)
         pid = fork_stopped(program, streams, env, cpu)
         tracee = Tracee(pid, program)
         try:
@@ -109,6 +130,49 @@ class Tracee:
             tracee.kill()
             raise
         return tracee
+
+    @staticmethod
+    def _start_worker(program: Program, streams: Streams, env: Mapping[str, str], cpu: int | None) -> Tracee:
+        around = Children()
+        try:
+            worker, root = reach_worker(program, streams, env, cpu, around)
+        except BaseException:
+            around.kill()
+            raise
+        tracee = Tracee(worker.pid, program)
+        tracee.around, tracee.root, tracee.attached = around, root, True
+        try:
+            ptrace(linux.PTRACE_SETOPTIONS, worker.pid, 0, _OPTIONS)
+            tracee.started_at = time.monotonic()
+            tracee.run_to_entry()
+            if worker is not root:
+                tracee._lead_session()
+        except BaseException:
+            tracee.kill()
+            raise
+        return tracee
+
+    def _lead_session(self) -> None:
+        """As programs started directly do: CRIU dumps no process whose session's leader it cannot see."""
+        try:
+            self.system_call(call_number("setsid"))
+        except OSError as error:
+            raise ProgramUnsupported(
+                f"{self.program.argv[0]}: puts {self.program.probed_executable} into a process group of its own "
+                "(set -m, setsid): no checkpoint can be taken there; let the wrapper leave that out"
+            ) from error
+
+    def finish(self) -> Ending:
+        """The end of the whole run, once the process itself has ended: where a wrapper started it, the wrapper's."""
+        while self.around.living():
+            self.around.look()
+            time.sleep(_POLL_SECONDS)
+        if self.root is not None and self.root.pid != self.pid:
+            before = self.started_at - self.root.began
+            return Ending(self.root.status, self.root.cpu, before + (self.root.ended or self.ended_at) - self.ended_at)
+        cpu = self.usage.ru_utime + self.usage.ru_stime if self.usage else 0.0
+        assert self.status is not None
+        return Ending(self.status, cpu, self.started_at - self.root.began if self.root else 0.0)
 
     def _attach_to_starting(self) -> None:
         _, status = os.waitpid(self.pid, os.WUNTRACED)
@@ -135,7 +199,7 @@ class Tracee:
     def run_to_entry(self) -> None:
         """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
         entry = self.auxiliary(linux.AT_ENTRY)
-        self._reopen_memory()
+        self.reopen_memory()
         saved = self.read(entry, 1)
         self.write(entry, _BREAKPOINT)
         self.resume()
@@ -187,7 +251,7 @@ class Tracee:
             return _PASSED_ON
         if event == linux.PTRACE_EVENT_EXEC:
             self.originals.clear()
-            self._reopen_memory()
+            self.reopen_memory()
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
             self.own_cpu = process_cpu(self.pid)
@@ -214,7 +278,7 @@ class Tracee:
         return bool(info[2] == linux.SI_KERNEL)
 
     def _wait_status(self, timeout: float | None) -> int | None:
-        if timeout is None and not self.children.watched:
+        if timeout is None and not (self.children.watched or self.around.watched):
             _, status, self.usage = os.wait4(self.pid, linux.WALL)
             return status
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -225,6 +289,7 @@ class Tracee:
                     self.usage = usage
                     return status
                 self.children.look()
+                self.around.look()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -303,10 +368,9 @@ class Tracee:
                 os.kill(self.pid, signal.SIGKILL)
             self.status = reap(self.pid)
         self.children.kill()
+        self.around.kill()
         self.attached = False
-        if self._memory is not None:
-            os.close(self._memory)
-            self._memory = None
+        self.close_memory()
 
     # -- registers, memory, system calls
 
@@ -317,33 +381,6 @@ class Tracee:
 
     def set_registers(self, registers: Registers) -> None:
         ptrace(linux.PTRACE_SETREGS, self.pid, 0, ctypes.addressof(registers))
-
-    def _reopen_memory(self) -> None:
-        """/proc/PID/mem stays with the address space it was opened on: open it again after an execve."""
-        if self._memory is not None:
-            os.close(self._memory)
-        self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-
-    def read(self, address: int, size: int) -> bytes:
-        """Exactly `size` bytes at `address`. Raises OSError where they are not mapped."""
-        assert self._memory is not None
-        data = os.pread(self._memory, size, address)
-        if len(data) != size:
-            raise OSError(errno.EFAULT, f"only {len(data)} of {size} bytes at {address:#x}")
-        return data
-
-    def read_counters(self, address: int, into: npt.NDArray[np.int64]) -> None:
-        """Fill `into` with the 64-bit counters at `address`, while the program may be running."""
-        assert self._memory is not None
-        if len(into) and os.preadv(self._memory, [into.view(np.uint8).data], address) != into.nbytes:
-            raise OSError(errno.EFAULT, f"counters at {address:#x} are gone")
-
-    def write(self, address: int, data: bytes) -> None:
-        """Write `data` even where the program may not (its text becomes private copies). Process stopped."""
-        assert self._memory is not None
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._memory, data[done:], address + done)
 
     def system_call(self, number: int, *arguments: int) -> int:
         """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
@@ -387,10 +424,3 @@ class Tracee:
         got = self.system_call(call_number("mmap"), address, size, protection, flags, -1, 0)
         if got != address:
             raise OSError(errno.EEXIST, f"asked to map at {address:#x}, got {got:#x}")
-
-    def auxiliary(self, key: int) -> int:
-        """The value of an auxiliary vector entry (AT_*), 0 where it is absent."""
-        with open(f"/proc/{self.pid}/auxv", "rb") as file:
-            raw = file.read()
-        found: dict[int, int] = dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]))
-        return found.get(key, 0)

@@ -203,5 +203,11 @@ COMPRESS = click.option(
 TARGET_ERROR = click.option(
     "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share, such as 2%."
 )
+WORKER_PROGRAM = click.option(
+    "--program", "worker_program", metavar="PATH", help="Of a wrapper's processes probe the one that executes this."
+)
+WORKER = click.option(
+    "--worker", type=click.IntRange(min=1), help="Of a wrapper's processes probe this one, by its number in a refusal."
+)
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 PROBE_FILE = click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path, readable=False))

@@ -93,6 +93,7 @@ class Profile:
     written      regular files that the program had open for writing
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
     exit_status  of the traced run
+    processes    other processes that were seen beside the traced one: its children, its wrapper
     """
 
     program: Program
@@ -112,6 +113,7 @@ class Profile:
     written: tuple[str, ...] = ()
     markers: Markers = field(default_factory=Markers.none, repr=False)
     exit_status: int = 0
+    processes: int = 0
 
     @property
     def intervals(self) -> int:
@@ -143,6 +145,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "install_seconds": profile.install_seconds,
         "written": list(profile.written),
         "exit_status": profile.exit_status,
+        "processes": profile.processes,
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
     }
@@ -228,6 +231,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         written=tuple(str(p) for p in header["written"]),
         markers=markers,
         exit_status=int(header.get("exit_status", 0)),
+        processes=int(_number(header.get("processes", 0), int)),
     )
 
 

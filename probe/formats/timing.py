@@ -61,7 +61,7 @@ class TimedProfile:
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
 
     beside: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool), repr=False)
-    outside: Outside = Outside()
+    outside: Outside = field(default_factory=Outside)
 
     @property
     def alone(self) -> BoolArray:

@@ -292,7 +292,7 @@ def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: Capt
         phase=phase.phase,
         images=folder / images,
         outputs=captured_outputs(folder),
-        folders=(program.cwd,),
+        folders=(program.probed_cwd,),
         binds=(),
         written=[(str(copy), path) for path, copy in written_copies(folder, phase).items()],
         warm_event=phase.warm_event,
@@ -311,7 +311,7 @@ def checkpoint_files(
 ) -> list[ContainedFile]:
     """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
     images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
-    return needed_files(images, os.path.realpath(program.executable), outputs, opened)
+    return needed_files(images, os.path.realpath(program.probed_executable), outputs, opened)
 
 
 def run(build: Build, report: Report) -> None:

@@ -102,8 +102,8 @@ def _manifest(
     return Manifest(
         program=ProgramRecord(
             argv=program.argv,
-            executable=program.executable,
-            cwd=program.cwd,
+            executable=program.probed_executable,
+            cwd=program.probed_cwd,
             stdin=program.stdin,
             isa=program.isa,
             cpu_features=tuple(needed_features(profile)),

@@ -7,25 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.errors import Diverged, ProgramFailed
+from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported, WorkedByChildren
 from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
-from checkpoint.process.program import resolve_program
+from checkpoint.process.program import Worker, resolve_program
+from probe.formats.choices import NATIVE
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
 from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline.outputs import note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import work_folder
+from probe.pipeline.worker import WorkerChoice, find_worker, is_wrapper
 from probe.progress import Display, Report, Silent
 from probe.tracers import trace_program
 from reducer.output_file import check_target, full_disk_named
 
 NAME = "trace"
 OPTIONS: tuple[str, ...] = ()
-FILES = ("profile.npz", "trace.stdout", "trace.stderr", "trace.files.json")
+FILES = ("profile.npz", "worker.json", "find-worker.*", "trace.stdout", "trace.stderr", "trace.files.json")
 
-_PROFILE = "profile.npz"
+_PROFILE, _WORKER = "profile.npz", "worker.json"
 
 
 def trace(
@@ -53,7 +55,34 @@ def trace(
 
 
 def run(build: Build, report: Report) -> None:
-    """Trace once. Raises what the tracer raises; Diverged where the program fails under the tracer alone."""
+    """Trace once, the worker where the program is a wrapper. Raises what the tracer raises; Diverged where the program
+    fails under the tracer alone."""
+    choice = WorkerChoice(build.options.program, build.options.worker)
+    native = build.options.tracer in ("auto", NATIVE)
+    if choice.given or (native and is_wrapper(build.program)):
+        _find_worker(build, choice)
+    try:
+        _trace(build)
+    except WorkedByChildren:
+        if choice.given or build.program.worker is not None:
+            raise
+        _find_worker(build, choice)
+        if build.program.worker is None:
+            raise
+        _trace(build)
+
+
+def _find_worker(build: Build, choice: WorkerChoice) -> None:
+    if build.options.tracer not in ("auto", NATIVE):
+        raise ProgramUnsupported(
+            f"{build.program.argv[0]}: a wrapper, whose worker the native tracer alone finds; give the worker itself, "
+            "or --tracer native"
+        )
+    streams = output_streams(build.folder.path, "find-worker")
+    build.program = replace(build.program, worker=find_worker(build.program, streams, choice, cpu=build.cpu))
+
+
+def _trace(build: Build) -> None:
     folder, chosen = build.folder.path, build.options
     streams = output_streams(folder, NAME)
     try:
@@ -72,10 +101,14 @@ def run(build: Build, report: Report) -> None:
 
 
 def save(build: Build) -> None:
+    if build.program.worker is not None:
+        build.folder.write_json(_WORKER, build.program.worker.to_json())
     save_profile(build.profile, build.folder.file(_PROFILE))
 
 
 def load(build: Build) -> None:
+    if build.folder.file(_WORKER).exists():
+        build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
     build.profile = replace(load_profile(build.folder.file(_PROFILE)), program=build.program)
     check_unchanged(build.profile)
 

@@ -7,10 +7,12 @@ of order, the intervals on both sides become one; too many of those, and the pro
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +79,7 @@ class StampedRun:
     started_cpu: float = 0.0
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
     children: tuple[Child, ...] = ()
-    children_cpu: float = 0.0
+    others: Outside = field(default_factory=Outside)
 
 
 def marker_of(profile: Profile, column: int) -> Marker:
@@ -107,9 +109,12 @@ def stamped_run(
         ended = _now()
         tracee.resume()
         tracee.wait()
-        own, of_children = _cpu_seconds(tracee)
-        children = tuple(tracee.children.processes())
-    exit_status(profile.program, status, streams, profile.exit_status)
+        ending = tracee.finish()
+        own, others = _cpu_seconds(tracee, ending.cpu)
+        children, commands = tuple(tracee.children.processes()), _commands(tracee)
+    if os.WIFSIGNALED(status):
+        exit_status(profile.program, status, streams)
+    exit_status(profile.program, ending.status, streams, profile.exit_status)
     found = [stamps.get((marker_of(profile, c.column), c.count)) for c in wanted]
     return StampedRun(
         wall=np.array([np.nan if s is None else s.wall for s in found]),
@@ -119,17 +124,23 @@ def stamped_run(
         ended=ended,
         ended_cpu=own,
         children=children,
-        children_cpu=of_children,
+        others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
     )
 
 
-def _cpu_seconds(tracee: Tracee) -> tuple[float, float]:
-    """Of the ended program itself, and of the children that it waited for, whose time the kernel adds to its own."""
-    whole = tracee.usage.ru_utime + tracee.usage.ru_stime if tracee.usage else 0.0
-    of_children = max(0.0, min(whole - tracee.own_cpu, tracee.children.cpu())) if tracee.children.all else 0.0
-    return whole - of_children, of_children
+def _cpu_seconds(tracee: Tracee, whole: float) -> tuple[float, float]:
+    """Of the ended program itself, and of other processes: `whole` has those that were waited for."""
+    others = tracee.children.cpu() if tracee.root is None else math.inf
+    others = max(0.0, min(whole - tracee.own_cpu, others))
+    return whole - others, others
+
+
+def _commands(tracee: Tracee) -> tuple[str, ...]:
+    """What the other processes executed."""
+    around = [child for child in tracee.around.processes() if child.pid != tracee.pid]
+    return tuple(child.command for child in (*around, *tracee.children.processes()))
 
 
 def _now() -> float:
@@ -272,7 +283,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
         first_row=first,
-        wall_seconds=run.ended - run.started,
+        wall_seconds=run.ended - run.started + run.others.wall,
         unmarked=unmarked,
         missing=missing,
         out_of_order=out_of_order,
@@ -283,10 +294,9 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     )
 
 
-def _outside(run: StampedRun, wall: float) -> Outside:
-    return (
-        Outside(max(0.0, wall), run.children_cpu, tuple(c.command for c in run.children)) if run.children else Outside()
-    )
+def _outside(run: StampedRun, beside: float) -> Outside:
+    """`beside`: seconds of the timing run, from its start to its end, that were not the program's own."""
+    return replace(run.others, wall=run.others.wall + max(0.0, beside)) if run.others.commands else Outside()
 
 
 def _why(profile: Profile) -> str:

@@ -249,7 +249,7 @@ def error_budget(found: Gathered) -> Drawing:
     totals = parts.sum(axis=1, keepdims=True)
     widths = np.array([n.half_width for n in found.nodes])
     scaled = np.divide(parts, totals, out=np.zeros_like(parts), where=totals > 0) * widths[:, None]
-    colours = (*COLOURS[:5], FAINT)
+    colours = (*COLOURS[:6], FAINT)
     if len(found.nodes) <= MOST_NODE_ROWS:
         figure, axes = blank(1.7 + 0.3 * len(found.nodes))
         left = np.zeros(len(found.nodes))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkpoint.errors import ProgramUnsupported
+from checkpoint.errors import ProgramUnsupported, WorkedByChildren
 from checkpoint.process.children import Child, Children
 from probe.formats.arrays import BoolArray, FloatArray
 
@@ -99,7 +99,7 @@ def refuse_by_time(name: str, children: Children, began: float, now: float, own_
         return
     commands, share = longest_first(processes), children.cpu() / max(children.cpu() + own_cpu, _SHORTEST)
     if share > MOST_OUTSIDE:
-        raise ProgramUnsupported(
+        raise WorkedByChildren(
             f"{name}: {share:.0%} of its CPU time is that of processes it starts ({named(commands)}); {ADVICE}"
         )
     present = float(covered(Lives.of(processes, now).present, np.array([began, now]))[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -192,13 +193,16 @@ def trace(
         recording.begin()
         tracee.resume()
         status = _record(recording, progress)
-        usage = tracee.usage
+        if os.WIFSIGNALED(status):
+            exit_status(program, status, streams)
         _judge_children(recording)
-    code = exit_status(program, status, streams)
+        ending = tracee.finish()
+        others = len(tracee.children.processes()) + len(tracee.around.processes())
+    code = exit_status(program, ending.status, streams)
     if len(recording.rows) < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
-    profile = _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0, streams)
-    return replace(profile, exit_status=code)
+    profile = _profile(program, recording, ending.cpu, streams)
+    return replace(profile, exit_status=code, processes=others)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:
