@@ -108,7 +108,7 @@ def capture(
     `on_dump` is called while the process stands at a phase, and returns the copies it made of files being written.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
-    CriuError, StorageError. The run is ended after the last dump.
+    CriuError, StorageError. The run is ended after the last dump, but for a wrapper's.
     """
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
     events: dict[Marker, dict[int, Event]] = defaultdict(dict)
@@ -144,7 +144,24 @@ def capture(
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
             tracee.resume()
+        if profile.program.worker is not None:
+            run.watch.disarm()
+            _run_to_end(tracee, deadline)
     return captured
+
+
+def _run_to_end(tracee: Tracee, deadline: float) -> None:
+    """Let a wrapper tidy up: what it makes and removes again would be in the way of its next run."""
+    tracee.continue_from_stop()
+    while time.monotonic() < deadline:
+        occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
+        if occurrence.what is What.ENDED:
+            tracee.finish()
+            return
+        if occurrence.what is What.EXECUTED:
+            tracee.run_to_entry()
+        if occurrence.what is not What.TIMEOUT:
+            tracee.resume()
 
 
 def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], what: What) -> Diverged:

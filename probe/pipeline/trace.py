@@ -114,7 +114,10 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
-    """None: the reference stage compares what the traced run did with plain runs."""
+    """None: the reference stage compares what the traced run did with plain runs. A worker is noted."""
+    worker = build.program.worker
+    if worker is not None:
+        build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {' '.join(worker.argv)[:200]}")
     return []
 
 
