@@ -69,7 +69,11 @@ def run_plain(
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-    return PlainRun(wall, usage.ru_utime + usage.ru_stime, waited, status)
+    computed = usage.ru_utime + usage.ru_stime
+    if others:
+        # Processes that run by turns wait for each other, too.
+        waited = min(waited, max(0.0, wall - computed))
+    return PlainRun(wall, computed, waited, status)
 
 
 def _look_until_ended(pid: int, look: Callable[[int], None]) -> None:

@@ -53,7 +53,7 @@ class Limits:
 
     asleep: Limit = Limit(0.05, 0.5)
     waited: Limit = Limit(0.2, 0.95)
-    outside: Limit = Limit(0.1, 0.5)
+    outside: Limit = Limit(0.1, 0.9)
     unlike: Limit = Limit(0.1, 0.5)
     single: Limit = Limit(0.3, 0.9)
     held_out: Limit = Limit(0.1, 0.5)
@@ -89,8 +89,8 @@ def doubts_of_outside(share: float, commands: Sequence[str]) -> list[str]:
     """Warnings from the share of the run in other processes, which execute `commands`. Raises Unpredictable."""
     return _judged(
         share, LIMITS.outside,
-        f"{share:.0%} of the run's time is that of processes it starts ({', '.join(dict.fromkeys(commands[:3]))}); the "
-        "prediction scales it like the rest",
+        f"{share:.0%} of the run's time is that of other processes ({', '.join(list(dict.fromkeys(commands))[:3])}): no "
+        "phase shows how long they would take elsewhere",
     )  # fmt: skip
 
 

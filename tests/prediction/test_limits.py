@@ -93,6 +93,13 @@ def test_reference_runs_tell_how_long_they_waited() -> None:
 # -- phases that stand for what is not like them
 
 
+def test_time_in_other_processes() -> None:
+    assert doubts_of_outside(0.05, ["a"]) == []
+    assert "43% of the run's time is that of other processes (a, b)" in doubts_of_outside(0.43, ["a", "b", "a"])[0]
+    with pytest.raises(Unpredictable):
+        doubts_of_outside(0.95, ["a"])
+
+
 def test_intervals_unlike_their_representative() -> None:
     mixed = vectors((40, [1.0, 1.0, 0.0]), (20, [0.0, 1.0, 9.0]))
     assert unlike_share(selection([0] * N), mixed, TIMES) == pytest.approx(1 / 3)
