@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -233,11 +233,21 @@ def is_thread(pid: int) -> bool:
 
 def command_of(pid: int) -> str:
     """The command line of a process, shortened; "?" where it is gone."""
+    return shortened(words_of(pid))
+
+
+def words_of(pid: int) -> tuple[str, ...]:
+    """The command line of a process, word by word; "?" where it is gone."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
-        return "?"
-    said = " ".join(word.decode(errors="replace") for word in words)
+        return ("?",)
+    return tuple(word.decode(errors="replace") for word in words)
+
+
+def shortened(words: Sequence[str]) -> str:
+    """A command line for a sentence: without the program's folder, cut at the end."""
+    said = " ".join([words[0].rpartition("/")[2] or words[0], *words[1:]])
     printable = "".join(c if c.isprintable() else "?" for c in said)
     return printable if len(printable) <= _LONGEST_COMMAND else printable[: _LONGEST_COMMAND - 3] + "..."
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from checkpoint import linux
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
-from checkpoint.process.children import FOLLOW, Child, Children
+from checkpoint.process.children import FOLLOW, Child, Children, words_of
 from checkpoint.process.program import Program, Streams, Worker, fork_stopped
 from checkpoint.process.ptrace import ptrace
 from checkpoint.process.waiting import process_cpu
@@ -138,17 +138,9 @@ class Survey:
             if earlier.child is child and earlier.ended is None:
                 earlier.ended, earlier.cpu_after = now, cpu
         ordinal = sum(e.worker.executable == executable for e in self.executions)
-        worker = Worker(executable, ordinal, _words(child.pid), _folder(child.pid))
+        worker = Worker(executable, ordinal, words_of(child.pid), _folder(child.pid))
         self.executions.append(Execution(child, worker, now, cpu))
         return False
-
-
-def _words(pid: int) -> tuple[str, ...]:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    except OSError:
-        return ("?",)
-    return tuple(word.decode(errors="replace") for word in words)
 
 
 def _folder(pid: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported, WorkedByChildren
+from checkpoint.process.children import shortened
 from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Worker, resolve_program
@@ -117,7 +118,7 @@ def doubts(build: Build) -> list[str]:
     """None: the reference stage compares what the traced run did with plain runs. A worker is noted."""
     worker = build.program.worker
     if worker is not None:
-        build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {' '.join(worker.argv)[:200]}")
+        build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {shortened(worker.argv)}")
     return []
 
 

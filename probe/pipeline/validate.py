@@ -374,8 +374,8 @@ def doubts(build: Build) -> list[str]:
         share = outside_share(timed, build.reference)
         found += doubts_of_outside(share, timed.outside.commands)
         build.notes.append(
-            f"{len(timed.outside.commands)} other processes, its children or its wrapper's, have {share:.2%} of the time: "
-            "no phase shows it, and the prediction scales it like the rest"
+            f"{len(timed.outside.commands)} other processes, its children or its wrapper's, have {share:.2%} of the "
+            "time: no phase shows it, and the prediction scales it like the rest"
         )
     if timed.missing or timed.out_of_order:
         found.append(

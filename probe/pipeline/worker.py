@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
+from checkpoint.process.children import shortened
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.program import Program, Streams, Worker
 from checkpoint.process.wrapper import Execution, Survey, survey
@@ -103,7 +104,7 @@ def _refuse_many(name: str, seen: Survey, choice: WorkerChoice) -> None:
     if len(shares) >= _MANY and largest < _SHORT and not choice.given:
         raise ProgramUnsupported(
             f"{name}: executes {len(shares)} programs, none of which has more than {largest:.0%} of the CPU time "
-            f"(such as {_command(max(shares, key=lambda one: one[1])[0])}): each is too short for a probe"
+            f"(such as {_said(max(shares, key=lambda one: one[1])[0])}): each is too short for a probe"
         )
 
 
@@ -115,7 +116,7 @@ def _refuse_together(name: str, chosen: Execution, seen: Survey) -> None:
         related = other.child is chosen.child or _below(other, chosen) or _below(chosen, other)
         if share >= _TOGETHER and together and not related:
             raise ProgramUnsupported(
-                f"{name}: {_command(chosen)} and {_command(other)} compute at the same time; a probe holds one "
+                f"{name}: {_said(chosen)} and {_said(other)} compute at the same time; a probe holds one "
                 "process: let the wrapper run one after the other, or probe one of them by itself"
             )
 
@@ -152,18 +153,21 @@ def _chosen(name: str, seen: Survey, choice: WorkerChoice) -> Execution:
 
 def _by_program(name: str, shares: Sequence[tuple[Execution, float]], wanted: str) -> Execution:
     path = os.path.realpath(shutil.which(wanted) or wanted)
-    fitting = [one for one in shares if one[0].worker.executable == path or Path(one[0].worker.argv[0]).name == wanted]
+    fitting = [one for one in shares if path == one[0].worker.executable or wanted == _name(one[0])]
     if not fitting:
         raise ProgramUnsupported(f"{name}: --program {wanted}: not executed; there are {_list(shares)}")
     return max(fitting, key=lambda one: one[1])[0]
 
 
 def _list(shares: Sequence[tuple[Execution, float]]) -> str:
-    said = [f"{n}: {_command(e)} ({share:.0%})" for n, (e, share) in enumerate(shares, 1)]
+    said = [f"{n}: {_said(e)} ({share:.0%})" for n, (e, share) in enumerate(shares, 1)]
     more = f" and {len(said) - _MOST_LISTED} more" * (len(said) > _MOST_LISTED)
     return ", ".join(said[:_MOST_LISTED]) + more if said else "none"
 
 
-def _command(execution: Execution) -> str:
-    words = " ".join(execution.worker.argv)
-    return words if len(words) <= 60 else words[:57] + "..."
+def _said(execution: Execution) -> str:
+    return shortened(execution.worker.argv)
+
+
+def _name(execution: Execution) -> str:
+    return Path(execution.worker.executable).name

@@ -89,8 +89,8 @@ def doubts_of_outside(share: float, commands: Sequence[str]) -> list[str]:
     """Warnings from the share of the run in other processes, which execute `commands`. Raises Unpredictable."""
     return _judged(
         share, LIMITS.outside,
-        f"{share:.0%} of the run's time is that of other processes ({', '.join(list(dict.fromkeys(commands))[:3])}): no "
-        "phase shows how long they would take elsewhere",
+        f"{share:.0%} of the run's time is that of other processes ({', '.join(list(dict.fromkeys(commands))[:3])}): "
+        "no phase shows how long they would take elsewhere",
     )  # fmt: skip
 
 

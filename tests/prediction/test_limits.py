@@ -28,6 +28,7 @@ from probe.prediction import limits as doubts
 from probe.prediction.limits import (
     LIMITS,
     Limit,
+    doubts_of_outside,
     doubts_of_phases,
     doubts_of_reference,
     doubts_of_run,
