@@ -25,10 +25,6 @@ class ProgramUnsupported(ProbeError):
     exit_code = 4
 
 
-class WorkedByChildren(ProgramUnsupported):
-    """Processes that the program starts do most of its work."""
-
-
 class ProgramTooShort(ProbeError):
     """The program ended before enough intervals were seen to choose phases from, or is over before its probe is."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import enum
 import errno
 import math
 import mmap
@@ -20,7 +19,6 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
@@ -36,10 +34,13 @@ from checkpoint.process.children import (
     shares_memory,
 )
 from checkpoint.process.memory import ProcessMemory
+from checkpoint.process.occurrence import Ending, Occurrence, What
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
 from checkpoint.process.wrapper import reach_worker
+
+__all__ = ["Ending", "Occurrence", "Tracee", "What"]
 
 _OPTIONS = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
@@ -52,36 +53,6 @@ _BREAKPOINT = b"\xcc"
 _LARGEST_ERRNO = 4095
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
-
-
-class What(enum.Enum):
-    """Why `Tracee.wait` returned."""
-
-    TIMEOUT = "timeout"
-    STOPPED = "stopped itself"
-    PAUSED = "paused"
-    BREAKPOINT = "breakpoint"
-    EXECUTED = "another program by execve"
-    EXITING = "about to exit"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True)
-class Occurrence:
-    """One event: `status` is the exit status (EXITING, ENDED) as waitpid gives it."""
-
-    what: What
-    status: int = 0
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Of a whole run: its exit status as waitpid gives it, CPU seconds of all of it, and seconds of the monotonic clock
-    before the traced program began and after it ended."""
-
-    status: int
-    cpu: float
-    around: float
 
 
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)

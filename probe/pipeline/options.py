@@ -22,7 +22,7 @@ class BuildOptions:
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
     that a prediction for this node should have; the self-check then repeats more often. `program`, `worker`: which of
-    a wrapper's processes is probed, by what it executes or by its number (probe.pipeline.worker).
+    a wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker).
     """
 
     tracer: str = "auto"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported, WorkedByChildren
+from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import shortened
 from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
@@ -19,9 +19,10 @@ from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline.outputs import note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import work_folder
-from probe.pipeline.worker import WorkerChoice, find_worker, is_wrapper
 from probe.progress import Display, Report, Silent
 from probe.tracers import trace_program
+from probe.tracers.lives import WorkedByChildren
+from probe.tracers.worker import WorkerChoice, find_worker, is_wrapper
 from reducer.output_file import check_target, full_disk_named
 
 NAME = "trace"

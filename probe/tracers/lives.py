@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checkpoint.errors import ProgramUnsupported, WorkedByChildren
+from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child, Children
 from probe.formats.arrays import BoolArray, FloatArray
 
@@ -25,6 +25,10 @@ _NAMED = 3
 _SHORTEST = 1e-9
 
 ADVICE = "probe the program that does the work by itself, or name it with --program"
+
+
+class WorkedByChildren(ProgramUnsupported):
+    """Processes that the program starts do most of its work."""
 
 
 @dataclass(frozen=True)

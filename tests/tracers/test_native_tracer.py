@@ -18,7 +18,7 @@ from rivals import rivals
 from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 
 import probe.tracers.native as native
-from checkpoint.errors import ProbeError, ProgramFailed, ProgramTooShort, ProgramUnsupported, WorkedByChildren
+from checkpoint.errors import ProbeError, ProgramFailed, ProgramTooShort, ProgramUnsupported
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_state
@@ -123,7 +123,7 @@ def test_progress_is_told(builds: Path) -> None:
         ("abort", ProgramFailed, "SIGABRT"),
         ("short", ProgramTooShort, "at least 5"),
         ("threads", ProgramUnsupported, "started a thread"),
-        ("forker", WorkedByChildren, "of its CPU time is that of processes it starts"),
+        ("forker", "of its CPU time is that of processes it starts"),
     ],
 )
 def test_bad_ends(name: str, error: type[ProbeError], words: str, builds: Path) -> None:

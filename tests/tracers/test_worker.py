@@ -13,11 +13,11 @@ import pytest
 from programs import build
 from tracing import program_of, streams_of
 
-import probe.pipeline.worker as module
+import probe.tracers.worker as module
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.program import Program, Worker
 from checkpoint.process.tracee import Tracee
-from probe.pipeline.worker import WorkerChoice, find_worker, is_wrapper
+from probe.tracers.worker import WorkerChoice, find_worker, is_wrapper
 
 Write = Callable[..., Program]
 
