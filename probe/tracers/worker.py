@@ -152,11 +152,20 @@ def _chosen(name: str, seen: Survey, choice: WorkerChoice) -> Execution:
 
 
 def _by_program(name: str, shares: Sequence[tuple[Execution, float]], wanted: str) -> Execution:
+    """The longest execution in a process that has executed `wanted`, which may be a script that becomes a program."""
     path = os.path.realpath(shutil.which(wanted) or wanted)
-    fitting = [one for one in shares if path == one[0].worker.executable or wanted == _name(one[0])]
+    processes = {id(e.child) for e, _ in shares if _executes(e, path, wanted)}
+    fitting = [one for one in shares if id(one[0].child) in processes]
     if not fitting:
         raise ProgramUnsupported(f"{name}: --program {wanted}: not executed; there are {_list(shares)}")
     return max(fitting, key=lambda one: one[1])[0]
+
+
+def _executes(execution: Execution, path: str, name: str) -> bool:
+    """Whether it is of the file `path`, or of one called `name`: as a program, or as the script of an interpreter."""
+    worker = execution.worker
+    files = [worker.executable, *(os.path.realpath(Path(worker.cwd, word)) for word in worker.argv[1:2])]
+    return path in files or name in [Path(file).name for file in files]
 
 
 def _list(shares: Sequence[tuple[Execution, float]]) -> str:
@@ -167,7 +176,3 @@ def _list(shares: Sequence[tuple[Execution, float]]) -> str:
 
 def _said(execution: Execution) -> str:
     return shortened(execution.worker.argv)
-
-
-def _name(execution: Execution) -> str:
-    return Path(execution.worker.executable).name

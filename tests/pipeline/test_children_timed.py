@@ -19,6 +19,7 @@ from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile, load_timing, save_timing
 from probe.pipeline.boundaries import candidates
 from probe.pipeline.capture import plan_region
+from probe.pipeline.select import _room_for
 from probe.pipeline.validate import stamped_run, validate
 from probe.tracers.native import trace
 
@@ -65,6 +66,16 @@ def test_no_warm_up_reaches_back_to_a_child() -> None:
     assert [timed.room_before(k) for k in range(1, 8)] == [0, 1, 2, 0, 1, 2, 3][:7]
     assert [timed.room_before(k) for k in (4, 5, 7)] == [0, 1, 3]
     assert times("........").room_before(7) == 6, "the first interval has no beginning"
+
+
+def test_no_phase_is_placed_beside_a_child_or_right_behind_it() -> None:
+    def room(beside: str, warmup: int | str) -> str:
+        return "".join("x" if not able else "." for able in _room_for(times(beside), warmup))
+
+    assert room("..x...", 1) == "..xx.." and room("..x...", "auto") == "..xx.."
+    assert room("..x...", 0) == "..x..."
+    assert room(".x.x.x.", 1) == ".x.x.x.", "better without warm-up than not at all"
+    assert room("xxxx", 1) == "xxxx" and room("....", 1) == "...."
 
 
 def test_a_region_behind_a_child_has_less_warm_up(builds: Path) -> None:

@@ -94,6 +94,11 @@ def test_a_worker_by_its_program(script: Write, tmp_path: Path, builds: Path) ->
     for name in (str(other), "other"):
         worker = found(program, WorkerChoice(program=name))
         assert worker is not None and worker.executable == str(other)
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f"#!/bin/sh\nexec {other} 40 start\n")
+    launcher.chmod(0o755)
+    worker = found(script(f"helpers 200 start\n{launcher}"), WorkerChoice(program="launcher"))
+    assert worker is not None and worker.executable == str(other)
     with pytest.raises(ProgramUnsupported, match="--program /bin/absent: not executed; there are 1: "):
         found(program, WorkerChoice(program="/bin/absent"))
 
