@@ -110,7 +110,11 @@ class PhaseAgent:
     """
 
     def __init__(
-        self, job: RestoreJob, scratch: Path, start: Callable[[Path], AgentProcess], extra: float = 0.0
+        self,
+        job: RestoreJob,
+        scratch: Path,
+        start: Callable[[Path], contextlib.AbstractContextManager[AgentProcess]],
+        extra: float = 0.0,
     ) -> None:
         self._job = job
         self._seconds = region_limit(job) + RESTORE_SECONDS + extra

@@ -6,7 +6,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view
 from checkpoint.restore.isolation import possible_namespaces
+from checkpoint.restore.memory_group import memory_group
 
 _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
@@ -62,11 +64,14 @@ class DirectAgent(PhaseAgent):
         if self._flat.header.pages != images.pages:
             raise ProbeFileDamaged(f"phase {job.phase}: {path} is of another checkpoint; build the probe again")
 
-        def start(folder: Path) -> AgentProcess:
+        @contextmanager
+        def start(folder: Path) -> Iterator[AgentProcess]:
             spec = direct_spec(job, self._flat, images.pages_image, restorer, folder, cpu)
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
-            return AgentProcess(_AGENT, spec, private=False)
+            most = spec["memory_bytes"]
+            with memory_group(most) as own, AgentProcess(_AGENT, {**spec, "memory_group": own}, private=False) as agent:
+                yield agent
 
         super().__init__(job, scratch, start, _AGENT_SECONDS)
 
@@ -123,6 +128,7 @@ def direct_spec(
         "restore_seconds": RESTORE_SECONDS,
         "region_seconds": region_limit(job),
         "memory_bytes": 2 * mapped + _MEMORY_SLACK,
+        "memory_group": "",
         "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources),
     }
 
