@@ -38,6 +38,9 @@ _POLL = 0.01
 _WRITER, _NEXT = 0, 1
 """Bytes of the lock file: of who writes, and of who will be the next to."""
 
+_DAMAGE = (exc.SQLAlchemyError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What becomes of rows that nothing here wrote, where they are read."""
+
 _CACHE_KIB = 64 << 10
 _WRITES = "probe_writes"
 
@@ -121,6 +124,10 @@ class Store:
             yield
         except exc.DBAPIError as error:
             raise _named(error, self.name, self.patience) from error
+        except _DAMAGE as error:
+            raise StoreUnusable(
+                f"{self.name}: is damaged, or not of this program: {error}; use a copy of it"
+            ) from error
 
 
 def _wait_for_lock(file: int, lock: Path, patience: float, deadline: float, byte: int) -> None:
