@@ -251,9 +251,11 @@ class ProbeArchive:
     def extract_file(self, sha256: str, path: Path, mode: int | None = None) -> None:
         """Write the carried file with this content to `path`, replacing what is there, whole or not at all.
 
-        `mode` defaults to the permission bits the file had. KeyError for an unknown checksum.
+        `mode` defaults to the permission bits the file had. ProbeFileDamaged, for an unknown checksum too.
         """
-        file = {item.sha256: item for item in self._table.files}[sha256]
+        file = {item.sha256: item for item in self._table.files}.get(sha256)
+        if file is None:
+            raise damaged(str(self._path), "its manifest names a file that it does not hold")
         digest = hashlib.sha256()
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with storage_errors("write", path, file.size), ExitStack() as undo:

@@ -8,6 +8,7 @@ stops, and its stamps arrive in a file that it shares with us. It dies with us.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import queue
@@ -46,7 +47,7 @@ from checkpoint.restore.isolation import (
     works,
 )
 from checkpoint.restore.memory_group import joining
-from checkpoint.restore.private_root import mount
+from checkpoint.restore.private_root import close_own_devices, mount
 
 Spec = Dict[str, Any]
 
@@ -211,6 +212,9 @@ def one_repeat(spec: Spec, folder: str) -> Dict[str, Any]:
     group = joining(spec["memory_group"]) if spec["memory_group"] else None
     if spec["private_view"]:
         prepare(spec, closed=True)
+    elif spec["namespaces"] & CLONE_NEWNS:
+        with contextlib.suppress(OSError):
+            close_own_devices()
     begun = time.monotonic()
     for index, source in enumerate(spec["sources"]):
         copy = os.path.join(folder, "w%d" % index)

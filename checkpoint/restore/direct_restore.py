@@ -106,6 +106,7 @@ def direct_spec(
     for number, path in enumerate(flat.files):
         (copies / str(number)).symlink_to(Path(shown.get(path, path)).absolute())
     sources = [str(Path(shown.get(path, path)).absolute()) for path in flat.written]
+    _refuse_devices(job, [*sources, *(shown.get(path, path) for path in flat.files)])
     mapped = sum(m.end - m.start for m in flat.mappings)
     return {
         "restorer": str(restorer.absolute()),
@@ -131,6 +132,13 @@ def direct_spec(
         "memory_group": "",
         "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources),
     }
+
+
+def _refuse_devices(job: RestoreJob, paths: Sequence[str]) -> None:
+    """An image may name any path: copying /dev/zero has no end, and opening a device can do something by itself."""
+    for path in paths:
+        if Path(path).exists() and not Path(path).is_file():
+            raise DirectRefused(f"phase {job.phase}: {path} is not a regular file here; no phase maps or writes it")
 
 
 def _size(path: str) -> int:

@@ -104,17 +104,19 @@ static void enter_folder(struct context *c)
 	CALL1(SYS_umask, c->image->umask);
 }
 
-/* A folder or device of the node. Only devices that keep nothing may be written to. */
+/* A folder or plain device of the node, the first three also for writing. Opening any other can do something. */
 static i64 open_path(struct context *c, const char *path, u64 flags)
 {
-	static const char harmless[][10] = {"/dev/null", "/dev/zero", "/dev/full"};
+	static const char plain[][13] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
 	i64 result = -EACCES;
-	int may_write = 0;
+	int may_write = 0, is_plain = 0;
 
-	for (u64 i = 0; i < sizeof(harmless) / sizeof(*harmless); i++)
-		may_write |= equal(path, harmless[i]);
+	for (u64 i = 0; i < sizeof(plain) / sizeof(*plain); i++) {
+		is_plain |= equal(path, plain[i]);
+		may_write |= i < 3 && is_plain;
+	}
 	if (!(flags & O_ACCMODE) || may_write)
-		result = CALL4(SYS_openat, -100, path, flags, 0);
+		result = CALL4(SYS_openat, -100, path, is_plain ? flags : flags | O_DIRECTORY, 0);
 	/* A folder that this node does not have, of a phase that uses no paths. */
 	if (result < 0 && (flags & O_DIRECTORY) && (c->options & ANY_FOLDER))
 		result = CALL4(SYS_openat, c->scratch, ".", O_DIRECTORY, 0);

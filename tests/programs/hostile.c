@@ -350,6 +350,19 @@ static long sets_kernel(void) { return open("/proc/sys/kernel/ns_last_pid", O_WR
 static long sets_device(void) { return open("/sys/kernel/mm/ksm/sleep_millisecs", O_WRONLY); }
 static long opens_disk(void) { return open("/dev/vda", O_RDWR); }
 static long opens_memory(void) { return open("/dev/mem", O_RDWR); }
+// Opening alone wakes a watchdog, rewinds a tape, takes a terminal.
+static long reads_disk(void) { return open("/dev/vda", O_RDONLY); }
+static long reads_log(void) { return open("/dev/kmsg", O_RDONLY | O_NONBLOCK); }
+static long makes_terminal(void) { return open("/dev/ptmx", O_RDONLY | O_NOCTTY); }
+
+static long loses_plain_devices(void)
+{
+    static const char *const plain[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
+    for (unsigned long i = 0; i < sizeof(plain) / sizeof(*plain); i++)
+        if (open(plain[i], O_RDONLY) < 0)
+            return 0;
+    return -1;
+}
 static long opens_log(void) { return open("/dev/kmsg", O_WRONLY); }
 static long nonlinear(void)
 {
@@ -465,6 +478,7 @@ static const struct attempt MACHINE[] = {A(unshares), A(mounts), A(new_mount), A
     A(watches_speed), A(loads_program), A(faults), A(sets_name), A(sets_clock), A(sets_kernel), A(sets_device),
     A(opens_disk), A(opens_memory), A(opens_log), A(nonlinear),
     A(finds_its_report)};
+static const struct attempt DEVICES[] = {A(reads_disk), A(reads_log), A(makes_terminal), A(loses_plain_devices)};
 static const struct attempt RIGHTS[] = {A(mounts), A(new_mount), A(new_root), A(sets_name), A(sets_clock), A(joins)};
 static const struct attempt LOOPS[] = {A(loops)};
 static const struct attempt SLEEPS[] = {A(sleeps)};
@@ -480,7 +494,7 @@ static const struct {
     const short *calls; // instead of attempts
 } KINDS[] = {
     K("living", LIVING), K("metadata", METADATA), K("contents", CONTENTS), K("processes", PROCESSES),
-    K("parent", PARENT), K("remains", REMAINS), K("network", NETWORK), K("machine", MACHINE), K("rights", RIGHTS), K("loops", LOOPS),
+    K("parent", PARENT), K("remains", REMAINS), K("network", NETWORK), K("machine", MACHINE), K("devices", DEVICES), K("rights", RIGHTS), K("loops", LOOPS),
     K("sleeps", SLEEPS), K("fills", FILLS), C("calls", REFUSED_CALLS),
     C("file_calls", REFUSED_FILE_CALLS), {"nothing", NOTHING, 0, NULL},
 };

@@ -151,3 +151,29 @@ def test_an_image_cannot_have_the_nodes_files_for_writing(flat_state: RestoreJob
     (job.images / NAME).write_bytes(encode(flat))
     timed(job, tmp_path)
     assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("odd", ["fifo", "/dev/zero", "folder"])
+@pytest.mark.parametrize("where", ["written", "mapped", "opened"])
+def test_an_image_cannot_have_the_nodes_devices(where: str, odd: str, flat_state: RestoreJob, tmp_path: Path) -> None:
+    """Copying /dev/zero fills the disk, a pipe that nobody writes to holds who opens it, and so on."""
+    job = moved(flat_state, tmp_path / "images")
+    path = Path(odd) if odd.startswith("/") else tmp_path / odd
+    if odd == "fifo":
+        os.mkfifo(path)
+    elif odd == "folder":
+        path.mkdir()
+    flat = decode(job.images / NAME)
+    if where == "opened":
+        if odd != "fifo":
+            return  # both may be opened
+        (opened,) = [d for d in flat.descriptors if d.kind == Kind.PATH and d.number == 0]
+        opened.path, opened.flags = flat.string(str(path)), os.O_RDONLY
+    elif where == "written":
+        flat.written = [*flat.written, str(path)]
+    else:
+        flat.files = [*flat.files, str(path)]
+    (job.images / NAME).write_bytes(encode(flat))
+    said = "Not a directory" if where == "opened" else f"{path} is not a regular file here"
+    with pytest.raises(DirectRefused, match=said):
+        timed(job, tmp_path)

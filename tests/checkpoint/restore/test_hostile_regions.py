@@ -104,6 +104,15 @@ def test_many_calls_a_second_leave_no_filter_out(user: int, stage: Stage, victim
         shutil.rmtree(job.images)
 
 
+@USERS
+@pytest.mark.parametrize("refused", [(), (LANDLOCK,)], ids=["landlock", "private view"])
+def test_devices_are_away_where_there_are_namespaces(
+    refused: tuple[int, ...], user: int, stage: Stage, victim: Victim
+) -> None:
+    """But for those that keep nothing."""
+    assert verdict(stage, "devices", said_of(stage, stage.job("devices"), user, refused)) == "ok"
+
+
 # Each guard without the others.
 
 
