@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from checkpoint.errors import CriuError, PrivilegeMissing, StorageError
-from checkpoint.paths import private_criu_dir
+from checkpoint.paths import SHARED, is_shared, private_criu_dir
 from checkpoint.run_command import run_group
 
 MINIMUM_VERSION: Final = (4, 1)
@@ -136,6 +136,9 @@ def find_criu() -> Criu:
     ):
         if command is None:
             seen.append(f"no {origin} CRIU")
+            continue
+        if origin == "private" and is_shared(private_criu_dir()):
+            seen.append(f"{private_criu_dir()} {SHARED}")
             continue
         try:
             version = read_version(command)
