@@ -27,6 +27,9 @@ from checkpoint.run_command import run_group
 MINIMUM_VERSION: Final = (4, 1)
 """First release that understands the vDSO of kernels >= 6.13."""
 
+LARGEST_DELETED: Final = 64 << 20
+"""Bytes of a deleted file that a checkpoint may hold."""
+
 MULTIARCH: Final = "x86_64-linux-gnu"
 """Library folder name of the only architecture supported so far."""
 
@@ -116,7 +119,7 @@ class Criu:
 
         Raises CriuError, PrivilegeMissing or StorageError; the process must then be considered lost.
         """
-        arguments = ["-t", str(pid), "-D", str(folder), "-o", "dump.log", "-v2"]
+        arguments = ["-t", str(pid), "-D", str(folder), "-o", "dump.log", "-v2", "--ghost-limit", str(LARGEST_DELETED)]
         if leave_stopped:
             arguments.append("--leave-stopped")
         self.run("dump", arguments, timeout=timeout, log=folder / "dump.log", what=f"process {pid}")

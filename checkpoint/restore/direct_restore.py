@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.images import is_deleted_name, read_checkpoint
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
 from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode
 from checkpoint.restore.agent_process import AgentProcess
@@ -103,6 +103,9 @@ def direct_spec(
     shown = {path: source for source, path in [*job.binds, *job.written]}
     copies = scratch / "copies"
     copies.mkdir(mode=0o700)
+    # A deleted file has a name of its own, among the images, and is shown nowhere.
+    deleted = {name for name in (*flat.files, *flat.written) if is_deleted_name(name)}
+    shown.update((name, str(job.images / name)) for name in deleted)
     for number, path in enumerate(flat.files):
         (copies / str(number)).symlink_to(Path(shown.get(path, path)).absolute())
     sources = [str(Path(shown.get(path, path)).absolute()) for path in flat.written]
@@ -275,8 +278,14 @@ def _opened_as(flat: FlatImage, number: int) -> str:
             if found.kind == Kind.PATH:
                 return _string(flat, found.path)
             names = {Kind.COPY: flat.files, Kind.WRITTEN: flat.written}.get(found.kind)
-            return _at(names, found.file) if names else "an output"
+            return _at(names, found.file) if names else _MADE.get(found.kind, "an output")
     return "unknown"
+
+
+_MADE = {
+    Kind.PIPE: "a pipe", Kind.SOCKET: "a pair of sockets", Kind.EVENT: "an eventfd", Kind.EPOLL: "an epoll set",
+    Kind.TIMER: "a timer", Kind.SIGNALS: "a signalfd",
+}  # fmt: skip
 
 
 def _string(flat: FlatImage, offset: int) -> str:

@@ -152,9 +152,14 @@ static void open_descriptors(struct context *c)
 		if (fd != c->pages && fd != c->copies && fd != c->scratch && fd != c->control)
 			CALL1(SYS_close, fd);
 	CALL3(SYS_close_range, c->control + 1, ~0U, 0);
-	for (u64 i = 0; i < c->image->descriptors.count; i++, d++) {
-		i64 fd = d->kind == SAME_AS ? (i64)d->file : open_one(c, d), result = fd;
+	for (u64 i = 0; i < c->opened; i++, d++) {
+		i64 fd, result;
 
+		if (d->kind > SAME_AS) {
+			make_descriptor(c, d);
+			continue;
+		}
+		fd = result = d->kind == SAME_AS ? (i64)d->file : open_one(c, d);
 		if (fd >= 0 && d->position && d->kind != SAME_AS)
 			result = CALL3(SYS_lseek, fd, d->position, 0);
 		if (result >= 0 && fd != d->number) {
@@ -167,13 +172,13 @@ static void open_descriptors(struct context *c)
 		if (result < 0)
 			fail(c->report, STEP_DESCRIPTOR, result, d->kind, d->number);
 	}
+	watch_descriptors(c);
 }
 
 /* Our own descriptors leave the numbers that the program's will have. */
 static void make_room(struct context *c)
 {
-	const struct descriptor *d = table_at(c, &c->image->descriptors);
-	u64 count = c->image->descriptors.count, least = count ? d[count - 1].number + 1 : 0;
+	u64 least = c->first_free;
 	i64 *const ours[] = {&c->pages, &c->copies, &c->scratch, &c->control};
 
 	if (least < INHERITED_END)

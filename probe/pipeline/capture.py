@@ -13,8 +13,8 @@ import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
@@ -22,7 +22,7 @@ from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
-from checkpoint.process.descriptors import refuse_outside_descriptors
+from checkpoint.process.descriptors import outside
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
@@ -32,6 +32,7 @@ from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.carried_files import copy_written_files, needed_files, set_apart
 from probe.formats.checkpoints import CapturedPhase
+from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
@@ -40,6 +41,7 @@ from probe.pipeline.stage import Build
 from probe.pipeline.validate import marker_of
 from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.selection.substitute import another_representative, with_representatives
 from reducer.archive import ContainedFile
 
 NAME = "capture"
@@ -49,6 +51,9 @@ FILES = ("captured.json", "phase-*", "written-*")
 _RESULT = "captured.json"
 
 DUMP_SECONDS = 300.0
+RUNS = 3
+"""Capture runs, each with other intervals for the phases at which the program held what no probe can."""
+
 _DUMPED_STOPPED = 3
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
@@ -102,14 +107,17 @@ def capture(
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
     on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+    unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
     """Run the program once and dump every planned phase below `folder`. `progress` gets the phases done.
 
     `on_dump` is called while the process stands at a phase, and returns the copies it made of files being written.
+    `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
     CriuError, StorageError. The run is ended after the last dump.
     """
+    faults: dict[int, list[str]] = {}
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
     events: dict[Marker, dict[int, Event]] = defaultdict(dict)
     for plan in plans:
@@ -131,9 +139,12 @@ def capture(
                 raise _never_reached(profile, waiting, occurrence.what)
             if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
                 for plan in waiting.pop(reached):
-                    captured.append(run.dump(plan, criu, folder, on_dump))
+                    try:
+                        captured.append(run.dump(plan, criu, folder, on_dump))
+                    except _Unfit as error:
+                        faults[plan.phase] = error.faults
                     if progress:
-                        progress(len(captured))
+                        progress(len(captured) + len(faults))
                 if waiting:
                     tracee.continue_from_stop()
                 continue
@@ -144,7 +155,33 @@ def capture(
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
             tracee.resume()
+    if unfit is None and faults:
+        raise unfit_phases(profile.program, faults)
+    if unfit is not None:
+        unfit.update(faults)
     return captured
+
+
+class _Unfit(Exception):
+    """What a probe cannot hold is there where a phase starts."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+def unfit_phases(program: Program, faults: Mapping[int, Sequence[str]]) -> ProgramUnsupported:
+    """The error that names all that is at fault, with the phases where it is."""
+    phases: dict[str, list[int]] = defaultdict(list)
+    for phase, found in faults.items():
+        for fault in found:
+            phases[fault].append(phase)
+    named = [f"{fault} (phase {', '.join(map(str, sorted(of)))})" for fault, of in phases.items()]
+    return ProgramUnsupported(
+        f"{program.argv[0]}: a probe cannot hold {'; '.join(named)}: it reaches outside the process, or is not there "
+        "when a phase is restored. Close it before the computation starts, or probe the computing program by itself, "
+        "with files in place of pipes and sockets."
+    )
 
 
 def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], what: What) -> Diverged:
@@ -187,7 +224,8 @@ class _CaptureRun:
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
-        refuse_outside_descriptors(self.tracee.pid, self.tracee.program.argv[0])
+        if found := outside(self.tracee.pid):
+            raise _Unfit(found)
         huge = tuple(huge_ranges(self.tracee.pid))
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
@@ -234,12 +272,8 @@ class _CaptureRun:
         with contextlib.suppress(FileNotFoundError):
             (folder / "dump.log").unlink()
         images = read_checkpoint(folder)
-        problems = unsupported(images)
-        if problems:
-            raise ProgramUnsupported(
-                f"{self.tracee.program.argv[0]}: a probe cannot hold {'; '.join(problems)}. "
-                "Close it before the computation starts, or probe the computing program by itself."
-            )
+        if problems := unsupported(images):
+            raise _Unfit(problems)
         if images.state != _DUMPED_STOPPED:
             raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
         return images
@@ -259,10 +293,11 @@ def take_checkpoints(
     folder: Path,
     cpu: int | None,
     progress: Callable[[float], None],
+    unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
     """One capture run: every plan's checkpoint, and copies of the files it was writing, below `folder`.
 
-    `progress` gets the share done. Raises as `capture` does.
+    `progress` gets the share done; `unfit` as for `capture`. Raises as `capture` does.
     """
     begun = time.time()
     return capture(
@@ -277,6 +312,7 @@ def take_checkpoints(
         on_dump=lambda plan, images: copy_written_files(
             images, folder / f"written-{plan.phase}", captured_outputs(folder), since=begun
         ),
+        unfit=unfit,
     )
 
 
@@ -315,16 +351,55 @@ def checkpoint_files(
 
 
 def run(build: Build, report: Report) -> None:
-    """Take every phase's checkpoint in one run. Raises as `capture` does."""
-    build.captured = take_checkpoints(
-        build.profile,
-        build.timed,
-        plan_regions(build.profile, build.timed, build.selection, build.warmup.chosen),
-        criu=build.criu,
-        folder=build.folder.path,
-        cpu=build.cpu,
-        progress=report,
-    )
+    """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
+    another interval of the phase in a further run. Raises as `capture` does."""
+    tried = {phase.id: [phase.representative] for phase in build.selection.phases}
+    faults: dict[int, list[str]] = {}
+    done: list[CapturedPhase] = []
+    wanted = set(tried)
+    for _ in range(RUNS):
+        plans = plan_regions(build.profile, build.timed, build.selection, build.warmup.chosen)
+        unfit: dict[int, list[str]] = {}
+        done += take_checkpoints(
+            build.profile,
+            build.timed,
+            [plan for plan in plans if plan.phase in wanted],
+            criu=build.criu,
+            folder=build.folder.path,
+            cpu=build.cpu,
+            progress=report,
+            unfit=unfit,
+        )
+        for phase, found in unfit.items():
+            faults[phase] = list(dict.fromkeys([*faults.get(phase, ()), *found]))
+        if not unfit:
+            build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
+            return
+        if not done or not _take_others(build, tried, unfit):
+            break
+        wanted = set(unfit)
+    raise unfit_phases(build.program, faults)
+
+
+def _place(phase: CapturedPhase) -> int:
+    return phase.interval
+
+
+def _why(faults: Sequence[str] | None) -> str:
+    return "; ".join(faults or ())
+
+
+def _take_others(build: Build, tried: dict[int, list[int]], unfit: Collection[int]) -> bool:
+    """Let other intervals stand for the phases `unfit`, and note them in `tried`; whether every one has another."""
+    rows, seconds = vectors(build.profile, build.timed), interval_times(build.timed, build.reference)
+    for phase in build.selection.phases:
+        if phase.id in unfit:
+            other = another_representative(phase.members, rows, seconds, tried[phase.id])
+            if other is None:
+                return False
+            tried[phase.id].append(other)
+    build.selection = with_representatives(build.selection, {phase: found[-1] for phase, found in tried.items()})
+    return True
 
 
 def save(build: Build) -> None:
@@ -333,10 +408,16 @@ def save(build: Build) -> None:
 
 def load(build: Build) -> None:
     build.captured = build.folder.read(_RESULT, each(CapturedPhase.from_json))
+    build.selection = with_representatives(build.selection, {c.phase: c.interval for c in build.captured})
 
 
 def doubts(build: Build) -> list[str]:
-    """None; but a wrong name in `--external` must not end the build at its very end. Raises ProbeError."""
+    """None but notes; and a wrong name in `--external` must not end the build at its very end. Raises ProbeError."""
+    build.notes += [
+        f"phase {c.phase}: interval {c.interval} stands for it, since at the nearest one the program held {c.instead}"
+        for c in build.captured
+        if c.instead
+    ]
     if build.options.external:
         outputs = captured_outputs(build.folder.path)
         set_apart(checkpoint_files(build.folder.path, build.program, build.captured, outputs), build.options.external)

@@ -23,6 +23,7 @@ from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeError
 from checkpoint.flat import convert, image
+from checkpoint.flat.descriptors import NotFlat
 from fuzzing.mutation import damaged
 from fuzzing.reader import Reader
 
@@ -221,7 +222,7 @@ def _check(data: bytes, folder: Path) -> Any:
 
 
 READERS = (
-    Reader("criu-images", _checkpoint, _read_images, (ProbeError, ProtobufError, convert.NotFlat), change=_other_image),
+    Reader("criu-images", _checkpoint, _read_images, (ProbeError, ProtobufError, NotFlat), change=_other_image),
     Reader("criu-entries", _entries, _message, (ProbeError,), change=lambda c, d, o: _core(c, d)),
     Reader("flat-image", _flats, _decode, (ProbeError,), change=_summed),
     Reader("restorer", _flats, _check, (Refused,), change=_summed, prepared=_sanitized),

@@ -139,6 +139,9 @@ PROGRAMS: Mapping[str, Program] = {
     # What a checkpoint must refuse or carry.
     "socket": Program("holds a socket pair and a listening socket"),
     "pipe": Program("holds a pipe with data in it"),
+    "inside": Program(
+        "descriptors that lead to itself: pipes, sockets, epoll sets, deleted files; checked in a region", quick=("all",)
+    ),
     "shm": Program("works in shared mappings, anonymous and of a memory file"),
     "fileread": Program(
         "reads text.txt at offsets; 'FILE reopen' opens it for every piece",
