@@ -40,6 +40,7 @@ struct context {
 	/* Inherited descriptors, moved out of the way of the program's own. */
 	i64 pages, copies, scratch, control;
 	u64 opened;	/* entries in the table of descriptors before CONTENTS and WATCH */
+	int pair;	/* whether the program has sockets */
 	u64 first_free; /* no descriptor of the program's has this number, or a higher one */
 };
 

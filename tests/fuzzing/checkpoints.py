@@ -133,9 +133,18 @@ def _flats(folder: Path) -> Sequence[bytes]:
     made.runs = [image.Run(0x400000, 2), image.Run(0x7FFF2000, 2)]
     made.patches = [(0x400000, bytes(4096))]
     made.descriptors = [image.OpenDescriptor(0, 4, 0, 0, 0, 0, path), image.OpenDescriptor(1, 5, 1, 0, 0, 0, path)]
+    kept = image.encode(made)
+    kind = image.Kind
+    made.descriptors += [
+        image.OpenDescriptor(5, kind.PIPE, 0, 65536, 9), image.OpenDescriptor(6, kind.EPOLL),
+        image.OpenDescriptor(7, kind.SOCKET, 2, 212992, 8, 0, 1), image.OpenDescriptor(8, kind.SOCKET, 2, 0, 7, 1, 1),
+        image.OpenDescriptor(9, kind.PIPE, 1, 0, 5), image.OpenDescriptor(10, kind.EVENT, 0, 3),
+        image.OpenDescriptor(11, kind.TIMER, 0, 1), image.OpenDescriptor(12, kind.SIGNALS, 0, 1 << 9),
+    ]  # fmt: skip
+    made.contents, made.watches = [(5, b"unread"), (8, b"mail")], [image.OpenDescriptor(6, kind.WATCH, 1, 77, 5)]
     made.stamps, made.touch_order, made.calls = [0x402000], [0x400000, 0x7FFF2000], [0, 1, 60]
     made.files, made.written, made.opened = ["/usr/bin/solver"], ["/tmp/out"], ["/etc/hosts"]
-    return [image.encode(made)]
+    return [image.encode(made), kept]
 
 
 def _summed(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds descriptors that lead to itself, set up before its region, and checks in the region that they are as they were. A
 // check that fails ends the process with its own exit status.
-// Usage: inside KIND [MILLISECONDS]      a name of KINDS, or `all` but for `closed`; then it works, and uses them, so long
+// Usage: inside KIND [MILLISECONDS]      a name of KINDS, or `all` but for the last two; then it works, and uses them, so long
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include "site.h"
 
@@ -194,6 +195,22 @@ static void check_number(void)
     CHECK(60, pread(own, text, 4, 0) == 4 && !memcmp(text, "mine", 4) && puts_to(own, "more"));
 }
 
+// What a confined region may not do, though it has sockets.
+static void check_reach(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/run/nobody-listens-here"};
+    struct iovec part = {"out", 3};
+    struct msghdr message = {.msg_name = &address, .msg_namelen = sizeof(address), .msg_iov = &part, .msg_iovlen = 1};
+    int other[2], bytes = 4096;
+    CHECK(70, gets(letters[1], "dear") && send(letters[0], "in", 2, 0) == 2);
+    CHECK(71, sendto(letters[0], "out", 3, 0, (void *)&address, sizeof(address)) == -1 && errno == EACCES);
+    CHECK(72, sendmsg(letters[0], &message, 0) == -1 && errno == EACCES);
+    CHECK(73, connect(letters[0], (void *)&address, sizeof(address)) == -1 && errno == EACCES);
+    CHECK(74, socketpair(AF_UNIX, SOCK_DGRAM, 0, other) == -1 && errno == EACCES);
+    CHECK(75, setsockopt(letters[0], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) == -1 && errno == EACCES);
+    CHECK(76, bind(letters[0], (void *)&address, sizeof(address)) == -1 && errno == EACCES);
+}
+
 static const struct {
     const char *name;
     void (*hold)(void), (*check)(void), (*once)(void);
@@ -201,13 +218,13 @@ static const struct {
     {"gone", hold_gone, check_gone, NULL},       {"pipe", hold_pipe, check_pipe, NULL},
     {"brim", hold_brim, check_brim, check_half}, {"sockets", hold_sockets, check_sockets, NULL},
     {"events", hold_events, check_events, NULL}, {"number", hold_number, check_number, NULL},
-    {"closed", hold_closed, check_pipe, NULL},
+    {"closed", hold_closed, check_pipe, NULL},   {"reach", hold_sockets, check_reach, NULL},
 };
 enum { COUNT = sizeof(KINDS) / sizeof(*KINDS) };
 
 static int asked(const char *kind, int n)
 {
-    return !strcmp(kind, KINDS[n].name) || (!strcmp(kind, "all") && n < COUNT - 1);
+    return !strcmp(kind, KINDS[n].name) || (!strcmp(kind, "all") && n < COUNT - 2);
 }
 
 int main(int argc, char **argv)

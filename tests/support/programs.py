@@ -140,7 +140,8 @@ PROGRAMS: Mapping[str, Program] = {
     "socket": Program("holds a socket pair and a listening socket"),
     "pipe": Program("holds a pipe with data in it"),
     "inside": Program(
-        "descriptors that lead to itself: pipes, sockets, epoll sets, deleted files; checked in a region", quick=("all",)
+        "descriptors that lead to itself (pipes, sockets, epoll sets, deleted files), checked in a region",
+        quick=("all",),
     ),
     "shm": Program("works in shared mappings, anonymous and of a memory file"),
     "fileread": Program(

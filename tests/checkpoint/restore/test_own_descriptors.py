@@ -49,7 +49,8 @@ class Regions:
                 (job,) = captured_regions(build("inside", self.builds), kind, folder=folder, on_dump=copies)
             finally:
                 os.chdir(before)
-            flat_job(job, self.folder)
+            # Unconfined, as it is watched, it would reach further.
+            flat_job(job, self.folder, watched=kind != "reach")
             self.jobs[kind] = job
         return self.jobs[kind]
 
@@ -71,6 +72,32 @@ def test_criu_agrees(kind: str, regions: Regions, tmp_path: Path) -> None:
     before = sorted(regions.folder.joinpath(kind).iterdir()) if kind in regions.jobs else None
     assert len(time_phase(regions(kind), find_criu(), repeats=2, scratch=tmp_path)) == 2
     assert before is None or sorted(regions.folder.joinpath(kind).iterdir()) == before
+
+
+def test_a_region_with_sockets_reaches_nobody_else(regions: Regions, tmp_path: Path) -> None:
+    assert timed(regions("reach"), tmp_path).wall > 0
+
+
+def test_an_image_says_no_more_than_it_needs(regions: Regions, tmp_path: Path) -> None:
+    """Old programs read what has no new kinds; of what has them every descriptor is there once."""
+    flat = decode(regions("events").images / NAME)
+    assert flat.header.version == 2
+    assert sorted(d.kind for d in flat.descriptors if d.kind > Kind.SAME_AS) == [
+        Kind.EVENT, Kind.EPOLL, Kind.EPOLL, Kind.TIMER, Kind.SIGNALS
+    ]  # fmt: skip
+    assert len(flat.watches) == 4 and not flat.contents
+    assert decode(regions("number").images / NAME).header.version == 1
+
+
+def test_deleted_files_are_shown_nowhere(regions: Regions, tmp_path: Path) -> None:
+    job = regions("gone")
+    names = {path.name for path in job.images.glob("gone-*.img")}
+    flat = decode(job.images / NAME)
+    assert len(names) == 2 and names == {name for name in (*flat.files, *flat.written) if "/" not in name}
+    assert (job.images / flat.written[0]).stat().st_size == 300000
+    images = read_checkpoint(job.images)
+    assert len(images.removed_files) == 3 - 1 or len(set(images.removed_files.values())) == 2
+    assert not [path for path in regions.folder.joinpath("gone").iterdir() if path.name.startswith("inside-")]
 
 
 def test_an_ordinary_user_gets_them(regions: Regions, builds: Path, tmp_path: Path) -> None:
