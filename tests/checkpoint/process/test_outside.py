@@ -63,7 +63,8 @@ def holding(expression: str, folder: Path, **streams: int) -> Iterator[int]:
         "os.pipe()", "os.close(os.pipe()[1])", "os.close(os.pipe()[0])", "socket.socketpair()", "os.eventfd(3)",
         "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", "select.epoll()", "timer(0)", "deleted(1 << 20)",
         "libc.signalfd(-1, bytes(128), 0)", "open('/dev/null')", "open('/dev/zero', 'w')", "open('file', 'w')",
-        "[mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) for f in [deleted(4096)]]", "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)",
+        "[mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) for f in [deleted(4096)]]",
+        "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)",
     ],
 )  # fmt: skip
 def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
