@@ -41,7 +41,7 @@ from probe.pipeline.stage import Build
 from probe.pipeline.validate import marker_of
 from probe.pipeline.work_folder import each
 from probe.progress import Report
-from probe.selection.substitute import another_representative, with_representatives
+from probe.selection.substitute import another_representative, with_representatives, without_phases
 from reducer.archive import ContainedFile
 
 NAME = "capture"
@@ -49,6 +49,9 @@ OPTIONS: tuple[str, ...] = ()
 FILES = ("captured.json", "phase-*", "written-*")
 
 _RESULT = "captured.json"
+
+MOST_LEFT_OUT = 0.05
+"""Share of the time of phases that a probe may do without, because none of their intervals can be captured."""
 
 DUMP_SECONDS = 300.0
 RUNS = 3
@@ -357,7 +360,7 @@ def run(build: Build, report: Report) -> None:
     faults: dict[int, list[str]] = {}
     done: list[CapturedPhase] = []
     wanted = set(tried)
-    for _ in range(RUNS):
+    for number in range(RUNS):
         plans = plan_regions(build.profile, build.timed, build.selection, build.warmup.chosen)
         unfit: dict[int, list[str]] = {}
         done += take_checkpoints(
@@ -372,13 +375,26 @@ def run(build: Build, report: Report) -> None:
         )
         for phase, found in unfit.items():
             faults[phase] = list(dict.fromkeys([*faults.get(phase, ()), *found]))
-        if not unfit:
-            build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
-            return
-        if not done or not _take_others(build, tried, unfit):
-            break
         wanted = set(unfit)
-    raise unfit_phases(build.program, faults)
+        # What all phases hold twice over, others will hold too.
+        if not unfit or (number and not done) or not _take_others(build, tried, unfit):
+            break
+    if sum(p.time_share for p in build.selection.phases if p.id in wanted) > MOST_LEFT_OUT:
+        raise unfit_phases(build.program, faults)
+    build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
+    _leave_out(build)
+
+
+def _leave_out(build: Build) -> None:
+    """Do without phases of which there is no checkpoint."""
+    there = {c.phase for c in build.captured}
+    for phase in build.selection.phases:
+        if phase.id not in there:
+            build.warnings.append(
+                f"phase {phase.id}, with {phase.time_share:.1%} of the time, is left out: the program held something "
+                "that no probe can at every interval tried"
+            )
+    build.selection = without_phases(build.selection, {p.id for p in build.selection.phases} - there)
 
 
 def _place(phase: CapturedPhase) -> int:
@@ -409,6 +425,7 @@ def save(build: Build) -> None:
 def load(build: Build) -> None:
     build.captured = build.folder.read(_RESULT, each(CapturedPhase.from_json))
     build.selection = with_representatives(build.selection, {c.phase: c.interval for c in build.captured})
+    _leave_out(build)
 
 
 def doubts(build: Build) -> list[str]:

@@ -62,10 +62,10 @@ static void check_pipe(void)
 
 static void hold_brim(void)
 {
-    char byte = 0;
-    CHECK(3, !pipe2(brim, O_NONBLOCK));
-    while (write(brim[1], &byte, 1) == 1)
-        byte++;
+    static unsigned char text[BRIM];
+    for (int i = 0; i < BRIM; i++)
+        text[i] = (unsigned char)i;
+    CHECK(3, !pipe2(brim, O_NONBLOCK) && write(brim[1], text, BRIM) == BRIM);
     CHECK(4, !pipe(small) && fcntl(small[0], F_SETPIPE_SZ, SMALL) == SMALL && !pipe(half) && puts_to(half[1], "last words"));
     close(half[1]);
 }
