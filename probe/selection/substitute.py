@@ -12,18 +12,18 @@ import numpy as np
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.selection import Selection
 
-NEAREST_SHARE = 0.5
+NEAREST_SHARE = 0.25
 FEWEST_NEAREST = 4
-"""Of a phase's members so many, nearest to its representative by code, are looked at, and of these so many whose time is
-nearest; but at least so many each time."""
+"""Of a phase's members this share, nearest to its representative by code, is looked at; of that the share nearest in
+time. At least so many each time."""
 
 
 def another_representative(members: IntArray, vectors: Any, seconds: FloatArray, tried: Sequence[int]) -> int | None:
     """A member to stand for a phase in place of those `tried`, the first of which was chosen; None if none is left.
 
     `vectors`: scipy.sparse CSR, a row for each interval of the run; `seconds`: their times. Of the members that execute
-    nearly the same code in nearly the same time it is the farthest in the run from those tried: whatever was open there may
-    be closed here.
+    nearly the same code in nearly the same time it is the farthest in the run from those tried: whatever was open there
+    may be closed here.
     """
     left = np.array([m for m in members if m not in tried and 0 < m < len(seconds) - 1], dtype=np.int64)
     if not len(left):
@@ -39,7 +39,8 @@ def _nearest(intervals: IntArray, distances: FloatArray) -> IntArray:
     """Those with the smallest distances, all that are equally far among them."""
     count = max(FEWEST_NEAREST, int(len(intervals) * NEAREST_SHARE))
     farthest = np.sort(distances)[min(count, len(distances)) - 1]
-    return intervals[distances <= farthest + 1e-9]
+    near: IntArray = intervals[distances <= farthest + 1e-9]
+    return near
 
 
 def _distances(vectors: Any, rows: IntArray, to: int) -> FloatArray:
