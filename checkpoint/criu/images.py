@@ -323,16 +323,6 @@ def open_files(images: CheckpointImages) -> list[OpenFile]:
     return found
 
 
-def deleted_name(number: int) -> str:
-    """Name, among a checkpoint's images, of the contents of the deleted file that CRIU gave this number."""
-    return f"gone-{number}.img"
-
-
-def is_deleted_name(name: str) -> bool:
-    """Whether this is such a name."""
-    return name == Path(name).name and name.startswith("gone-") and name.endswith(".img")
-
-
 def _only(path: Path, entries: Sequence[Message]) -> Message:
     if len(entries) != 1:
         raise damaged(path, f"it has {len(entries)} entries instead of one")

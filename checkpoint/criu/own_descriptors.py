@@ -4,21 +4,16 @@ timers, signalfds, deleted files; and what is in them."""
 
 from __future__ import annotations
 
-import os
-import stat
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from checkpoint.criu.entries import EntryReader, damaged
+from checkpoint.criu.entries import EntryReader
 from checkpoint.criu.fields import (
     EventfdFileEntry,
     EventpollFileEntry,
     EventpollTfdEntry,
     FownEntry,
-    GhostChunkEntry,
-    GhostFileEntry,
     PipeDataEntry,
     PipeEntry,
     SignalfdEntry,
@@ -27,10 +22,8 @@ from checkpoint.criu.fields import (
     TimerfdEntry,
     UnixSkEntry,
 )
-from checkpoint.criu.images import CheckpointImages, File, FileKind, deleted_name
+from checkpoint.criu.images import CheckpointImages, File, FileKind
 from checkpoint.criu.protobuf import Message
-from checkpoint.criu.tool import LARGEST_DELETED
-from checkpoint.errors import StorageError
 
 KINDS = (
     FileKind.PIPE, FileKind.UNIX_SOCKET, FileKind.EVENTFD, FileKind.EPOLL, FileKind.SIGNALFD, FileKind.TIMERFD,
@@ -199,48 +192,3 @@ def leads_outside(images: CheckpointImages) -> Iterator[str]:
             signal_mask(file)
         elif file.kind == FileKind.EVENTFD and event_counter(file)[1] >> 32:
             yield f"descriptor {fd} is an eventfd that has counted too far"
-
-
-def write_deleted(images: CheckpointImages) -> None:
-    """Put the contents of every deleted file beside the images, as CRIU has them in its own form.
-
-    ProbeFileDamaged for images that do not fit, StorageError.
-    """
-    for number in sorted({n for n in images.removed_files.values() if n is not None}):
-        target = images.folder / deleted_name(number)
-        target.unlink(missing_ok=True)
-        source = images.folder / f"ghost-file-{number:x}.img"
-        try:
-            with target.open("xb") as out:
-                for offset, data in _pieces(source):
-                    out.seek(offset)
-                    out.write(data)
-                out.truncate()
-        except OSError as error:
-            raise StorageError(f"cannot write {target}: {error.strerror}") from error
-
-
-def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(offset, bytes) of a deleted file; the last piece ends where the file does."""
-    reader = EntryReader(path, "ghost-file")
-    head = reader.entry()
-    if not stat.S_ISREG(head.integer(GhostFileEntry.mode)):
-        raise damaged(path, "it holds no file")
-    if not head.integer(GhostFileEntry.chunks, 0):
-        yield 0, reader.rest()
-        return
-    size = head.integer(GhostFileEntry.size)
-    if size > LARGEST_DELETED:
-        raise damaged(path, f"a deleted file of {size} bytes")
-    while not reader.at_end:
-        chunk = reader.entry()
-        length, offset = chunk.integer(GhostChunkEntry.len), chunk.integer(GhostChunkEntry.off)
-        if length > size or offset > size - length:
-            raise damaged(path, "a piece leaves the file")
-        yield offset, reader.raw(length)
-    yield size, b""
-
-
-def is_write_end(flags: int) -> bool:
-    """Whether a pipe's end is the one that is written to."""
-    return flags & os.O_ACCMODE == os.O_WRONLY

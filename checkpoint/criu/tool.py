@@ -27,9 +27,6 @@ from checkpoint.run_command import run_group
 MINIMUM_VERSION: Final = (4, 1)
 """First release that understands the vDSO of kernels >= 6.13."""
 
-LARGEST_DELETED: Final = 64 << 20
-"""Bytes of a deleted file that a checkpoint may hold."""
-
 MULTIARCH: Final = "x86_64-linux-gnu"
 """Library folder name of the only architecture supported so far."""
 
@@ -110,16 +107,20 @@ class Criu:
             raise PrivilegeMissing("criu check needs root (uid 0); run the command as root or with `sudo -n`")
         self.run("check", [], timeout=_CHECK_TIMEOUT)
 
-    def dump(self, pid: int, folder: Path, *, leave_stopped: bool, timeout: float) -> None:
+    def dump(
+        self, pid: int, folder: Path, *, leave_stopped: bool, timeout: float, largest_deleted: int = 1 << 20
+    ) -> None:
         """Checkpoint the process tree rooted at `pid` into `folder`, which must exist.
 
         `pid` must be a session leader that nothing traces. With `leave_stopped` the process is stopped after
         the dump until SIGCONT (it may still run for a moment when this returns, on its way to the stop), else
-        CRIU ends it. `timeout` is in seconds. The log is `folder/dump.log`.
+        CRIU ends it. `timeout` is in seconds, `largest_deleted` the bytes of a deleted file that it may have open. The log
+        is `folder/dump.log`.
 
         Raises CriuError, PrivilegeMissing or StorageError; the process must then be considered lost.
         """
-        arguments = ["-t", str(pid), "-D", str(folder), "-o", "dump.log", "-v2", "--ghost-limit", str(LARGEST_DELETED)]
+        arguments = ["-t", str(pid), "-D", str(folder), "-o", "dump.log", "-v2", "--ghost-limit"]
+        arguments.append(str(largest_deleted))
         if leave_stopped:
             arguments.append("--leave-stopped")
         self.run("dump", arguments, timeout=timeout, log=folder / "dump.log", what=f"process {pid}")

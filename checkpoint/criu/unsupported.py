@@ -28,6 +28,7 @@ from checkpoint.criu.images import CheckpointImages, FileKind, Vma, VmaStatus, r
 from checkpoint.criu.own_descriptors import KINDS, leads_outside
 from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.linux import MAP_HUGETLB
+from checkpoint.process.descriptors import PLAIN_DEVICES
 
 _OUTSIDE = {
     3: "a named pipe",
@@ -44,8 +45,6 @@ _OUTSIDE = {
     19: "a BPF map",
     20: "a pidfd",
 }
-
-PLAIN_DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
 _MEMORY = (
     (VmaStatus.MEMFD, "shared memory (anonymous or of a memfd)"),

@@ -7,11 +7,10 @@ import os
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from checkpoint.criu.images import CheckpointImages, Descriptor, File, FileKind, deleted_name
+from checkpoint.criu.images import CheckpointImages, Descriptor, File, FileKind
 from checkpoint.criu.own_descriptors import (
     epoll_watches,
     event_counter,
-    is_write_end,
     paired_socket,
     pipe_contents,
     pipe_end,
@@ -20,7 +19,8 @@ from checkpoint.criu.own_descriptors import (
     socket_messages,
     timer_state,
 )
-from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor
+from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor, deleted_name
+from checkpoint.process.descriptors import is_write_end
 
 _CLOCKS = (0, 1, 7)
 """CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME: the others wake a machine up, which takes a privilege."""

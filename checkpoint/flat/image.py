@@ -173,6 +173,16 @@ class FlatImage:
         return offset
 
 
+def deleted_name(number: int) -> str:
+    """Name, among a checkpoint's images, of the contents of the deleted file that CRIU gave this number."""
+    return f"gone-{number}.img"
+
+
+def is_deleted_name(name: str) -> bool:
+    """Whether this is such a name."""
+    return name == Path(name).name and name.startswith("gone-") and name.endswith(".img")
+
+
 def checksum(data: bytes | memoryview) -> int:
     """FNV-1a, 64 bits."""
     value = 0xCBF29CE484222325

@@ -11,16 +11,19 @@ import contextlib
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.criu.own_descriptors import is_write_end
-from checkpoint.criu.tool import LARGEST_DELETED
-from checkpoint.criu.unsupported import PLAIN_DEVICES
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.maps import MapEntry, read_maps
 from checkpoint.process.socket_pairs import nameless_pairs
+
+LARGEST_DELETED = 64 << 20
+"""Bytes of a deleted file that a probe carries."""
+
+PLAIN_DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
 _OUTSIDE = {
     "anon_inode:[io_uring]": "an io_uring",
@@ -92,6 +95,25 @@ def refusal(name: str, found: Iterable[str], when: str) -> ProgramUnsupported:
         "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets, and "
         "without huge pages or shared memory."
     )
+
+
+def refusal_of_phases(name: str, faults: Mapping[int, Collection[str]]) -> ProgramUnsupported:
+    """The error that names all that is at fault, with the phases where it is; `faults` of each phase."""
+    phases: dict[str, list[int]] = defaultdict(list)
+    for phase, found in faults.items():
+        for fault in found:
+            phases[fault].append(phase)
+    named = [f"{fault} (phase {', '.join(map(str, sorted(of)))})" for fault, of in phases.items()]
+    return ProgramUnsupported(
+        f"{name}: a probe cannot hold {'; '.join(named)}: it reaches outside the process, or is not there "
+        "when a phase is restored. Close it before the computation starts, or probe the computing program by itself, "
+        "with files in place of pipes and sockets."
+    )
+
+
+def is_write_end(flags: int) -> bool:
+    """Whether a pipe's end is the one that is written to."""
+    return flags & os.O_ACCMODE == os.O_WRONLY
 
 
 def _descriptors(pid: int) -> Iterator[_Open]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.criu.images import is_deleted_name, read_checkpoint
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
-from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode
+from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode, is_deleted_name
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view

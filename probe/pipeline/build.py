@@ -17,8 +17,8 @@ from probe.formats.choices import AUTO, SECONDS, unit_of
 from probe.formats.manifest import Manifest
 from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline import capture, flatten, pack, reduce, reference, select, self_check, trace, validate, warmup
-from probe.pipeline.bounded_outputs import bounded_outputs
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.outputs import bounded_outputs
 from probe.pipeline.stage import Build, KeptStage, Stage
 from probe.pipeline.work_folder import StageFiles, WorkFolder, work_folder
 from probe.prediction.target_error import check_target_error

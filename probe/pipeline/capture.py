@@ -14,15 +14,15 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
-from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
+from checkpoint.errors import CriuError, Diverged
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
-from checkpoint.process.descriptors import outside
+from checkpoint.process.descriptors import LARGEST_DELETED, outside, refusal_of_phases
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
@@ -34,11 +34,10 @@ from probe.contents.carried_files import copy_written_files, needed_files, set_a
 from probe.formats.checkpoints import CapturedPhase
 from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
-from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
+from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.stage import Build
-from probe.pipeline.validate import marker_of
 from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -60,43 +59,6 @@ RUNS = 3
 _DUMPED_STOPPED = 3
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A boundary as a place in the run: the `count`-th execution of a marker."""
-
-    marker: Marker
-    count: int
-
-
-@dataclass(frozen=True)
-class RegionPlan:
-    """Where a phase's warm-up starts, its region starts and ends. Without warm-up the first two are one."""
-
-    phase: int
-    representative: int
-    warmup: int
-    warm: Place
-    start: Place
-    end: Place
-
-
-def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
-    """The three places of every phase, in the order of the run. `warmup` in intervals, less near the start."""
-    phases = sorted(selection.phases, key=lambda p: p.representative)
-    return [plan_region(profile, timed, phase.id, phase.representative, warmup) for phase in phases]
-
-
-def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int, warmup: int) -> RegionPlan:
-    """The three places of `interval` as the region of a checkpoint with the number `phase`."""
-
-    def place(boundary: int) -> Place:
-        column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
-        return Place(marker_of(profile, column), count)
-
-    length = min(warmup, interval - 1)
-    return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))
 
 
 def capture(
@@ -159,7 +121,7 @@ def capture(
                 run.libraries_changed()
             tracee.resume()
     if unfit is None and faults:
-        raise unfit_phases(profile.program, faults)
+        raise refusal_of_phases(profile.program.argv[0], faults)
     if unfit is not None:
         unfit.update(faults)
     return captured
@@ -171,20 +133,6 @@ class _Unfit(Exception):
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
         self.faults = faults
-
-
-def unfit_phases(program: Program, faults: Mapping[int, Sequence[str]]) -> ProgramUnsupported:
-    """The error that names all that is at fault, with the phases where it is."""
-    phases: dict[str, list[int]] = defaultdict(list)
-    for phase, found in faults.items():
-        for fault in found:
-            phases[fault].append(phase)
-    named = [f"{fault} (phase {', '.join(map(str, sorted(of)))})" for fault, of in phases.items()]
-    return ProgramUnsupported(
-        f"{program.argv[0]}: a probe cannot hold {'; '.join(named)}: it reaches outside the process, or is not there "
-        "when a phase is restored. Close it before the computation starts, or probe the computing program by itself, "
-        "with files in place of pipes and sockets."
-    )
 
 
 def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], what: What) -> Diverged:
@@ -249,7 +197,9 @@ class _CaptureRun:
             if self.tracee.attached:
                 self.tracee.detach(leave_stopped=True)
             self.tracee.wait_until_stopped()
-            criu.dump(self.tracee.pid, target, leave_stopped=True, timeout=DUMP_SECONDS)
+            criu.dump(
+                self.tracee.pid, target, leave_stopped=True, timeout=DUMP_SECONDS, largest_deleted=LARGEST_DELETED
+            )
             self.tracee.wait_until_stopped()
             self.tracee.reattach()
         if armed:
@@ -380,7 +330,7 @@ def run(build: Build, report: Report) -> None:
         if not unfit or (number and not done) or not _take_others(build, tried, unfit):
             break
     if sum(p.time_share for p in build.selection.phases if p.id in wanted) > MOST_LEFT_OUT:
-        raise unfit_phases(build.program, faults)
+        raise refusal_of_phases(build.program.argv[0], faults)
     build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
     _leave_out(build)
 

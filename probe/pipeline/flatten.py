@@ -10,9 +10,9 @@ import numpy as np
 
 from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.criu.own_descriptors import write_deleted
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import flatten
+from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import encode

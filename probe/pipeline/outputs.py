@@ -7,20 +7,37 @@ is a hint and never refuses a program.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import filecmp
 import hashlib
+import os
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint import strict_json
 from checkpoint.errors import StorageError
 from checkpoint.process.program import Streams
-from probe.pipeline.bounded_outputs import KEPT_START
 
 _NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
+KEPT_START = 64 << 20
+"""Bytes of an output that stay, and are compared."""
+
+KEPT_END = 1 << 20
+"""Bytes at its end that stay too: where a program fails, it says why there."""
+
+_LOOK_SECONDS = 0.25
+_LEAST_HOLE = 16 << 20
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # linux/falloc.h
+
+# Loaded before anything is forked.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
 _PIECE = 1 << 20
 _LARGEST_WRITTEN = 4 << 30
 _TOO_LARGE = "too large"
@@ -78,9 +95,10 @@ def _compare_starts(paths: Sequence[Path], what: str) -> str:
         files = [opened.enter_context(path.open("rb")) for path in paths]
         for _ in range(KEPT_START // _PIECE):
             alike &= len({file.read(_PIECE) for file in files}) == 1
-    return f"{what}: too large to compare but for its size and its first {KEPT_START >> 20} MB, which " + (
-        "are those of plain runs" if alike else "differ between runs"
-    )
+    kept = KEPT_START >> 20
+    if alike:
+        return f"{what}: too large to compare but for its size and its first {kept} MB, which are those of plain runs"
+    return f"{what}: too large to compare but for its size and its first {kept} MB, which differ between runs"
 
 
 def _by_line(plain: Sequence[tuple[bytes, ...]], got: Sequence[bytes], what: str) -> Compared:
@@ -157,3 +175,43 @@ def compare_run(folder: Path, plain: Sequence[str], run: str, what: str) -> Comp
     printed = compare_outputs([streams[name] for name in plain], streams[run], what)
     noted = [folder / f"{name}.files.json" for name in plain]
     return printed + compare_written_files(noted, folder / f"{run}.files.json", what)
+
+
+@contextmanager
+def bounded_outputs(folder: Path) -> Iterator[None]:
+    """As long as this lasts, outputs in `folder` (*.stdout, *.stderr) take no more room than that on the disk.
+
+    Their sizes stay: what is between reads as zeros. File systems without holes (NFS before 4.2) keep all of it.
+    """
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(folder, ended), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(folder: Path, ended: threading.Event) -> None:
+    holes: dict[tuple[int, int], int] = {}
+    while not ended.wait(_LOOK_SECONDS):
+        for path in (*folder.glob("*.stdout"), *folder.glob("*.stderr")):
+            # It may be removed at any moment, and another made.
+            with contextlib.suppress(OSError):
+                _drop_middle(path, holes)
+
+
+def _drop_middle(path: Path, holes: dict[tuple[int, int], int]) -> None:
+    """Make what is neither at the beginning nor at the end a hole; `holes`: how far each file's reaches already."""
+    status = path.stat()
+    file = status.st_dev, status.st_ino
+    begin, end = holes.get(file, KEPT_START), status.st_size - KEPT_END
+    if end - begin < _LEAST_HOLE:
+        return
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        if not _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
+            holes[file] = end
+    finally:
+        os.close(descriptor)

@@ -14,8 +14,7 @@ from checkpoint.process.program import resolve_program
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline.bounded_outputs import bounded_outputs
-from probe.pipeline.outputs import note_run, output_streams
+from probe.pipeline.outputs import bounded_outputs, note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import work_folder
 from probe.progress import Display, Report, Silent

@@ -17,10 +17,9 @@ from conftest import MakeProgram
 from programs import bad_file
 
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process.program import resolve_program
+from checkpoint.process.descriptors import refusal_of_phases
 from probe import BuildOptions, SelectionOptions, build, run, show, trace
 from probe.formats.selection import Selection
-from probe.pipeline.capture import unfit_phases
 from probe.selection.select import select_phases
 from probe.selection.substitute import with_representatives
 from probe.tracers import outside_looks
@@ -166,9 +165,9 @@ def test_another_interval_stands_for_a_phase(
     assert [p.representative for p in again.manifest.phases] == [p.representative for p in built.manifest.phases]
 
 
-def test_all_that_is_at_fault_is_named(program: MakeProgram) -> None:
+def test_all_that_is_at_fault_is_named() -> None:
     faults = {3: ["a socket (descriptor 4)", "a memfd (descriptor 5)"], 1: ["a memfd (descriptor 5)"]}
-    said = str(unfit_phases(resolve_program([str(program("short"))]), faults))
+    said = str(refusal_of_phases("solver", faults))
     assert "a socket (descriptor 4) (phase 3); a memfd (descriptor 5) (phase 1, 3)" in said
 
 

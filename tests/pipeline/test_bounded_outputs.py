@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from checkpoint.process.program import Streams
-from probe.pipeline.bounded_outputs import KEPT_END, KEPT_START, bounded_outputs
-from probe.pipeline.outputs import Compared, compare_outputs
+from probe.pipeline.outputs import KEPT_END, KEPT_START, Compared, bounded_outputs, compare_outputs
 
 SIZE = 300 << 20
 

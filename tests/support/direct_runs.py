@@ -19,8 +19,8 @@ from typing import Any
 
 from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.criu.own_descriptors import write_deleted
 from checkpoint.flat.convert import flatten
+from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.image import NAME, FlatImage, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_agent import Control, launch

@@ -141,7 +141,7 @@ PROGRAMS: Mapping[str, Program] = {
     "pipe": Program("holds a pipe with data in it"),
     "inside": Program(
         "descriptors that lead to itself (pipes, sockets, epoll sets, deleted files), checked in a region",
-        quick=("all",),
+        quick=("events",),
     ),
     "shm": Program("works in shared mappings, anonymous and of a memory file"),
     "fileread": Program(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What real processes hold that no probe can, and what leads to nobody but themselves."""
+"""Real processes that hold what no probe can, or only what leads to themselves."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.criu.tool import LARGEST_DELETED
-from checkpoint.process.descriptors import outside
+from checkpoint.process.descriptors import LARGEST_DELETED, outside
 from checkpoint.process.socket_pairs import nameless_pairs
 
 CHILD = """

@@ -21,7 +21,7 @@ from checkpoint.flat.image import NAME, Kind, decode
 from checkpoint.restore.criu_restore import RestoreJob, time_phase
 from checkpoint.restore.direct_restore import DirectAgent
 from probe.contents.carried_files import copy_written_files
-from probe.pipeline.capture import RegionPlan
+from probe.pipeline.boundaries import RegionPlan
 
 KINDS = ("gone", "pipe", "brim", "sockets", "events", "number", "closed")
 
