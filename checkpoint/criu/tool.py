@@ -114,8 +114,8 @@ class Criu:
 
         `pid` must be a session leader that nothing traces. With `leave_stopped` the process is stopped after
         the dump until SIGCONT (it may still run for a moment when this returns, on its way to the stop), else
-        CRIU ends it. `timeout` is in seconds, `largest_deleted` the bytes of a deleted file that it may have open. The log
-        is `folder/dump.log`.
+        CRIU ends it. `timeout` is in seconds, `largest_deleted` the bytes of a deleted file that it may have open. The
+        log is `folder/dump.log`.
 
         Raises CriuError, PrivilegeMissing or StorageError; the process must then be considered lost.
         """

@@ -16,7 +16,7 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 2 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 2			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define IMAGE_MAX (64UL << 20)
 #define SIGNALS 64
 #define LIMITS 16
@@ -54,9 +54,9 @@ enum descriptor_kind {
 	OPEN_OUTPUT,
 	OPEN_PATH,
 	SAME_AS,
-	OPEN_PIPE,    /* position: capacity, 0 for the usual one; file: the other end, itself where that is closed */
-	OPEN_SOCKET,  /* position: SO_SNDBUF; path: type; file: the other end */
-	OPEN_EVENT,   /* position: count */
+	OPEN_PIPE,   /* position: capacity, 0 for the usual one; file: the other end, itself where that is closed */
+	OPEN_SOCKET, /* position: SO_SNDBUF; path: type; file: the other end */
+	OPEN_EVENT,  /* position: count */
 	OPEN_EPOLL,
 	OPEN_TIMER,   /* position: clock; it does not run */
 	OPEN_SIGNALS, /* position: signals by bit */

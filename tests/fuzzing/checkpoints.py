@@ -23,6 +23,7 @@ from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeError
 from checkpoint.flat import convert, image
+from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.descriptors import NotFlat
 from fuzzing.mutation import damaged
 from fuzzing.reader import Reader
@@ -51,8 +52,10 @@ def _untarred(data: bytes) -> dict[str, bytes]:
 
 
 def _checkpoint(folder: Path) -> Sequence[bytes]:
-    """Images that CRIU made of a small process, kept here."""
-    return [gzip.decompress((_HERE / "checkpoint.tar.gz").read_bytes())]
+    """Images that CRIU made of two small processes, kept here: a plain one; one with descriptors that lead to itself
+    (`inside all`)."""
+    names = ("checkpoint.tar.gz", "own_descriptors.tar.gz")
+    return [gzip.decompress((_HERE / name).read_bytes()) for name in names]
 
 
 def _other_image(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -101,7 +104,9 @@ def _read_images(data: bytes, folder: Path) -> Any:
     file_mappings(found)
     open_files(found)
     if not unsupported(found):
-        image.encode(convert.flatten(found, [0x400000]))
+        write_deleted(found)
+        outputs = [file.path for file in open_files(found) if file.writable]
+        image.encode(convert.flatten(found, [0x400000], outputs=outputs))
     return None
 
 
