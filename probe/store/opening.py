@@ -25,7 +25,7 @@ from sqlalchemy import exc
 
 from checkpoint.errors import StorageError, StoreBusy, StoreUnusable, ToolMissing
 from checkpoint.paths import data_dir
-from probe.store.schema import METADATA, SCHEMA_VERSION, VERSION_KEY, info
+from probe.store.schema import ADDED, METADATA, SCHEMA_VERSION, UPGRADED_FROM, VERSION_KEY, info
 
 STORE_VARIABLE = "PROBE_STORE"
 """Environment variable with the URL or the path of the store."""
@@ -186,6 +186,29 @@ def open_store(url: str | Path | None = None, *, create: bool = True, patience: 
     return store
 
 
+def upgrade_store(url: str | Path | None = None, *, patience: float = DEFAULT_PATIENCE) -> tuple[int, int]:
+    """Bring a store of the version before to this one, in one transaction; (version it had, version it has).
+
+    Nothing is lost whenever this is killed: the tables that are new and the number come together, or not at all.
+    Raises StoreUnusable for what is no store, or of another version, StoreBusy.
+    """
+    parsed = _parsed(str(url or default_url()))
+    path = _sqlite_path(parsed)
+    if path is not None and not path.exists():
+        raise StoreUnusable(f"{path}: there is no store to upgrade")
+    with Store(_engine(parsed, path, patience), path, patience) as store:
+        found = _version(store)
+        if found not in (str(UPGRADED_FROM), str(SCHEMA_VERSION)):
+            raise StoreUnusable(f"{store.name}: schema version {found} cannot be upgraded to {SCHEMA_VERSION}")
+        if found == str(UPGRADED_FROM):
+            with store.writing() as connection:
+                # Another one may have done it while this one waited.
+                METADATA.create_all(connection, tables=list(ADDED))
+                row = info.c.key == VERSION_KEY
+                connection.execute(info.update().where(row).values(value=str(SCHEMA_VERSION)))
+    return int(found), SCHEMA_VERSION
+
+
 def _parsed(text: str) -> sa.URL:
     if "://" not in text:
         return sa.URL.create("sqlite", database=str(Path(text).absolute()))
@@ -293,6 +316,11 @@ def _check_schema(store: Store, create: bool) -> None:
         version = _version(store)
     if version is None:
         raise StoreUnusable(f"{store.name}: there is no store; import a result first (probe store import)")
+    if version == str(UPGRADED_FROM):
+        raise StoreUnusable(
+            f"{store.name}: the store has schema version {version}, this program reads and writes {SCHEMA_VERSION}; "
+            "run `probe store upgrade`, which keeps everything, or use the version of probe that made it"
+        )
     if version != str(SCHEMA_VERSION):
         raise StoreUnusable(
             f"{store.name}: the store has schema version {version}, this program reads and writes {SCHEMA_VERSION}; "
