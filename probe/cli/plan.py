@@ -9,22 +9,8 @@ from typing import Any
 import click
 
 from probe.cli.rows import AS_JSON, FORMAT_VERSION, STORE, print_rows, seconds
-from probe.cli.scaling_options import APPLICATION, SETTINGS, LongDuration, Numbers
+from probe.cli.scaling_options import APPLICATION, SETTINGS, Numbers, TypeWait
 from probe.terminal import say, say_json
-
-
-class _Wait(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A type of nodes and the wait for it such as haswell=2h."""
-
-    name = "type=duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        if isinstance(value, tuple):
-            return value[0], value[1]
-        node_type, sign, time = str(value).rpartition("=")
-        if not node_type or not sign:
-            self.fail(f"{value!r} is not a type and a wait such as haswell=2h", param, ctx)
-        return node_type, LongDuration().convert(time, param, ctx)
 
 
 @click.command()
@@ -39,7 +25,7 @@ class _Wait(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 )
 @click.option("--node-type", "types", multiple=True, help="To choose from. Repeatable. [default: all with runs]")
 @click.option("--like", metavar="TYPE", help="Join this type's curves with probes, for types without runs.")
-@click.option("--wait", "waits", type=_Wait(), multiple=True, help="TYPE=DURATION in the queue, for each kernel.")
+@click.option("--wait", "waits", type=TypeWait(), multiple=True, help="TYPE=DURATION in the queue, for each kernel.")
 @click.option("--pareto", is_flag=True, help="Also list the plans that none other beats in every respect.")
 @SETTINGS
 @AS_JSON

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
+from checkpoint.paths import cache_dir
 from probe.cli.rows import AS_JSON, FORMAT_VERSION, STORE, percent, print_rows, seconds
-from probe.cli.scaling_options import APPLICATION, FORMS, KERNELS, SETTINGS, Numbers
+from probe.cli.scaling_options import APPLICATION, FORMS, KERNELS, SETTINGS, Numbers, TypeWait
 from probe.terminal import say, say_json
 
 
@@ -115,3 +117,50 @@ def predict(
         first, last = found[0], found[-1]
         efficiency = first.seconds * first.cores / (last.seconds * last.cores)
         say(f"efficiency from {first.cores} to {last.cores} cores {percent(efficiency).lstrip('+')}")
+
+
+@scale.command()
+@APPLICATION
+@click.option("-o", "--output", type=click.Path(path_type=Path, readable=False), help="A page to write.")
+@click.option("--figures", type=click.Path(path_type=Path, readable=False), help="Folder for pictures and CSV.")
+@click.option("--form", type=click.Choice(("png", "svg")), default="png", show_default=True, help="Of the pictures.")
+@click.option("--cores", type=Numbers(), default=(), help="To predict for. [default: measured ones, and twice that]")
+@click.option(
+    "--wait", "waits", type=TypeWait(), multiple=True, help="TYPE=DURATION in the queue, in place of the runs' median."
+)
+@SETTINGS
+@AS_JSON
+@STORE
+def plot(
+    application_file: Path,
+    output: Path | None,
+    figures: Path | None,
+    form: str,
+    cores: tuple[int, ...],
+    waits: tuple[tuple[str, float], ...],
+    settings: dict[str, float],
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Draw fits, strong scaling, kernels, energy, and wait and run, from the store alone."""
+    # Matplotlib's list of fonts belongs beside our own caches; where it is, is read when the library is imported.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir() / "matplotlib"))
+    from probe.applications.application import read_application
+    from probe.report.scaling_report import write_scaling_report
+    from probe.store.opening import open_store
+
+    if output is None and figures is None:
+        raise click.UsageError("give -o for a page, or --figures for a folder, or both")
+    application = read_application(application_file)
+    with open_store(url, create=False) as opened:
+        done = write_scaling_report(
+            opened, application, settings, cores=cores, page=output, figures=figures, form=form, waits=dict(waits)
+        )
+    if as_json:
+        say_json({"format_version": FORMAT_VERSION, **done.to_json()})
+        return
+    for place in (output, figures):
+        if place is not None:
+            say(str(place))
+    for reason in done.refused:
+        say(f"not predicted: {reason}")

@@ -69,6 +69,20 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return tuple(sorted(found))
 
 
+class TypeWait(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A type of nodes and the wait for it such as haswell=2h."""
+
+    name = "type=duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        node_type, sign, time = str(value).rpartition("=")
+        if not node_type or not sign:
+            self.fail(f"{value!r} is not a type and a wait such as haswell=2h", param, ctx)
+        return node_type, LongDuration().convert(time, param, ctx)
+
+
 def _as_dict(_context: click.Context, _parameter: click.Parameter, given: Any) -> dict[str, float]:
     return dict(given)
 

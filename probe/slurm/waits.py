@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from probe.scaling.waiting import Wait, bound
 from probe.slurm.facts import call, slurm_facts
 
 _FIELDS = ("JobIDRaw", "Partition", "AllocCPUS", "ReqCPUS", "TimelimitRaw", "Submit", "Start", "State")
-_QUEUE = "%i|%T|%C|%l|%L|%V|%Q"
+_QUEUE = "%i|%T|%C|%l|%L|%V|%Q|%D|%h"
 _START = re.compile(r"to start at (\S+) using (\d+)")
 _EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 _STANDARD = {"SLURM_TIME_FORMAT": "standard"}
@@ -53,11 +54,11 @@ def answers(
     name = partition or facts.default_partition
     if name not in {known.name for known in facts.partitions}:
         raise SlurmError(f"no partition {name!r}; there are: {', '.join(p.name for p in facts.partitions)}")
-    total = sum(node.cpus for node in facts.nodes if name in node.partitions and node.available)
+    cpus = [node.cpus for node in facts.nodes if name in node.partitions and node.available]
     return [
         _said("Slurm", lambda: _test_only(name, cores, seconds)),
         _said("history", lambda: _from_history(name, cores, seconds, probability, since)),
-        _said("simulation", lambda: _simulated(name, cores, seconds, total, usage)),
+        _said("simulation", lambda: _simulated(name, cores, seconds, cpus, usage)),
     ]
 
 
@@ -126,20 +127,22 @@ class _Queued:
     priority: float
 
 
-def _queue(partition: str) -> list[_Queued]:
+def _queue(partition: str, node_cpus: int = 1) -> list[_Queued]:
+    """Jobs that run or wait. One that waits for whole nodes takes all of their processors, whatever it asks for."""
     said, _ = call("squeue", "--noheader", f"--partition={partition}", "--states=PD,R,CG", f"--format={_QUEUE}",
                    environment=_EPOCH)  # fmt: skip
     found = []
     for line in said.splitlines():
         parts = line.strip().split("|")
-        if len(parts) != 7 or not parts[2].isdecimal():
+        if len(parts) != 9 or not (parts[2].isdecimal() and parts[7].isdecimal()):
             continue
-        name, state, cores, limit, left, submitted, priority = parts
+        name, state, asked, limit, left, submitted, priority, nodes, shares = parts
+        cores = max(int(asked), int(nodes) * node_cpus if shares == "NO" else 0)
         try:
             moment, rank = float(submitted), float(priority)
         except ValueError:
             continue
-        found.append(_Queued(name, state == "PENDING", int(cores), _seconds(limit), _seconds(left), moment, rank))
+        found.append(_Queued(name, state == "PENDING", cores, _seconds(limit), _seconds(left), moment, rank))
     return found
 
 
@@ -162,8 +165,8 @@ def present_waits(partition: str) -> list[Wait]:
     ]
 
 
-def _simulated(partition: str, cores: int, limit: float, total: int, usage: float) -> tuple[float, str]:
-    now, queue = time.time(), _queue(partition)
+def _simulated(partition: str, cores: int, limit: float, cpus: Sequence[int], usage: float) -> tuple[float, str]:
+    now, queue, total = time.time(), _queue(partition, max(cpus, default=1)), sum(cpus)
     waiting = [one for one in queue if one.waits]
     running = [Running(one.cores, now + one.left * usage, now + one.left) for one in queue if not one.waits]
     mine = "the job"

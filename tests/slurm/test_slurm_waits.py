@@ -38,9 +38,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture(autouse=True)
-def here(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
     monkeypatch.setenv("PATH", slurm.environment["PATH"])
+    yield
+    slurm.cancel_all()
 
 
 def test_three_answers_about_a_full_queue(slurm: SlurmCluster) -> None:
@@ -72,7 +74,6 @@ def test_three_answers_about_a_full_queue(slurm: SlurmCluster) -> None:
     assert never.seconds is None and "never starts" in never.reason
     with pytest.raises(SlurmError, match="no partition 'none'"):
         answers("none", 4, 60.0, 0.8)
-    slurm.cancel_all()
 
 
 def test_jobs_become_runs(slurm: SlurmCluster, tmp_path: Path) -> None:
