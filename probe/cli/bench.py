@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--limit", "limit", type=LongDuration(), default="1h", show_default=True, help="Longest run, such as 30m."
 )
+@click.option("--folder", metavar="PATH", help="Where it runs. [default: where the description is]")
 @click.option("--slurm", is_flag=True, help="Run as jobs of Slurm.")
 @click.option("--partition", metavar="NAME", help="Of Slurm. [default: Slurm's]")
 @ssh_options
@@ -41,6 +42,7 @@ def bench(
     node_type: str,
     repeat: int,
     limit: float,
+    folder: str | None,
     slurm: bool,
     partition: str | None,
     settings: dict[str, float],
@@ -67,7 +69,9 @@ def bench(
     for kernel in wanted:
         own = {name: value for name, value in settings.items() if name in kernel.parameters}
         found = configuration(application, kernel, own)
-        orders += [order(application, kernel, found, node_type, number) for number in cores for _ in range(repeat)]
+        orders += [
+            order(application, kernel, found, node_type, number, folder) for number in cores for _ in range(repeat)
+        ]
     done = []
     with open_store(url) as opened:
         for one in orders:

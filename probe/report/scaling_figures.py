@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter
 
 from probe.applications.application import Application
 from probe.report.drawing import COLOURS, FAINT, INK, MARKERS, OTHER, Drawing, blank
@@ -15,7 +16,7 @@ from probe.scaling.judging import EXTRAPOLATION_WARNED
 from probe.scaling.model import KernelModel
 
 _POINTS = 25
-_DRAWS = 200
+_DRAWS = 1000
 _HEIGHT = 3.6
 
 
@@ -53,7 +54,8 @@ def _fit(model: KernelModel, number: int) -> Drawing:
         here.plot(curve.x, curve.times, linestyle="", marker=MARKERS[0], color=INK, markersize=4, label="runs")
         here.axvline(model.sizes[-1], color=FAINT, linestyle=":")
         _cores_axis(here)
-        here.set_yscale("log" if (curve.times > 0).all() else "linear")
+        if (curve.times > 0).all():
+            _log_seconds(here)
         here.set_title(part)
         here.set_ylabel("seconds for one unit of work" if place == 0 else "")
         here.legend(fontsize=7)
@@ -81,7 +83,7 @@ def _strong(application: Application, predictions: Sequence[Prediction]) -> Draw
         ideal = [found[0].seconds * found[0].cores / cores for cores in x]
         axes.plot(x, ideal, color=colour, linestyle=":", linewidth=0.8)
     _cores_axis(axes)
-    axes.set_yscale("log")
+    _log_seconds(axes)
     axes.set_ylabel("seconds")
     axes.legend()
     rows = [(one.node_type, one.cores, one.seconds, one.low, one.high) for one in predictions]
@@ -153,6 +155,19 @@ def _waits(application: Application, predictions: Sequence[Prediction], waits: d
     header = ("node_type", "cores", "wait", "seconds", "low", "high")
     caption = "Seconds in the queue, and then of the run with its 95 % interval."
     return Drawing("wait-and-run", title, caption, figure, header, rows)
+
+
+def _log_seconds(axes: Any) -> None:
+    """Plain numbers: letters of mathematics are switched off (drawing.py)."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(_few_labels))
+
+
+def _few_labels(value: float, _position: int) -> str:
+    """2 and 5 of a decade."""
+    digit = round(value / 10 ** np.floor(np.log10(value)))
+    return f"{value:g}" if digit in (2, 5) else ""
 
 
 def _cores_axis(axes: Any) -> None:

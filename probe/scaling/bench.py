@@ -48,7 +48,7 @@ fi
 cores=$(lscpu -p=CORE,SOCKET,NODE 2>/dev/null | grep -v '^#' | cut -d, -f1,2 | sort -u | wc -l)
 echo "@MARK@ cores $cores"
 if [ "$cores" -gt 0 ] && [ "@CORES_HERE@" -gt "$cores" ]; then exit 0; fi
-cd @FOLDER@
+if ! cd @FOLDER@; then echo "@MARK@ nowhere -"; exit 0; fi
 begun=$(date +%s.%N)
 status=0
 env PROBE_MPI_TIMES="$work/times" OMP_NUM_THREADS=@THREADS@ ${library:+LD_PRELOAD="$library"} @COMMAND@ \
@@ -102,13 +102,23 @@ class Measured:
     nodes: int = 1
 
 
-def order(application: Application, kernel: Kernel, found: Configuration, node_type: str, cores: int) -> Order:
-    """An order, checked. Raises ProbeError for a kernel without a command, or cores that its threads do not divide."""
+def order(
+    application: Application,
+    kernel: Kernel,
+    found: Configuration,
+    node_type: str,
+    cores: int,
+    folder: str | None = None,
+) -> Order:
+    """An order, checked. folder: where it runs (default: the description's).
+
+    Raises ProbeError for a kernel without a command, or cores that its threads do not divide.
+    """
     if not kernel.command:
         raise ProbeError(f"[kernel.{kernel.name}] has no command to run")
     if cores % kernel.threads:
         raise ProbeError(f"{cores} cores are no multiple of the {kernel.threads} threads of {kernel.name}")
-    return Order(application, kernel, found, node_type, cores, str(application.folder))
+    return Order(application, kernel, found, node_type, cores, folder or str(application.folder))
 
 
 def run_here(wanted: Order, seconds: float, meter: Callable[[], Meter] = Meter) -> ParallelRun:
@@ -155,6 +165,8 @@ def run_of(wanted: Order, said: str, measured: Measured) -> ParallelRun:
         raise Unpredictable(
             f"{what}: the node has {here}; threads that share a core are no data for a curve (SMT, oversubscription)"
         )
+    if any(kind == "nowhere" for kind, _ in lines):
+        raise ProgramNotRunnable(f"{what}: there is no folder {wanted.folder}; say with --folder where it is there")
     try:
         begun, ended, status = float(times[0]), float(times[1]), int(times[2])  # type: ignore[index]
         ranks = [_rank(strict_json.loads(rest)) for kind, rest in lines if kind == "rank"]

@@ -163,7 +163,16 @@ def test_over_ssh(folder: Path, tmp_path: Path) -> None:
         server = made.serve()
         ssh = ["--identity", made.identity, "--known-hosts", made.known_hosts, "--ssh-config", "/dev/null"]
         asked = ["bench", folder / "npb.toml", "--kernel", "cg", "--cores", "1", "--node-type", "far", "--json"]
+        inside = tmp_path / "machine" / "tmp" / "npb"
+        inside.mkdir()
+        shutil.copy(folder / "mpi_kernel", inside)
         more = ["--on", f"root@127.0.0.1:{server.port}", "--store", tmp_path / "store.db"]
+        lost = subprocess.run(
+            made.command(["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "probe", *asked, *more, *ssh]),
+            capture_output=True, text=True, timeout=SECONDS,
+        )  # fmt: skip
+        assert lost.returncode == 3 and "say with --folder" in lost.stderr
+        more += ["--folder", "/tmp/npb"]
         command = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "probe", *asked, *more, *ssh]
         done = subprocess.run(made.command(command), capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
