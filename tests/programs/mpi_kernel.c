@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parallel kernels like those of the NAS benchmarks, small: ep (random numbers, one reduction), cg (a sparse matrix by a
+// Parallel kernels like those of the NAS benchmarks, small: ep (random numbers, a reduction a step), cg (a sparse matrix by a
 // vector, reductions and gathers), ft (transposes by all-to-all).
 //
 //   mpi_kernel KIND SIZE STEPS      prints "KIND sum" on rank 0; the sum does not depend on the number of ranks
@@ -19,15 +19,17 @@ static long from(long n, int r)
 
 static double ep(long size, int steps)
 {
-    double sum = 0, all = 0;
-    for (int step = 0; step < steps; step++)
+    double all = 0;
+    for (int step = 0; step < steps; step++) {
+        double sum = 0;
         for (long n = from(size, rank); n < from(size, rank + 1); n++) {
             unsigned long x = (unsigned long)(n + 1) * 6364136223846793005UL + (unsigned long)step;
             x ^= x >> 33;
             x *= 0xff51afd7ed558ccdUL;
             sum += sqrt((double)(x >> 11));
         }
-    MPI_Allreduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        MPI_Allreduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    }
     return all;
 }
 
