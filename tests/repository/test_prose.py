@@ -40,6 +40,7 @@ SHORT_SENTENCES = (
     "docs/profile-format.md",
     "docs/ranking.md",
     "docs/report.md",
+    "docs/scaling.md",
     "docs/schedulers.md",
     "docs/slurm.md",
     "docs/ssh.md",
