@@ -3,5 +3,5 @@ module bench;
   genvar g;
   generate for (g = 0; g < 4; g = g + 1) begin : each cpu one(clk, rst, out[g]); end endgenerate
   always #1 clk = ~clk;
-  initial begin #4 rst = 0; #240000 $display("%h", out[0]); $finish; end
+  initial begin #4 rst = 0; #700000 $display("%h", out[0]); $finish; end
 endmodule

@@ -1,7 +1,7 @@
 # A surface, a fit, and contours.
 set terminal svg
 set output "surface.svg"
-set isosamples 260
+set isosamples 140
 set pm3d
 set contour
 set cntrparam levels 30
@@ -16,5 +16,5 @@ set output "parametric.svg"
 set parametric
 set urange [0:2*pi]
 set vrange [0:2*pi]
-set isosamples 200
+set isosamples 120
 splot cos(u)*(3+cos(v)), sin(u)*(3+cos(v)), sin(v) with pm3d

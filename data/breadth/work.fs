@@ -10,4 +10,4 @@ create values cells# cells allot
 : sift ( i -- ) dup cells values + @ swap begin dup 0> if 2dup 1- cells values + @ < else false then while
   dup 1- cells values + @ over cells values + ! 1- repeat cells values + ! ;
 : sorted 7000 1 do i sift loop ;
-sieve . 34 fib . fill-values sorted values @ . cr bye
+sieve . 38 fib . fill-values sorted values @ . cr bye

@@ -19,4 +19,4 @@ function words(count) {
   for (let i = 0; i < count; i++) { const w = "w" + i * 7919 % 10007; seen.set(w, (seen.get(w) || 0) + 1); }
   return seen.size;
 }
-console.log(strings(700000), norm(3000), words(8000000));
+console.log(strings(700000), norm(3000), words(16000000));

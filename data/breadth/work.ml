@@ -28,4 +28,4 @@ let relax size turns =
     done
   done;
   grid.(size / 2).(size / 2)
-let () = Printf.printf "%d %d %.6f\n" (queens 10 0 0 0 0) (words 500000) (relax 300 60)
+let () = Printf.printf "%d %d %.6f\n" (queens 11 0 0 0 0) (words 1000000) (relax 300 150)

@@ -35,4 +35,4 @@ function fractal(int $size): int {
     }
     return $inside;
 }
-echo fannkuch(9), " ", strings(700000), " ", fractal(550), "\n";
+echo fannkuch(9), " ", strings(1500000), " ", fractal(800), "\n";

@@ -45,4 +45,4 @@ def digits(count):
     return value.bit_length()
 
 
-print(words(sys.argv[1]), queens(9), bodies(16, 3000), digits(9000))
+print(words(sys.argv[1]), queens(10), bodies(16, 12000), digits(20000))

@@ -21,4 +21,4 @@ def harmonic(terms)
   (1..terms).sum { |i| Rational(1, i) }.numerator.to_s.size
 end
 
-puts primes(3_000_000), words(1_200_000), matrix(150), harmonic(3500)
+puts primes(6_000_000), words(3_000_000), matrix(220), harmonic(6000)

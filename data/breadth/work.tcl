@@ -26,4 +26,4 @@ proc life {size turns} {
   }
   return [tcl::mathop::+ {*}$cells]
 }
-puts "[collatz 90000] [words 1200000] [life 120 30]"
+puts "[collatz 220000] [words 3000000] [life 120 90]"

@@ -58,11 +58,15 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
-    parser.add_argument("--write", action="store_true", help="write the tables of `accuracy`, `breadth` or `hosts` to their page")
+    parser.add_argument(
+        "--write", action="store_true", help="write the tables of `accuracy`, `breadth` or `hosts` to their page"
+    )
     parser.add_argument("--again", action="store_true", help="measure `breadth` or `hosts` though there are their rows")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="programs of `breadth` (default: all)")
     parser.add_argument("--aside", action="store_true", help="programs of `breadth` that are set aside, too")
-    parser.add_argument("--limit", type=float, default=0.0, metavar="MINUTES", help="begin no program of `breadth` later")
+    parser.add_argument(
+        "--limit", type=float, default=0.0, metavar="MINUTES", help="begin no program of `breadth` later"
+    )
     parser.add_argument("--build", action="store_true", help="build the kept probes of `hosts` anew, and leave")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", type=_programs, help="names, parted by commas (default: all)")

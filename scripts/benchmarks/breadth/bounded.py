@@ -10,7 +10,7 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ TIME, DISK = "time", "disk"
 _LOOK_SECONDS = 0.05
 _DISK_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
@@ -86,11 +86,7 @@ def _stat(path: str) -> list[str]:
 
 def session_processes(session: int) -> list[int]:
     """Processes of a session."""
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit() and (values := _stat(f"/proc/{name}/stat")) and int(values[3]) == session:
-            found.append(int(name))
-    return found
+    return [pid for pid, values in _processes() if int(values[3]) == session]
 
 
 def bytes_in(folder: Path) -> int:
@@ -120,24 +116,17 @@ def run_program(
     if executable is None:
         raise FileNotFoundError(f"{argv[0]}: program not found")
     program = Program(tuple(argv), executable, str(folder), str((folder / stdin).absolute()))
-    adopt_orphans()
-    pid = fork_stopped(program, streams, environment, cpu)
-    os.waitpid(pid, os.WUNTRACED)
-    begun = time.monotonic()
-    os.kill(pid, signal.SIGCONT)
-    stopped = ""
-    ended = False
-    try:
-        stopped = _wait(pid, begun, bounds, watched, look)
-        wall = time.monotonic() - begun
-        _, status, usage = os.wait4(pid, 0)
-        ended = True
-    finally:
-        if not ended:
-            _kill_session(pid)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-        left = end_rest()
+    with orphans_adopted() as end_rest:
+        pid = fork_stopped(program, streams, environment, cpu)
+        try:
+            os.waitpid(pid, os.WUNTRACED)
+            begun = time.monotonic()
+            os.kill(pid, signal.SIGCONT)
+            stopped = _wait(pid, begun, bounds, watched, look)
+            wall = time.monotonic() - begun
+            _, status, usage = os.wait4(pid, 0)
+        finally:
+            left = end_rest()
     return Ended(wall, usage.ru_utime + usage.ru_stime, os.waitstatus_to_exitcode(status), stopped, left)
 
 
@@ -177,27 +166,39 @@ def _kill_session(pid: int) -> None:
             os.kill(one, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every process that a command leaves behind."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+@contextlib.contextmanager
+def orphans_adopted() -> Iterator[Callable[[], int]]:
+    """While inside, be the parent of every process that a command leaves behind. Yields what ends them.
+
+    Only processes that were no children of ours before are ended."""
+    libc, before, own = ctypes.CDLL(None, use_errno=True), ctypes.c_int(), set(_children())
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield lambda: _end_all_but(own)
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
-def end_rest() -> int:
-    """Kill and reap children of ours, which are what a command left behind; how many there were."""
+def _end_all_but(own: set[int]) -> int:
+    """Kill and reap our children that are not `own`, and theirs; how many of them still ran."""
     found = 0
     deadline = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < deadline:
-        children = [pid for name in os.listdir("/proc") if name.isdigit() and _parent(pid := int(name)) == os.getpid()]  # noqa: PTH208
-        if not children:
-            break
-        for pid in children:
+    while (left := [pid for pid in _children() if pid not in own]) and time.monotonic() < deadline:
+        for pid in left:
+            found += _stat(f"/proc/{pid}/stat")[:1] not in ([], ["Z"])
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-                found += 1
     return found
 
 
-def _parent(pid: int) -> int:
-    values = _stat(f"/proc/{pid}/stat")
-    return int(values[1]) if values else 0
+def _children() -> list[int]:
+    """Children of this process, those that ended and wait to be reaped, too."""
+    return [pid for pid, values in _processes() if int(values[1]) == os.getpid()]
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit() and (values := _stat(f"/proc/{name}/stat")):
+            yield int(name), values

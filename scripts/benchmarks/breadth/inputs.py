@@ -84,7 +84,7 @@ def _input(name: str, made: Path) -> Path:
     target = made / name
     if not target.exists() or target.stat().st_mtime < MAKER.stat().st_mtime:
         made.mkdir(parents=True, exist_ok=True)
-        partial = made / "partial"
+        partial = made / f"partial-{os.getpid()}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         command = [sys.executable, str(MAKER), str(partial), name]
