@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from make_bench_data import vocabulary
@@ -13,7 +13,7 @@ Maker = Callable[[random.Random, Path], None]
 """Makes one file at the path, or in the path's folder."""
 
 
-def written(parts: Callable[[random.Random], Iterator[str]]) -> Maker:
+def written(parts: Callable[[random.Random], Iterable[str]]) -> Maker:
     """A maker of a text file from its parts."""
 
     def make(rng: random.Random, path: Path) -> None:

@@ -37,8 +37,9 @@ from make_media_data import genome_and_reads, liquid, picture, scene, sound
 SEED = 2011
 
 
-def prose(size: int) -> Maker:
-    return written(lambda rng: text(rng, size))
+def prose(size: int, times: int = 1) -> Maker:
+    """A text of about `size` bytes, so many times."""
+    return written(lambda rng: list(text(rng, size)) * times)
 
 
 def letters(rng: random.Random, count: int) -> str:
@@ -196,7 +197,7 @@ def tiny_repository(rng: random.Random) -> Iterator[str]:
         changed = rng.sample(range(40), 4)
         yield f"commit refs/heads/main\nmark :{commit + 1}\n"
         yield f"committer N <n@example.org> {1700000000 + commit} +0000\n"
-        yield f"data 4\nstep\n{f'from :{commit}' if commit else ''}\n"
+        yield "data 4\nstep" + f"\nfrom :{commit}" * bool(commit) + "\n"
         for number in changed:
             files[number][rng.randrange(300)] = " ".join(rng.choices(words, k=9))
             content = "\n".join(files[number]) + "\n"
@@ -218,19 +219,20 @@ def passwords(rng: random.Random) -> Iterator[str]:
 
 
 MAKERS: dict[str, Maker] = {
-    "text-60m": prose(60_000_000),
+    "text-60m": prose(20_000_000, times=3),
     "text-20m": prose(20_000_000),
     "text-4m": prose(4_000_000),
     "text-1m": prose(1_000_000),
+    "text-400k": prose(400_000),
     "text-60k": prose(60_000),
     "secret": written(lambda _: iter(["secret"])),
     "source.c": written(lambda rng: islice(source(rng), 320)),
-    "module.c": written(lambda rng: islice(source(rng), 60)),
+    "module.c": written(lambda rng: islice(source(rng), 130)),
     "source.f90": fortran(120),
     "source.pas": pascal(6000),
     "source.ml": functional(1500),
     "source.asm": assembly(100_000),
-    "source.y": grammar(200),
+    "source.y": grammar(330),
     "sound.wav": lambda rng, path: sound(rng, path, 40),
     "long.wav": long_sound,
     "picture.ppm": lambda rng, path: picture(rng, path, 800, 600),
@@ -247,25 +249,25 @@ MAKERS: dict[str, Maker] = {
     "aligned.fa": written(tested_alignment),
     "random.cnf": satisfiable(300, 4.8),
     "factors.smt2": factoring(20, 641_117 * 950_009),
-    "shop.smt2": differences(20, 12),
+    "shop.smt2": differences(28, 13),
     "facilities.lp": written(facilities),
-    "knapsack.lp": knapsacks(70, 30),
+    "knapsack.lp": knapsacks(80, 30),
     "transport.mps": transport(150, 500),
     "contacts.rec": contacts(30_000),
-    "sales.xml": sales(30_000),
+    "sales.xml": sales(10_000),
     "objects.json": objects(400_000),
     "values.tsv": values(2_000_000),
     "points.dat": written(noisy_wave),
-    "labelled.txt": labelled(4000, 20),
+    "labelled.txt": labelled(14_000, 20),
     "line.data": written(line_data),
     "graph.dot": network(1500, 2900),
-    "molecules.smi": smiles(6),
+    "molecules.smi": smiles(3000),
     "water.mop": water(10),
-    "account.ms": manuscript(2500),
-    "article.tex": article(700),
-    "account.md": markdown(4000),
+    "account.ms": manuscript(7000),
+    "article.tex": article(1900),
+    "account.md": markdown(1500),
     "beam.inp": beam(60),
-    "cube.ine": polytope(7, 120),
+    "cube.ine": polytope(7, 170),
     "queries.sql": written(queries),
     "history.txt": written(tiny_repository),
     "words.lst": written(passwords),

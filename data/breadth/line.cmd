@@ -3,9 +3,9 @@ data in "line.data"
 compile, nchains(2)
 parameters in "line.init"
 initialize
-update 4000
+update 20000
 monitor a
 monitor b
-update 12000
+update 60000
 coda *
 exit

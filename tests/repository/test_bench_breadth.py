@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -121,6 +122,17 @@ def test_a_tiny_program_goes_through(tmp_path: Path) -> None:
 
 TINY_LUA = replace(TINY, command="sha256sum work.lua", inputs="work.lua")
 TINY_LUA = replace(TINY_LUA, prepare="cp work.lua words.lua")
+
+
+@pytest.mark.slow(minutes=1)
+def test_a_program_goes_through_probe_itself(tmp_path: Path) -> None:
+    """A second of bodies in the caches: predicted within bounds that hold on a loaded machine, too."""
+    subprocess.run(["make", "-s", "-C", ROOT / "data" / "programs"], check=True)
+    command = f"{ROOT}/data/programs/bin/nbody 600"
+    row = tried(tiny(command), Tool(commit="c1", patience=(600.0, 60.0)), tmp_path)
+    assert row["outcome"] == PREDICTED, row
+    assert abs(row["errors"]["calibrated"]) < 0.5 and row["low"] < row["predicted"] < row["high"]
+    assert report.line(row).startswith("tiny: predicted ") and "| tiny (" in report.tables([row])
 
 
 def test_each_command_begins_in_the_folder_as_it_was_prepared(tmp_path: Path) -> None:
@@ -273,7 +285,8 @@ def row(program: str, **changes: Any) -> dict[str, Any]:
         "program": program, "command": f"{program} x", "package": f"{program} 1", "commit": "c1", "kind": "k",
         "date": "2026-01-01", "aside": False, "machine": "M", "expected": "", "outcome": PREDICTED,
         "full": [2.0, 2.0, 2.0], "predicted": 2.02, "low": 1.9, "high": 2.1, "half_width": 0.02, "held": True,
-        "errors": {"calibrated": 0.01, "direct": -0.02}, "phases": 3, "load": {"others": 0.1, "stolen": 0.0}, **changes,
+        "errors": {"calibrated": 0.01, "direct": -0.02}, "phases": 3, "load": {"others": 0.1, "stolen": 0.0},
+        "native": {"threads": 1, "processes": 1, "largest": 0.99}, **changes,
     }  # fmt: skip
 
 
@@ -341,8 +354,14 @@ def test_the_tables_show_rows_of_every_outcome() -> None:
     rows += [row("d", outcome=UNUSABLE, message="exit status 3"), row("b", commit="c0")]
     text = report.tables([rows[-1], *rows[:-1]])
     assert "| a (a 1) (aside) | k | `a x` | 2.00 | 2.02 | 1.90 to 2.10 | +1.0% | -2.0% | - | yes | 2.0% | 3 |" in text
-    assert "| b (b 1) | `b x` | refused wrongly |  | 30 s, 600% | no / never |" in text
-    assert "| c (c 1) | `c x` | refused rightly | threads |" in text and "| unusable |" in text
+    assert (
+        "| b (b 1) | `b x` | threads 1, processes 1, largest 99% | refused wrongly |  | 30 s, 600% | no / never |"
+        in text
+    )
+    assert (
+        "| c (c 1) | `c x` | threads 1, processes 1, largest 99% | refused rightly | threads |" in text
+        and "| unusable |" in text
+    )
     assert "probe of `c1`." in text and report.tables([]).startswith("No row yet")
     assert report.line(rows[1]) == "b: refused wrongly after 30 s, 600% of the native time: no | never"
     assert "predicted 2.020 s ± 2.0%, measured 2.000 s: +1.0%, interval holds" in report.line(rows[0])

@@ -27,6 +27,7 @@ SHORT_SENTENCES = (
     "CONTRIBUTING.md",
     "README.md",
     "docs/accuracy.md",
+    "docs/breadth.md",
     "docs/candidates.md",
     "docs/cli.md",
     "docs/comparison.md",

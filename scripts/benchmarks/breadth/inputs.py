@@ -43,7 +43,7 @@ class Place:
     def environment(self) -> dict[str, str]:
         """A person's, with a home of its own; probe's files stay where this user has them."""
         return {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/games",
             "HOME": str(self.base / "home"),
             "TMPDIR": str(self.temporary),
             "LANG": "C.UTF-8",

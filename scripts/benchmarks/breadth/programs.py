@@ -50,10 +50,10 @@ class Program:
         return self.packages.split()[0]
 
 
-THREADS = Refusal("works with several threads", r"thread")
-CLOCK = Refusal("works until a time is over", r"differ|disagree|repeat|clock|timer|marker|time")
+THREADS = Refusal("works with several threads", r"threads|\ba thread\b")
+CLOCK = Refusal("works until a time is over", r"differ|disagree|repeat|clock|timer|marker")
 RANDOM = Refusal("draws random numbers", r"differ|disagree|repeat|random|marker")
-PROCESSES = Refusal("works with several processes at once", r"process|child|worker")
+PROCESSES = Refusal("works with several processes at once", r"processes|child|worker")
 
 PROGRAMS = (
     # interpreters
@@ -130,7 +130,6 @@ PROGRAMS = (
     Program("ngspice", "circuits", "ngspice", "ngspice -b ladder.cir", "ladder.cir"),
     Program("yosys", "circuits", "yosys berkeley-abc", "yosys -q -p 'synth -top cpu -flatten' cpu.v", "cpu.v"),
     Program("vvp", "circuits", "iverilog", "vvp cpu.vvp", "cpu.v bench.v", "iverilog -o cpu.vvp cpu.v bench.v"),
-    Program("gnucap", "circuits", "gnucap", "gnucap -b ladder.ckt", "ladder.ckt", aside=True),
     # sequences
     Program("mafft", "sequences", "mafft", "mafft proteins.fa", "proteins.fa"),
     Program("bowtie2", "sequences", "bowtie2", "bowtie2 -x genome -U reads.fq -S out.sam", "genome.fa reads.fq",
@@ -138,8 +137,9 @@ PROGRAMS = (
     Program("blastn", "sequences", "ncbi-blast+", "blastn -task blastn -query families.fa -db genome -out hits.txt",
             "genome.fa families.fa", "makeblastdb -in genome.fa -dbtype nucl -out genome"),
     Program("fasttree", "sequences", "fasttree", "fasttree -nt -gtr aligned.fa", "aligned.fa"),
-    Program("samtools", "sequences", "samtools bwa", "samtools sort -o sorted.bam reads.sam", "genome.fa reads.fq",
-            "bwa index genome.fa && bwa mem genome.fa reads.fq > reads.sam"),
+    Program("samtools", "sequences", "samtools bwa", "samtools mpileup -E -f genome.fa -o pileup.txt sorted.bam",
+            "genome.fa reads.fq",
+            "bwa index genome.fa && bwa mem genome.fa reads.fq | samtools sort -o sorted.bam"),
     Program("muscle", "sequences", "muscle", "muscle -align few-proteins.fa -output out.fa", "few-proteins.fa",
             refusal=THREADS),
     Program("vsearch", "sequences", "vsearch", "vsearch --cluster_fast families.fa --id 0.9 --centroids out.fa",
@@ -149,8 +149,9 @@ PROGRAMS = (
             aside=True),
     # chemistry
     Program("gromacs", "chemistry", "gromacs", "gmx mdrun -nt 1 -s argon.tpr -nsteps 12000",
-            "argon.gro argon.top argon.mdp", "gmx grompp -f argon.mdp -c argon.gro -p argon.top -o argon.tpr -maxwarn 9"),
-    Program("obabel", "chemistry", "openbabel", "obabel molecules.smi -O out.sdf --gen3d", "molecules.smi"),
+            "argon.gro argon.top argon.mdp",
+            "gmx grompp -f argon.mdp -c argon.gro -p argon.top -o argon.tpr -maxwarn 9"),
+    Program("obabel", "chemistry", "openbabel", "obabel molecules.smi -O out.inchi", "molecules.smi"),
     Program("mopac", "chemistry", "mopac", "mopac water.mop", "water.mop",
             environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),
     # geometry
@@ -192,13 +193,12 @@ PROGRAMS = (
     Program("jq", "text", "jq", "jq 'group_by(.shop) | map({shop: .[0].shop, sum: (map(.price) | add)})' objects.json",
             "objects.json"),
     Program("datamash", "text", "datamash", "datamash -s -g 1 mean 2 median 3 unique 3", "values.tsv",
-            stdin="values.tsv", aside=True),
-    Program("hunspell", "text", "hunspell hunspell-en-us", "hunspell -l -d en_US text-60k", "text-60k", aside=True),
+            stdin="values.tsv", aside=True, refusal=PROCESSES),
+    Program("hunspell", "text", "hunspell hunspell-en-us", "hunspell -l -d en_US text-400k", "text-400k", aside=True),
     # games
-    Program("gnugo", "games", "gnugo", "/usr/games/gnugo --benchmark 16 --seed 1 --level 10"),
-    Program("stockfish", "games", "stockfish", "/usr/games/stockfish bench 16 1 12"),
-    Program("gnuchess", "games", "gnuchess", "/usr/games/gnuchess --manual", "moves.txt", stdin="moves.txt"),
-    Program("phalanx", "games", "phalanx", "/usr/games/phalanx bench", aside=True),
+    Program("gnugo", "games", "gnugo", "gnugo --benchmark 16 --seed 1 --level 10"),
+    Program("stockfish", "games", "stockfish", "stockfish bench 16 1 12"),
+    Program("gnuchess", "games", "gnuchess", "gnuchess --manual", "moves.txt", stdin="moves.txt"),
     # documents
     Program("groff", "documents", "groff", "groff -ms -Tps account.ms", "account.ms"),
     Program("ps2pdf", "documents", "ghostscript groff", "ps2pdf account.ps account.pdf", "account.ms",
@@ -207,12 +207,13 @@ PROGRAMS = (
             "pdflatex -interaction=batchmode article.tex && pdflatex -interaction=batchmode article.tex"),
     Program("pdftoppm", "documents", "poppler-utils groff ghostscript", "pdftoppm -r 60 account.pdf page", "account.ms",
             "groff -ms -Tps account.ms > account.ps && ps2pdf account.ps account.pdf"),
-    Program("mutool", "documents", "mupdf-tools groff ghostscript", "mutool draw -r 90 -o page%d.png account.pdf 1-40",
+    Program("mutool", "documents", "mupdf-tools groff ghostscript", "mutool draw -r 90 -o page%d.png account.pdf",
             "account.ms", "groff -ms -Tps account.ms > account.ps && ps2pdf account.ps account.pdf", aside=True),
     Program("pandoc", "documents", "pandoc", "pandoc account.md -o account.html", "account.md", aside=True),
     Program("tesseract", "documents", "tesseract-ocr tesseract-ocr-eng groff ghostscript",
             "tesseract page.png out", "account.ms",
-            "groff -ms -Tps account.ms | gs -q -o page.png -sDEVICE=pnggray -r150 -dLastPage=1 -", aside=True, refusal=THREADS),
+            "groff -ms -Tps account.ms | gs -q -o page.png -sDEVICE=pnggray -r150 -dLastPage=1 -",
+            aside=True, refusal=THREADS),
     # statistics
     Program("Rscript", "statistics", "r-base-core", "Rscript work.R", "work.R"),
     Program("pspp", "statistics", "pspp", "pspp study.sps -o out.txt", "study.sps"),
@@ -225,7 +226,7 @@ PROGRAMS = (
     Program("gap", "algebra", "gap-core", "gap -q work.g", "work.g"),
     Program("geng", "algebra", "nauty", "nauty-geng -u 10", aside=True),
     Program("calc", "algebra", "apcalc", "calc -q -f work.cal", "work.cal", aside=True),
-    Program("primesieve", "algebra", "primesieve-bin", "primesieve 60e9", aside=True, refusal=THREADS),
+    Program("primesieve", "algebra", "primesieve-bin", "primesieve 20e9", aside=True, refusal=THREADS),
     # simulation
     Program("ccx", "simulation", "calculix-ccx", "ccx beam", "beam.inp"),
     Program("git-repack", "simulation", "git", "git -C history repack -adf", "history.txt",

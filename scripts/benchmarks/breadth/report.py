@@ -150,8 +150,17 @@ def _others(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         late = f"{row['late']:.0f} s, {row['share']:.0%}" if "late" in row else ""
-        lines.append((_name(row), _code(row["command"]), outcome(row), row["expected"], late, _short(row["message"])))
-    return _table(("program", "command", "outcome", "expected", "after", "message"), lines)
+        said = _short(row["message"])
+        lines.append((_name(row), _code(row["command"]), _at_work(row), outcome(row), row["expected"], late, said))
+    return _table(("program", "command", "at work", "outcome", "expected", "after", "message"), lines)
+
+
+def _at_work(row: Row) -> str:
+    """Threads of the largest process and processes of the native run, and what the busiest thread had of its time."""
+    found = row.get("native")
+    if found is None:
+        return ""
+    return f"threads {found['threads']}, processes {found['processes']}, largest {found['largest']:.0%}"
 
 
 def _name(row: Row) -> str:
