@@ -214,10 +214,6 @@ def long_sound(rng: random.Random, path: Path) -> None:
         file.writeframes(6 * samples)
 
 
-def passwords(rng: random.Random) -> Iterator[str]:
-    yield "".join(f"{word}{rng.randrange(100)}\n" for word in vocabulary(rng, 30_000))
-
-
 MAKERS: dict[str, Maker] = {
     "text-60m": prose(20_000_000, times=3),
     "text-20m": prose(20_000_000),
@@ -236,8 +232,8 @@ MAKERS: dict[str, Maker] = {
     "sound.wav": lambda rng, path: sound(rng, path, 40),
     "long.wav": long_sound,
     "picture.ppm": lambda rng, path: picture(rng, path, 800, 600),
-    "genome.fa": lambda rng, path: genome_and_reads(rng, path.parent, 1_000_000, 40_000),
-    "reads.fq": lambda rng, path: genome_and_reads(rng, path.parent, 1_000_000, 40_000),
+    "genome.fa": lambda rng, path: genome_and_reads(rng, path.parent, 1_000_000, 90_000),
+    "reads.fq": lambda rng, path: genome_and_reads(rng, path.parent, 1_000_000, 90_000),
     "balls.dat": scene,
     "argon.gro": lambda rng, path: liquid(rng, path.parent, 12),
     "argon.top": lambda rng, path: liquid(rng, path.parent, 12),
@@ -249,19 +245,19 @@ MAKERS: dict[str, Maker] = {
     "aligned.fa": written(tested_alignment),
     "random.cnf": satisfiable(300, 4.8),
     "factors.smt2": factoring(20, 641_117 * 950_009),
-    "shop.smt2": differences(28, 13),
+    "shop.smt2": differences(22, 12),
     "facilities.lp": written(facilities),
-    "knapsack.lp": knapsacks(80, 30),
+    "knapsack.lp": knapsacks(90, 30),
     "transport.mps": transport(150, 500),
     "contacts.rec": contacts(30_000),
-    "sales.xml": sales(10_000),
+    "sales.xml": sales(20_000),
     "objects.json": objects(400_000),
     "values.tsv": values(2_000_000),
     "points.dat": written(noisy_wave),
     "labelled.txt": labelled(14_000, 20),
     "line.data": written(line_data),
     "graph.dot": network(1500, 2900),
-    "molecules.smi": smiles(3000),
+    "molecules.smi": smiles(20_000),
     "water.mop": water(10),
     "account.ms": manuscript(7000),
     "article.tex": article(1900),
@@ -270,7 +266,6 @@ MAKERS: dict[str, Maker] = {
     "cube.ine": polytope(7, 170),
     "queries.sql": written(queries),
     "history.txt": written(tiny_repository),
-    "words.lst": written(passwords),
 }  # fmt: skip
 """By the name of the file. Some makers make others beside it, which are not for use."""
 

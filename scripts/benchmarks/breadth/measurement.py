@@ -46,11 +46,12 @@ _LAST_LINES = 4000
 
 @dataclass(frozen=True)
 class Tool:
-    """The command to try and the commit it is of; other ones in tests."""
+    """The command to try, and the commit it is of; tests have others, and options for their short programs."""
 
     argv: tuple[str, ...] = (sys.executable, "-c", _PROBE)
     commit: str = ""
     patience: tuple[float, float] = _PROBE_PATIENCE
+    options: tuple[str, ...] = ()
 
 
 def measure(program: Program, base: Path, made: Path, tool: Tool, say: Callable[[str], None]) -> Row:
@@ -183,7 +184,7 @@ def _predicted(found: Place, tool: Tool, native: float) -> Row:
     seconds = 0.0
     out: list[Any] = []
     for stage, arguments in (
-        ("build", ["build", "-q", "--json", "-o", str(target), *stdin, "--", *found.program.argv]),
+        ("build", ["build", "-q", "--json", *tool.options, "-o", str(target), *stdin, "--", *found.program.argv]),
         ("run", ["run", "-q", "--json", str(target)]),
     ):
         bound = tool.patience[0] + tool.patience[1] * native

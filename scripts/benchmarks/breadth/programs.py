@@ -8,7 +8,7 @@ thread and repeats itself: whoever brings it would call a refusal wrong.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -183,8 +183,6 @@ PROGRAMS = (
     Program("sha512sum", "cryptography", "coreutils", "sha512sum text-60m text-60m text-60m text-60m text-60m text-60m "
             "text-60m text-60m text-60m text-60m text-60m text-60m text-60m text-60m text-60m text-60m", "text-60m",
             aside=True),
-    Program("john", "cryptography", "john", "john --wordlist=words.lst hashes", "words.lst",
-            "for n in 1 2 3 4; do echo u$n:$(openssl passwd -1 -salt salt$n none$n); done > hashes", aside=True),
     # text
     Program("grep", "text", "grep", "grep -E -c '(a|e)[a-z]*t.*([0-9]+).*\\1' text-60m", "text-60m", status=1),
     Program("sed", "text", "sed", "sed -E 's/([a-z]+) ([a-z]+)/\\2 \\1/g; s/[0-9]+\\./N/' text-20m", "text-20m"),
@@ -236,12 +234,21 @@ PROGRAMS = (
 KINDS = tuple(dict.fromkeys(program.kind for program in PROGRAMS))
 
 
+def in_turn(programs: Sequence[Program]) -> list[Program]:
+    """The first program of each kind, then the second of each: whatever time there is, it goes to all kinds."""
+    seen: dict[str, int] = {}
+    place: dict[str, int] = {}
+    for program in programs:
+        place[program.name] = seen[program.kind] = seen.get(program.kind, 0) + 1
+    return sorted(programs, key=lambda program: place[program.name])
+
+
 def named(names: list[str] | None, aside: bool) -> list[Program]:
-    """The programs to try: those named, or all; those set aside only with `aside`. Raises ValueError."""
+    """The programs to try: those named, or all in turn; those set aside only with `aside`. Raises ValueError."""
     known = {program.name: program for program in PROGRAMS}
     if unknown := [name for name in names or () if name not in known]:
         raise ValueError(f"no program {', '.join(unknown)}; there are: {', '.join(known)}")
-    chosen = [known[name] for name in names] if names else list(PROGRAMS)
+    chosen = [known[name] for name in names] if names else in_turn(PROGRAMS)
     if kept := [program.name for program in chosen if names and program.aside and not aside]:
         raise ValueError(f"{', '.join(kept)}: set aside; --aside tries them")
     return [program for program in chosen if aside or not program.aside]
