@@ -65,8 +65,9 @@ def place(program: Program, base: Path, made: Path) -> Iterator[Place]:
     try:
         for folder in (found.prepared, found.temporary, base / "home", base / "probe-home"):
             folder.mkdir(parents=True)
-        (base / "probe-home" / "data").symlink_to(data_dir())
-        (base / "probe-home" / "cache").symlink_to(cache_dir())
+        for name, goal in (("data", data_dir()), ("cache", cache_dir())):
+            goal.mkdir(parents=True, exist_ok=True)
+            (base / "probe-home" / name).symlink_to(goal)
         for name in program.inputs.split():
             shutil.copy(_input(name, made), found.prepared / name)
         found.folder.mkdir()
