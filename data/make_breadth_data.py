@@ -193,7 +193,7 @@ def tiny_repository(rng: random.Random) -> Iterator[str]:
     """A stream for `git fast-import`: one branch, many versions of some texts."""
     words = vocabulary(rng, 4000)
     files = [[" ".join(rng.choices(words, k=9)) for _ in range(300)] for _ in range(40)]
-    for commit in range(500):
+    for commit in range(2500):
         changed = rng.sample(range(40), 4)
         yield f"commit refs/heads/main\nmark :{commit + 1}\n"
         yield f"committer N <n@example.org> {1700000000 + commit} +0000\n"
