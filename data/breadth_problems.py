@@ -36,25 +36,29 @@ def factoring(bits: int, product: int) -> Maker:
     return written(parts)
 
 
-def differences(jobs: int, machines: int) -> Maker:
-    """SMT-LIB, real difference logic: a job shop that ends in time."""
+def differences(jobs: int, machines: int, times: int) -> Maker:
+    """SMT-LIB, linear reals: job shops that may end in time, one after the other."""
 
-    def parts(rng: random.Random) -> Iterator[str]:
-        yield "(set-logic QF_LRA)\n"
+    def shop(rng: random.Random) -> Iterator[str]:
         length = {(j, m): rng.randint(2, 20) for j in range(jobs) for m in range(machines)}
         order = {j: rng.sample(range(machines), machines) for j in range(jobs)}
         yield "".join(f"(declare-fun s{j}x{m} () Real)\n(assert (>= s{j}x{m} 0))\n" for j, m in length)
         for j in range(jobs):
             for before, after in zip(order[j], order[j][1:], strict=False):
                 yield f"(assert (>= (- s{j}x{after} s{j}x{before}) {length[j, before]}))\n"
-        for m in range(machines):
-            for j in range(jobs):
-                for k in range(j):
-                    yield f"(assert (or (>= (- s{j}x{m} s{k}x{m}) {length[k, m]}) "
-                    yield f"(>= (- s{k}x{m} s{j}x{m}) {length[j, m]})))\n"
-        bound = round(1.0 * max(sum(length[j, m] for j in range(jobs)) for m in range(machines)))
+        for m, j in ((m, j) for m in range(machines) for j in range(jobs)):
+            for k in range(j):
+                first = f"(>= (- s{j}x{m} s{k}x{m}) {length[k, m]})"
+                yield f"(assert (or {first} (>= (- s{k}x{m} s{j}x{m}) {length[j, m]})))\n"
+        bound = max(sum(length[j, m] for j in range(jobs)) for m in range(machines))
         yield "".join(f"(assert (<= (+ s{j}x{m} {length[j, m]}) {bound}))\n" for j, m in length)
-        yield "(check-sat)\n"
+
+    def parts(rng: random.Random) -> Iterator[str]:
+        yield "(set-logic QF_LRA)\n"
+        for _ in range(times):
+            yield "(push 1)\n"
+            yield from shop(rng)
+            yield "(check-sat)\n(pop 1)\n"
 
     return written(parts)
 

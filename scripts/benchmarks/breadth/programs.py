@@ -116,7 +116,7 @@ PROGRAMS = (
     Program("clasp", "SAT", "clasp", "clasp random.cnf", "random.cnf", status=20, aside=True),
     # satisfiability modulo theories
     Program("z3", "SMT", "z3", "z3 shop.smt2", "shop.smt2"),
-    Program("cvc4", "SMT", "cvc4", "cvc4 shop.smt2", "shop.smt2"),
+    Program("cvc4", "SMT", "cvc4", "cvc4 --incremental shop.smt2", "shop.smt2"),
     Program("boolector", "SMT", "boolector", "boolector factors.smt2", "factors.smt2", status=10),
     Program("cvc5", "SMT", "cvc5", "cvc5 factors.smt2", "factors.smt2", aside=True),
     # linear and integer programs
