@@ -49,7 +49,7 @@ def price(flow: Flow, machine: Machine, *, ranks: int = 1, probes: Mapping[str, 
     ranks: how many take part in its communication. probes: seconds on this node, by the name behind `probe as`.
     Raises ModelInvalid.
     """
-    return Walker(flow).walk(_Pricing(machine, ranks, probes or {}))
+    return Walker(flow).walk(Pricing(machine, ranks, probes or {}))
 
 
 def energy(cost: Cost, machine: Machine) -> float:
@@ -64,8 +64,8 @@ def energy(cost: Cost, machine: Machine) -> float:
     return joules
 
 
-class _Pricing:
-    """Visitor that prices."""
+class Pricing:
+    """Visitor that prices for one rank of so many; `probes`: seconds by name."""
 
     def __init__(self, machine: Machine, ranks: int, probes: Mapping[str, float]) -> None:
         self._machine, self._ranks, self._probes = machine, ranks, probes

@@ -26,8 +26,8 @@ class Flow:
     known: Environment
 
 
-def flow_of(source: s.Source, settings: Settings, name: str = "") -> Flow:
-    """The named application of a source, or its only one, with all parameters' values.
+def application_of(source: s.Source, settings: Settings, name: str = "") -> s.Application:
+    """The named application of a source, or its only one.
 
     Raises ModelInvalid: none, several and no name, an unknown name, a setting that no parameter takes.
     """
@@ -35,14 +35,20 @@ def flow_of(source: s.Source, settings: Settings, name: str = "") -> Flow:
     if name and name not in applications:
         raise ModelInvalid(f"no model {name}: there is {', '.join(applications) or 'none'}")
     if not name and len(applications) != 1:
-        raise ModelInvalid(f"an application model has one model; found: {', '.join(applications) or 'none'}")
+        raise ModelInvalid(f"which model? --model names one of: {', '.join(applications) or 'none, the file has none'}")
     chosen = applications[name] if name else next(iter(applications.values()))
-    parameters = [*source.parameters, *chosen.parameters]
-    unknown = set(settings.values) - {parameter.name for parameter in parameters}
+    parameters = [parameter.name for parameter in (*source.parameters, *chosen.parameters)]
+    unknown = set(settings.values) - set(parameters)
     if unknown:
-        has = ", ".join(parameter.name for parameter in parameters) or "none"
+        has = ", ".join(parameters) or "none"
         raise ModelInvalid(f"--set {min(unknown)}: model {chosen.name} has no such parameter; it has {has}")
-    return Flow(chosen, settings.resolve(parameters, {}))
+    return chosen
+
+
+def flow_of(source: s.Source, settings: Settings, name: str = "") -> Flow:
+    """The application that `application_of` finds, with all parameters' values. Raises ModelInvalid."""
+    chosen = application_of(source, settings, name)
+    return Flow(chosen, settings.resolve([*source.parameters, *chosen.parameters], {}))
 
 
 class Visitor(Protocol[Result]):
