@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from probe.cli.model_options import GRID, MACHINE, MODEL, NAMED, PROBES, SETTINGS, SOCKET, flow, machine
-from probe.cli.rows import AS_JSON, FORMAT_VERSION, seconds
+from probe.cli.rows import AS_JSON, FORMAT_VERSION, print_outcome, seconds
 from probe.terminal import one_line, say, say_json
 
 _MOST_STEPS = 10_000
@@ -180,27 +180,30 @@ def _range(text: str) -> list[float]:
 @click.option("--seed", type=int, default=1, show_default=True, help="Of what explicit mode draws.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="C program to write.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Folder to make, with a trace for each rank.")
+@AS_JSON
 def generate(
     model_file: Path, grid: str, machine_file: Path | None, socket: str, settings: dict[str, float], named: str,
     probes: tuple[str, ...], node: str, url: str | None, mode: str, seed: int, output: Path | None,
-    trace: Path | None,
+    trace: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the MPI program that a model describes, or its time-independent trace."""
-    from probe.models.communication import grid_of
-    from probe.models.plan import plan
+    from probe.models.communication import grid_of, size_of
     from probe.models.probed import seconds_of_probes
-    from probe.models.program import program
-    from probe.models.trace import write_trace
     from probe.schedulers.usable import write_whole
+    from probe.simulation.plan import plan
+    from probe.simulation.program import program
+    from probe.simulation.trace import write_trace
 
     if (output is None) == (trace is None):
         raise click.UsageError("one of --output and --trace")
     on = None if machine_file is None else machine(machine_file, socket)
     asked = flow(model_file, settings, named)
     steps = plan(asked, on, explicit=mode == "explicit", seed=seed, probes=seconds_of_probes(probes, node, url))
+    ranks = grid_of(grid)
     if trace is not None:
-        say(one_line(f"wrote {write_trace(steps, grid_of(grid), trace)}"))
+        written = write_trace(steps, ranks, trace)
     else:
         assert output is not None
-        write_whole(output, program(steps, grid_of(grid), model_file.name))
-        say(one_line(f"wrote {output}"))
+        written = output
+        write_whole(output, program(steps, ranks, model_file.name))
+    print_outcome(as_json, one_line(f"wrote {written}"), written=str(written), ranks=size_of(ranks))

@@ -35,12 +35,12 @@ def simulate(
 ) -> None:  # fmt: skip
     """Sum a model's messages over the routes of a network, and simulate its time there."""
     from probe.models.communication import grid_of, size_of
-    from probe.models.networks import network_of
-    from probe.models.plan import plan
-    from probe.models.platform import Links
     from probe.models.probed import seconds_of_probes
-    from probe.models.replay import replay
-    from probe.models.traffic import traffic
+    from probe.simulation.networks import network_of
+    from probe.simulation.plan import plan
+    from probe.simulation.platform import Links
+    from probe.simulation.replay import replay
+    from probe.simulation.traffic import traffic
 
     ranks, on = grid_of(grid), network_of(network)
     asked = flow(model_file, settings, named)

@@ -75,7 +75,7 @@ SMALL_CELLS = (
 
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
 
-README_LINES = 110
+README_LINES = 116
 
 _ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s")
 

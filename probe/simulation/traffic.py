@@ -10,8 +10,8 @@ from checkpoint.errors import ModelInvalid
 from probe.models import syntax as s
 from probe.models.communication import Collective, Exchange, Grid, communicates, communication, sends, size_of
 from probe.models.expressions import Environment
-from probe.models.networks import Link, Network
 from probe.models.walk import Flow, Walker
+from probe.simulation.networks import Link, Network
 
 PACKET = 512
 """Bytes of a packet, as in the paper."""

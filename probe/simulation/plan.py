@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank of an application does, in order: computing, collectives, exchanges, loops of these."""
+"""Plans of an application: the computing, collectives, exchanges and loops of every rank, in order."""
 
 from __future__ import annotations
 

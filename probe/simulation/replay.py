@@ -15,10 +15,10 @@ from pathlib import Path
 from checkpoint.errors import ModelInvalid, ToolMissing
 from checkpoint.run_command import run_group
 from probe.models.communication import Grid, size_of
-from probe.models.networks import Network
-from probe.models.plan import Step
-from probe.models.platform import Links, write_platform
-from probe.models.trace import write_trace
+from probe.simulation.networks import Network
+from probe.simulation.plan import Step
+from probe.simulation.platform import Links, write_platform
+from probe.simulation.trace import write_trace
 
 COMMAND = "smpirun"
 STACK_KB = 64

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from checkpoint.errors import ModelInvalid, StorageError
 from probe.models.communication import Collective, Exchange, Grid, size_of
-from probe.models.plan import Compute, Step, datatype, length, refuse_unfit, transfers, unrolled, values
+from probe.simulation.plan import Compute, Step, datatype, length, refuse_unfit, transfers, unrolled, values
 
 INDEX = "trace.txt"
 """The file that names the ranks' files, in order: what is replayed."""

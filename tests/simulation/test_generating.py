@@ -13,14 +13,14 @@ from checkpoint.errors import ModelInvalid, StorageError, ToolMissing
 from probe.models.communication import Grid, size_of
 from probe.models.expressions import Settings
 from probe.models.machine import read_machine
-from probe.models.networks import network_of
-from probe.models.plan import Step, plan
-from probe.models.platform import Links, write_platform
-from probe.models.program import program
 from probe.models.reader import read_model
-from probe.models.replay import replay
-from probe.models.trace import rank_lines, write_trace
 from probe.models.walk import Flow
+from probe.simulation.networks import network_of
+from probe.simulation.plan import Step, plan
+from probe.simulation.platform import Links, write_platform
+from probe.simulation.program import program
+from probe.simulation.replay import replay
+from probe.simulation.trace import rank_lines, write_trace
 
 CUBE = (4, 4, 4)
 LISTING_2 = """

@@ -13,8 +13,8 @@ from aspen_models import flow_in, lulesh
 from checkpoint.errors import ModelInvalid
 from probe.models.communication import Exchange, communication, grid_of, receives, sends, size_of
 from probe.models.inventory import executions
-from probe.models.networks import Network, network_of, slim_fly_graph
-from probe.models.traffic import traffic
+from probe.simulation.networks import Network, network_of, slim_fly_graph
+from probe.simulation.traffic import traffic
 
 CUBE = (4, 4, 4)
 FACES, EDGES, CORNERS = 288, 432, 216

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import ModelInvalid, StorageError
-from probe.models.networks import Network
+from probe.simulation.networks import Network
 
 MOST_ROUTES = 4_000_000
 """Full routes written out for networks that SimGrid does not know by itself."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from checkpoint.errors import ModelInvalid
 from probe.models.communication import Collective, Exchange, Grid, size_of
-from probe.models.plan import Compute, Loop, Step, datatype, length, refuse_unfit, unrolled_once, values
+from probe.simulation.plan import Compute, Loop, Step, datatype, length, refuse_unfit, unrolled_once, values
 
 MOST_STATEMENTS = 100_000
 """Of a program written out: compilers take minutes for more."""
