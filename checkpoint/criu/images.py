@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint.criu.entries import damaged, read_entries
@@ -69,7 +69,15 @@ class VmaStatus:
 class FileKind:
     """Kinds of open files that matter here; `checkpoint.criu.unsupported` names all of them."""
 
-    REGULAR = 1
+    REGULAR, PIPE, UNIX_SOCKET, EVENTFD, EPOLL, SIGNALFD, TIMERFD = 1, 2, 5, 6, 7, 9, 17
+
+
+_OWN_MESSAGES = {
+    FileKind.PIPE: FileEntry.pipe, FileKind.UNIX_SOCKET: FileEntry.usk, FileKind.EVENTFD: FileEntry.efd,
+    FileKind.EPOLL: FileEntry.epfd, FileKind.SIGNALFD: FileEntry.sgfd, FileKind.TIMERFD: FileEntry.tfd,
+}  # fmt: skip
+_GHOST = 1
+"""remap_type of a file that CRIU copied because no path leads to it."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,8 @@ class File:
     """One open file description, or a file that is mapped, executed or a working folder.
 
     `flags` as for open(2), `position` and `size` in bytes (`size` None where CRIU recorded none: devices, and
-    files opened O_APPEND), `mode` as st_mode. Only `id` and `kind` mean something unless `kind` is REGULAR.
+    files opened O_APPEND), `mode` as st_mode. Unless `kind` is REGULAR only `id`, `kind` and `own` mean something.
+    `own`: what CRIU says of a descriptor without a path (checkpoint/criu/own_descriptors.py reads it).
     """
 
     id: int
@@ -110,6 +119,7 @@ class File:
     position: int
     size: int | None
     mode: int
+    own: Message = field(default_factory=Message)
 
     @property
     def writable(self) -> bool:
@@ -170,7 +180,8 @@ class CheckpointImages:
     """A checkpoint as read by `read_checkpoint`; of several tasks, everything but `tasks` is the first's.
 
     `state` is CRIU's task state (1 alive, 3 stopped); `registers` go by CRIU's names (`ip`, `sp`, `ax`,
-    `fs_base` ...), none unless the task is x86-64; `removed_files` are ids of deleted files.
+    `fs_base` ...), none unless the task is x86-64; `removed_files`: deleted files by id, with the number of the image
+    that holds a copy, None where CRIU made none.
     """
 
     folder: Path
@@ -189,7 +200,7 @@ class CheckpointImages:
     pages_id: int
     files: dict[int, File]
     descriptors: tuple[Descriptor, ...]
-    removed_files: frozenset[int]
+    removed_files: dict[int, int | None]
     core: Message
     mm: Message
 
@@ -247,10 +258,7 @@ def read_checkpoint(folder: Path) -> CheckpointImages:
             Descriptor(*(item.integer(number) for number in _DESCRIPTOR)) for item in read_entries(image, "fdinfo")
         )
         image = folder / "remap-fpath.img"
-        removed = frozenset(
-            item.integer(RemapFilePathEntry.orig_id)
-            for item in (read_entries(image, "remap-fpath") if image.exists() else [])
-        )
+        removed = dict(map(_removed, read_entries(image, "remap-fpath") if image.exists() else []))
         image = folder / f"core-{pid}.img"
         state, comm = task_core.integer(TaskCoreEntry.task_state), task_core.text(TaskCoreEntry.comm, "")
         registers = _registers(core)
@@ -290,7 +298,7 @@ def read_checkpoint(folder: Path) -> CheckpointImages:
 
 
 def file_mappings(images: CheckpointImages) -> list[FileMapping]:
-    """Every mapping of a file, in address order: the program, its libraries, and data it mapped."""
+    """Every mapping of a file that has a path, in address order: the program, its libraries, and data it mapped."""
     return [
         FileMapping(
             images.files[vma.file_id].path,
@@ -301,7 +309,7 @@ def file_mappings(images: CheckpointImages) -> list[FileMapping]:
             bool(vma.status & VmaStatus.FILE_SHARED),
         )
         for vma in images.vmas
-        if vma.is_file
+        if vma.is_file and vma.file_id not in images.removed_files
     ]
 
 
@@ -310,7 +318,7 @@ def open_files(images: CheckpointImages) -> list[OpenFile]:
     found: list[OpenFile] = []
     for item in images.descriptors:
         file = images.files[item.file_id]
-        if file.kind == FileKind.REGULAR:
+        if file.kind == FileKind.REGULAR and file.id not in images.removed_files:
             found.append(OpenFile(item.fd, file.path, file.flags, file.position, file.mode, file.writable))
     return found
 
@@ -342,7 +350,8 @@ def _file(entry: Message) -> File:
     kind, identifier = entry.integer(FileEntry.type), entry.integer(FileEntry.id)
     regular = entry.message(FileEntry.reg)
     if kind != FileKind.REGULAR or regular is None:
-        return File(identifier, kind, "", 0, 0, None, 0)
+        own = entry.message(_OWN_MESSAGES[kind]) if kind in _OWN_MESSAGES else None
+        return File(identifier, kind, "", 0, 0, None, 0, own or Message())
     size = regular.integer(RegFileEntry.size) if RegFileEntry.size in regular.numbers() else None
     path = "/" + regular.text(RegFileEntry.name).lstrip("/")
     return File(
@@ -354,6 +363,12 @@ def _file(entry: Message) -> File:
         size,
         regular.integer(RegFileEntry.mode, 0) & _U32_MAX,
     )
+
+
+def _removed(entry: Message) -> tuple[int, int | None]:
+    copied = entry.integer(RemapFilePathEntry.remap_type, 0) == _GHOST
+    number = entry.integer(RemapFilePathEntry.remap_id, 0)
+    return entry.integer(RemapFilePathEntry.orig_id), number if copied else None
 
 
 def _registers(core: Message) -> dict[str, int]:

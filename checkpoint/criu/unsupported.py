@@ -2,7 +2,7 @@
 """Find in a checkpoint what a probe cannot hold, and name it in plain words.
 
 CRIU restores much of this; a probe does not, because it is run later, elsewhere and many times over: whatever
-reaches outside the one process is no longer there.
+reaches outside the one process is no longer there. What leads nowhere else is fine (own_descriptors.py).
 """
 
 from __future__ import annotations
@@ -25,18 +25,15 @@ from checkpoint.criu.fields import (
     UserX86RegsEntry,
 )
 from checkpoint.criu.images import CheckpointImages, FileKind, Vma, VmaStatus, read_checkpoint
+from checkpoint.criu.own_descriptors import KINDS, leads_outside
 from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.linux import MAP_HUGETLB
+from checkpoint.process.descriptors import PLAIN_DEVICES
 
-_KINDS = {
-    2: "a pipe",
+_OUTSIDE = {
     3: "a named pipe",
     4: "a network socket",
-    5: "a Unix socket",
-    6: "an eventfd",
-    7: "an epoll descriptor",
     8: "an inotify descriptor",
-    9: "a signalfd",
     10: "a packet socket",
     11: "a terminal",
     12: "a fanotify descriptor",
@@ -44,13 +41,10 @@ _KINDS = {
     14: "a namespace",
     15: "a network tunnel",
     16: "a file outside the checkpoint",
-    17: "a timerfd",
     18: "a memfd",
     19: "a BPF map",
     20: "a pidfd",
 }
-
-_PLAIN_DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
 _MEMORY = (
     (VmaStatus.MEMFD, "shared memory (anonymous or of a memfd)"),
@@ -127,12 +121,15 @@ def _signal_name(number: int) -> str:
 def _files(images: CheckpointImages) -> Iterator[str]:
     for item in images.descriptors:
         file = images.files[item.file_id]
+        if file.kind in KINDS:
+            continue
         if file.kind != FileKind.REGULAR:
-            yield f"descriptor {item.fd} is {_KINDS.get(file.kind, f'of unknown kind {file.kind}')}"
-        elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in _PLAIN_DEVICES):
+            yield f"descriptor {item.fd} is {_OUTSIDE.get(file.kind, f'of unknown kind {file.kind}')}"
+        elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in PLAIN_DEVICES):
             yield f"descriptor {item.fd} is the device {file.path}"
-    for identifier in sorted(images.removed_files):
-        if identifier in images.files:
+    yield from leads_outside(images)
+    for identifier, copy in sorted(images.removed_files.items()):
+        if identifier in images.files and (copy is None or not stat.S_ISREG(images.files[identifier].mode)):
             yield f"the deleted file {images.files[identifier].path} is still in use"
 
 

@@ -21,13 +21,15 @@ LOOK_SECONDS = 0.02
 class PlainRun:
     """Seconds from execve to exit, and the exit status as waitpid gives it.
 
-    `waited` is time spent ready to run while something else had the processor (the kernel's run delay).
+    `waited` is time spent ready to run while something else had the processor (the kernel's run delay). `kernel`: part
+    of `cpu` spent in the kernel.
     """
 
     wall: float
     cpu: float
     waited: float
     status: int
+    kernel: float = 0.0
 
     @property
     def blocked(self) -> float:
@@ -73,7 +75,7 @@ def run_plain(
     if others:
         # Processes that run by turns wait for each other, too.
         waited = min(waited, max(0.0, wall - computed))
-    return PlainRun(wall, computed, waited, status)
+    return PlainRun(wall, computed, waited, status, usage.ru_stime)
 
 
 def _look_until_ended(pid: int, look: Callable[[int], None]) -> None:

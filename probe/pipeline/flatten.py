@@ -11,7 +11,9 @@ import numpy as np
 from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.convert import NotFlat, flatten
+from checkpoint.flat.convert import flatten
+from checkpoint.flat.deleted import write_deleted
+from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import encode
 from checkpoint.linux import PAGE_SIZE
@@ -26,7 +28,7 @@ from probe.progress import Report
 
 NAME = "flatten"
 OPTIONS: tuple[str, ...] = ()
-FILES = ("flat.json", "phase-*/direct.img")
+FILES = ("flat.json", "phase-*/direct.img", "phase-*/gone-*.img")
 
 _RESULT = "flat.json"
 
@@ -55,6 +57,7 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
     target.unlink(missing_ok=True)
     images = read_checkpoint(job.images)
     try:
+        write_deleted(images)
         flat = flatten(
             images,
             (job.warm_event, job.start_event, job.end_event),

@@ -41,6 +41,7 @@ from probe.tracers.lives import (
     refuse_outliving,
     refuse_without_room,
 )
+from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
@@ -82,6 +83,7 @@ class _Recording:
     prologue: float = 0.0
     install_seconds: float = 0.0
     written: set[str] = field(default_factory=set)
+    outside: OutsideLooks = field(init=False)
 
     def cost(self) -> FloatArray:
         dead = [i.sites.flags_dead for i in self.counters.images]
@@ -120,6 +122,8 @@ class _Recording:
         grown = len(current.columns) > 0 and advance >= _LEAST_ADVANCE * self.interval
         ended = end_of_run or (end_row and grown)
         if ended:
+            if not end_of_run:
+                self.outside.look(self.tracee.pid, at)
             self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
             self.entries += len(current.columns)
@@ -167,6 +171,7 @@ class _Recording:
     def begin(self) -> None:
         now = time.monotonic()
         self.started = self.looked_at = self.row_started = now
+        self.outside = OutsideLooks(self.tracee.program.argv[0], now)
         self.waited_by_look = self.waited_by_row = run_delay(self.tracee.pid)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
 
@@ -201,6 +206,8 @@ def trace(
     code = exit_status(program, ending.status, streams)
     if len(recording.rows) < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
+    else:
+        recording.outside.end()
     profile = _profile(program, recording, ending.cpu, streams)
     return replace(profile, exit_status=code, processes=others)
 

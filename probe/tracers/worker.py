@@ -14,6 +14,7 @@ from checkpoint.errors import ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import shortened
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.program import Program, Streams, Worker
+from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.wrapper import Execution, Survey, survey
 from probe.tracers.lives import EARLY_SECONDS
 
@@ -176,3 +177,20 @@ def _list(shares: Sequence[tuple[Execution, float]]) -> str:
 
 def _said(execution: Execution) -> str:
     return shortened(execution.worker.argv)
+
+
+def let_wrapper_end(tracee: Tracee, deadline: float) -> None:
+    """Let the stopped worker and its wrapper go on to the end, so that nothing is in the way of the next run.
+
+    `deadline`: by time.monotonic; what goes on then is left to be ended with the tracing.
+    """
+    tracee.continue_from_stop()
+    while time.monotonic() < deadline:
+        occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
+        if occurrence.what is What.ENDED:
+            tracee.finish()
+            return
+        if occurrence.what is What.EXECUTED:
+            tracee.run_to_entry()
+        if occurrence.what is not What.TIMEOUT:
+            tracee.resume()

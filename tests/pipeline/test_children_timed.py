@@ -17,8 +17,7 @@ from checkpoint.process.program import Program, Worker
 from probe.formats.intervals import outside_share
 from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile, load_timing, save_timing
-from probe.pipeline.boundaries import candidates
-from probe.pipeline.capture import plan_region
+from probe.pipeline.boundaries import candidates, plan_region
 from probe.pipeline.select import _room_for
 from probe.pipeline.validate import stamped_run, validate
 from probe.tracers.native import trace
