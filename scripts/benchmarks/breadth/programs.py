@@ -102,7 +102,7 @@ PROGRAMS = (
             "pnmtopng picture.ppm > picture.png"),
     Program("ffmpeg", "media", "ffmpeg", "ffmpeg -y -f image2 -loop 1 -i picture.ppm -frames:v 40 -c:v libx264 out.mkv",
             "picture.ppm", refusal=THREADS),
-    Program("gm", "media", "graphicsmagick", "gm convert picture.ppm -blur 0x12 -resize 300% -sharpen 0x6 out.jpg",
+    Program("gm", "media", "graphicsmagick", "gm convert picture.ppm -blur 0x8 -resize 150% -sharpen 0x4 out.jpg",
             "picture.ppm", refusal=THREADS),
     Program("opusenc", "media", "opus-tools", "opusenc --bitrate 96 long.wav out.opus", "long.wav", aside=True),
     Program("espeak-ng", "media", "espeak-ng", "espeak-ng -f text-60k -w out.wav", "text-60k", aside=True),
