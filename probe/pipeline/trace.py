@@ -86,7 +86,12 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
-    """None: the reference stage compares what the traced run did with plain runs."""
+    """None: the reference stage compares what the traced run did with plain runs. Notes what was not counted."""
+    if build.profile.thin:
+        build.notes.append(
+            f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "
+            "there is no direct estimate"
+        )
     return []
 
 
