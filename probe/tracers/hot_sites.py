@@ -60,6 +60,8 @@ def counted_share(rows: Sequence[Row], removals: Sequence[Removal], instructions
     What was removed is known up to its removal. From then on it is taken to run as often, beside the code that it ran
     beside in the last stretch that had it, as it did there. `instructions`: of the block behind each column.
     """
+    if not removals:
+        return 1.0
     gone = np.zeros(len(instructions), dtype=bool)
     for removal in removals:
         gone[removal.columns] = True
