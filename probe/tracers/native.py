@@ -23,7 +23,7 @@ from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.process.descriptors import written_files
 from checkpoint.process.exit_status import exit_status, refuse_failed
 from checkpoint.process.loader import LoadWatch
-from checkpoint.process.plain_run import run_delay
+from checkpoint.process.plain_run import run_delay, running_time
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs.counters import SiteCounters
@@ -63,6 +63,10 @@ _SHORTEST_PAUSE = 0.005
 """Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long; but not
 so often that the program keeps losing its counters from its cache to the tracer's."""
 
+_SHARED = 0.1
+_TICKS = 0.02
+"""Where the program waited for more than this share of a look, rates are taken over so many seconds that it ran for."""
+
 _WHOLE = 1.0 - 1e-9
 _LEAST_ADVANCE = 0.75
 """Share of an interval that the program must have had for itself before its row ends."""
@@ -85,6 +89,7 @@ class _Recording:
     started: float = 0.0
     looked_at: float = 0.0
     waited_by_look: float = 0.0
+    ran_by_look: float = 0.0
     row_started: float = 0.0
     waited_by_row: float = 0.0
     too_hot: IntArray = field(default_factory=lambda: _NONE)
@@ -125,15 +130,14 @@ class _Recording:
                 raise
             return end_row
         self.looked = _padded(self.looked, len(now))
-        passed, without = at - self.looked_at, waited - self.waited_by_look
-        fresh = now - self.looked
-        self.looked, self.looked_at, self.waited_by_look = now, at, waited
         current = _row(now - _padded(self.before, len(now)), max(at - self.row_started, 1e-6))
-        # The kernel tells how long a process waited when it no longer does: no rate is known of a time that was shared.
-        if passed > _SHORTEST_LOOK and without < passed / 2 and self.to_remove is None:
-            leaving: FloatArray = (left - _padded(self.left, len(left))) * np.float64(LEAVING_SECONDS)
-            self._cool_down(fresh, leaving, passed - without, current)
-        self.left = left
+        ran = running_time(self.tracee.pid)
+        if (elapsed := self._elapsed(at, waited, ran)) > _SHORTEST_LOOK:
+            if self.to_remove is None:
+                leaving: FloatArray = (left - _padded(self.left, len(left))) * np.float64(LEAVING_SECONDS)
+                self._cool_down(now - self.looked, leaving, elapsed, current)
+            self.looked, self.left = now, left
+            self.looked_at, self.waited_by_look, self.ran_by_look = at, waited, ran
         advance = at - self.row_started - (waited - self.waited_by_row)
         grown = len(current.columns) > 0 and advance >= _LEAST_ADVANCE * self.interval
         ended = end_of_run or (end_row and grown)
@@ -147,6 +151,16 @@ class _Recording:
             self.before, self.row_started, self.waited_by_row = now, at, waited
             self._bound()
         return ended
+
+    def _elapsed(self, at: float, waited: float, ran: float) -> float:
+        """Seconds that the program ran for since the last look; 0 where they are not known well enough yet.
+
+        The kernel tells how long a process waited once it no longer waits, and how long it ran up to the last tick.
+        """
+        passed, without = at - self.looked_at, waited - self.waited_by_look
+        if without < _SHARED * passed:
+            return passed - without
+        return ran - self.ran_by_look if ran - self.ran_by_look >= _TICKS else 0.0
 
     def _bound(self) -> None:
         """Keep the number of rows, and of entries in them, below what a trace may hold."""
@@ -217,6 +231,7 @@ class _Recording:
         self.started = self.looked_at = self.row_started = now
         self.outside = OutsideLooks(self.tracee.program.argv[0], now)
         self.waited_by_look = self.waited_by_row = run_delay(self.tracee.pid)
+        self.ran_by_look = running_time(self.tracee.pid)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
 
 

@@ -86,6 +86,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     counters = Counters(vectors / seconds[:, None] / 1e3, clock)
     monkeypatch.setattr(native, "time", clock)
     monkeypatch.setattr(native, "run_delay", lambda pid: 0.0)
+    monkeypatch.setattr(native, "running_time", lambda pid: clock.now)
     monkeypatch.setattr(native, "written_files", lambda pid: set())
     monkeypatch.setattr(outside_looks, "outside", lambda pid: [])
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
