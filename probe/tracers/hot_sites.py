@@ -23,7 +23,7 @@ about how many are too many. A compiler with 30,000 busy sites was slowed down b
 MOST_OVERHEAD = 0.06
 """Share of an interval that stubs may cost before some are removed; then half of it is aimed at."""
 
-MOST_BEARABLE = 0.25
+MOST_BEARABLE = 0.15
 LITTLE = 0.05
 FEW_BUSY = 400
 """Where a removal would take more than LITTLE of the counted instructions, and no more than FEW_BUSY sites are busy,
