@@ -112,7 +112,16 @@ def children_of(pid: int) -> list[int]:
 
 def run_delay(pid: int) -> float:
     """Seconds the process waited for a processor (/proc/PID/schedstat, second field); 0 where it is not kept."""
+    return _scheduled(pid, 1)
+
+
+def running_time(pid: int) -> float:
+    """Seconds the process had a processor, up to the last tick or the last time it lost it; 0 where it is not kept."""
+    return _scheduled(pid, 0)
+
+
+def _scheduled(pid: int, field: int) -> float:
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[field]) * 1e-9
     except (OSError, IndexError, ValueError):
         return 0.0

@@ -175,7 +175,7 @@ TRACER = click.option(
     "--tracer", type=click.Choice(TRACERS), default="auto", show_default=True, help="What counts blocks; auto: native."
 )
 INTERVAL = click.option(
-    "--interval", type=Interval(), help="Length of an interval: 50ms (the default); valgrind: instructions, 100M."
+    "--interval", type=Interval(), help="Length of an interval, as 50ms (default: by the run); valgrind: instructions."
 )
 ISA = click.option(
     "--isa",

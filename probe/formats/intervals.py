@@ -20,7 +20,13 @@ def vectors(profile: Profile, timed: TimedProfile) -> sp.csr_array:
 
 
 def work(profile: Profile, timed: TimedProfile) -> FloatArray:
-    """Counted instructions of the timed intervals, shape (M,)."""
+    """Counted instructions of the timed intervals, shape (M,).
+
+    Where too few of them are counted, nanoseconds of the traced run: other than those of the timing run they are times
+    of, and as long as the interval's work is much.
+    """
+    if profile.thin:
+        return np.asarray(np.add.reduceat(profile.seconds, timed.first_row[:-1]) * 1e9, dtype=np.float64)
     return np.asarray(timed.counts @ profile.blocks.instructions.astype(np.float64), dtype=np.float64)
 
 

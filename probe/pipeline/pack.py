@@ -76,7 +76,9 @@ def run(build: Build, report: Report) -> None:
     records = _records(build, amounts)
     _require_coverage(records, build.measured)
     build.warnings += doubts_of_phases(records, build.reference, build.measured)
-    build.manifest = _manifest(build, records, float(amounts.sum()), outputs, private, left_out)
+    # Of time, as of nothing, there is no direct estimate.
+    total_work = 0.0 if build.profile.thin else float(amounts.sum())
+    build.manifest = _manifest(build, records, total_work, outputs, private, left_out)
     checkpoints = [PhaseCheckpoint(reduced.phase, folder / reduced.folder) for reduced in build.reduced]
     data = _data(build, checkpoints, rows, amounts)
     manifest, compression = build.manifest.to_json(), build.options.compress

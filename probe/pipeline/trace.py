@@ -121,10 +121,16 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
-    """None: the reference stage compares what the traced run did with plain runs. A worker is noted."""
+    """None: the reference stage compares what the traced run did with plain runs. Notes the worker, and what was not
+    counted."""
     worker = build.program.worker
     if worker is not None:
         build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {shortened(worker.argv)}")
+    if build.profile.thin:
+        build.notes.append(
+            f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "
+            "there is no direct estimate"
+        )
     return []
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP
@@ -32,7 +31,7 @@ from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
-from probe.formats.timing import Outside, TimedProfile, load_timing, save_timing
+from probe.formats.timing import Outside, TimedProfile, load_timing, save_timing, sum_rows
 from probe.pipeline.boundaries import Candidate, candidates, marker_of, site_counts
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
@@ -270,7 +269,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     if len(keep) < 2:
         raise Diverged(f"{profile.program.argv[0]}: no interval boundary could be marked")
     return TimedProfile(
-        counts=_sum_rows(profile.counts, first),
+        counts=sum_rows(profile.counts, first),
         seconds=own,
         cpu=np.diff(cpu),
         beside=lives.beside(wall),
@@ -328,14 +327,6 @@ def longest_rising(values: FloatArray) -> IntArray:
         chain.append(at)
         at = int(previous[at])
     return np.array(chain[::-1], dtype=np.int64)
-
-
-def _sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
-    """Rows first[i]..first[i + 1] added up."""
-    groups = len(first) - 1
-    which = np.repeat(np.arange(groups), np.diff(first))
-    gather = sp.csr_array((np.ones(len(which)), (which, np.arange(len(which)))), shape=(groups, counts.shape[0]))
-    return sp.csr_array(gather @ counts)
 
 
 def run(build: Build, report: Report) -> None:

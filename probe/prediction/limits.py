@@ -128,7 +128,8 @@ def doubts_of_selection(
             selection.held_out_error, LIMITS.held_out,
             f"the phases miss the time of intervals held out by {selection.held_out_error:.0%}: equal code takes "
             "different times, by its data; allow more --max-phases, or a shorter --interval",
-            refuse=many and not _blurred(reference),
+            # All of a program of one phase is alike: whichever interval stands for it, its ratio is the program's.
+            refuse=many and selection.k_bic > 1 and not _blurred(reference),
         )  # fmt: skip
     return found
 

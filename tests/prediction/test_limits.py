@@ -53,7 +53,7 @@ def selection(labels: list[int], **more: Any) -> Any:
                 id=number, members=members, representative=int(members[0]), time_share=len(members) / len(labels)
             )
         )
-    fixed = {"phases": phases, "held_out_error": None, "options": SelectionOptions()}
+    fixed = {"phases": phases, "held_out_error": None, "k_bic": 2, "options": SelectionOptions()}
     return SimpleNamespace(**{**fixed, **more})
 
 
@@ -140,6 +140,9 @@ def test_equal_code_that_takes_different_times() -> None:
     assert "by 25%: equal code takes different times" in said
     with pytest.raises(Unpredictable, match="by 60%"):
         doubts_of_selection(selection([0] * N, held_out_error=0.6), ALIKE, TIMES, REFERENCE)
+    # All of a program of one phase is alike, however its intervals differ in time.
+    (said,) = doubts_of_selection(selection([0] * N, held_out_error=0.6, k_bic=1), ALIKE, TIMES, REFERENCE)
+    assert "by 60%" in said
 
 
 def test_times_with_other_load_in_them_refuse_nothing() -> None:
