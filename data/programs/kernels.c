@@ -8,7 +8,16 @@
 
 #define KERNEL static __attribute__((noinline)) double
 
-enum { EDGE = 64, LONG = 1 << 20, ORDER = 192, POINTS = 1 << 15, BINS = 4096, ROWS = 40000, NEAR = 7, WIDE = 1000 };
+enum {
+    EDGE = 64,
+    LONG = 1 << 20,
+    ORDER = 192,
+    POINTS = 1 << 15,
+    BINS = 4096,
+    ROWS = 40000,
+    NEAR = 7,
+    WIDE = 1000
+};
 
 static double room[2][EDGE][EDGE][EDGE];
 
@@ -21,9 +30,10 @@ KERNEL stencil7(long repeats)
         for (int i = 1; i < EDGE - 1; i++)
             for (int j = 1; j < EDGE - 1; j++)
                 for (int k = 1; k < EDGE - 1; k++)
-                    room[1][i][j][k] = 0.1 * (room[0][i - 1][j][k] + room[0][i + 1][j][k] + room[0][i][j - 1][k] +
-                                              room[0][i][j + 1][k] + room[0][i][j][k - 1] + room[0][i][j][k + 1]) +
-                                       0.4 * room[0][i][j][k];
+                    room[1][i][j][k] =
+                        0.1 * (room[0][i - 1][j][k] + room[0][i + 1][j][k] + room[0][i][j - 1][k] +
+                               room[0][i][j + 1][k] + room[0][i][j][k - 1] + room[0][i][j][k + 1]) +
+                        0.4 * room[0][i][j][k];
         for (int i = 1; i < EDGE - 1; i++)
             for (int j = 1; j < EDGE - 1; j++)
                 for (int k = 1; k < EDGE - 1; k++)
@@ -91,7 +101,8 @@ KERNEL fft(long repeats)
             for (int first = 0; first < POINTS; first += 2 * span)
                 for (int k = 0; k < span; k++) {
                     int a = first + k, b = a + span, t = k * (POINTS / 2 / span);
-                    double x = re[b] * turn_re[t] - im[b] * turn_im[t], y = re[b] * turn_im[t] + im[b] * turn_re[t];
+                    double x = re[b] * turn_re[t] - im[b] * turn_im[t],
+                           y = re[b] * turn_im[t] + im[b] * turn_re[t];
                     re[b] = M_SQRT1_2 * (re[a] - x), im[b] = M_SQRT1_2 * (im[a] - y);
                     re[a] = M_SQRT1_2 * (re[a] + x), im[a] = M_SQRT1_2 * (im[a] + y);
                 }
@@ -192,8 +203,9 @@ static const struct {
     double (*run)(long repeats);
     long repeats;
 } kernels[] = {
-    {"stencil7", stencil7, 8000},       {"triad", triad, 3000},         {"product", product, 900},
-    {"fft", fft, 4000},                 {"histogram", histogram, 2000}, {"sparse", sparse, 20000},
+    {"stencil7", stencil7, 8000},       {"triad", triad, 3000},
+    {"product", product, 900},          {"fft", fft, 4000},
+    {"histogram", histogram, 2000},     {"sparse", sparse, 20000},
     {"elimination", elimination, 2500}, {"alignment", alignment, 3000},
 };
 
