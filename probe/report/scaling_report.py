@@ -18,7 +18,7 @@ from probe.report.drawing import Drawing, style
 from probe.report.page import picture
 from probe.report.scaling_figures import scaling_figures
 from probe.report.writing import as_png, as_svg, as_text, write_file
-from probe.scaling.asking import Fitted, Prediction, Question, fit_application, predict_application
+from probe.scaling.asking import Question, ScalingFit, ScalingPrediction, fit_application, predict_application
 from probe.scaling.forms import LEAST_SIZES
 from probe.scaling.judging import EXTRAPOLATION_WARNED
 from probe.store.opening import Store
@@ -73,7 +73,7 @@ class DrawnScaling:
     """Figures of an application, the curves in them, and what could not be predicted, with the reasons."""
 
     application: Application
-    fitted: Fitted
+    fitted: ScalingFit
     drawings: tuple[Drawing, ...]
     refused: tuple[str, ...]
 
@@ -103,8 +103,8 @@ def draw_scaling(
 
 
 def _predictions(
-    store: Store, application: Application, fitted: Fitted, settings: Mapping[str, float], cores: Sequence[int]
-) -> tuple[list[Prediction], list[str]]:
+    store: Store, application: Application, fitted: ScalingFit, settings: Mapping[str, float], cores: Sequence[int]
+) -> tuple[list[ScalingPrediction], list[str]]:
     found = []
     refused = [f"{one.kernel} on {one.node_type or 'any type'}: {one.reason}" for one in fitted.refused]
     for kind in sorted({model.node_type for model in fitted.models}):
