@@ -18,9 +18,9 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.criu.images import CheckpointImages
-from checkpoint.criu.pagemap import PageRun, write_pagemap
+from checkpoint.criu.pagemap import write_pagemap
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.state.process_state import PageRun, ProcessState
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions
@@ -41,7 +41,7 @@ class Reduced:
         return sum(run.pages for run in self.dropped)
 
 
-def reduce_checkpoint(images: CheckpointImages, keep: npt.NDArray[np.bool_], folder: Path, how: Reduction) -> Reduced:
+def reduce_checkpoint(images: ProcessState, keep: npt.NDArray[np.bool_], folder: Path, how: Reduction) -> Reduced:
     """Write the checkpoint to `folder` (new) with only the pages that `keep` flags. StorageError on a full disk.
 
     `keep` has one flag per page in the order of the pages image. On any error `folder` is removed.
@@ -66,7 +66,7 @@ def reduce_checkpoint(images: CheckpointImages, keep: npt.NDArray[np.bool_], fol
     return Reduced(folder, int(keep.sum()), tuple(dropped))
 
 
-def _split(images: CheckpointImages, keep: npt.NDArray[np.bool_]) -> tuple[list[PageRun], list[PageRun]]:
+def _split(images: ProcessState, keep: npt.NDArray[np.bool_]) -> tuple[list[PageRun], list[PageRun]]:
     """The page map's runs cut into those kept and those dropped."""
     kept: list[PageRun] = []
     dropped: list[PageRun] = []

@@ -14,13 +14,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
-from checkpoint.criu.images import CheckpointImages
-from checkpoint.criu.pagemap import PAGE_LAZY, PageRun
-from checkpoint.criu.protobuf import Message
 from checkpoint.criu.tool import Criu
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches
+from checkpoint.state.process_state import PAGE_LAZY, PageRun, ProcessState
 
 MARGIN_SHARE = 0.1
 """The phase runs on for this share of its region behind the end, so that a slightly longer region finds its pages."""
@@ -43,7 +40,7 @@ class TouchedSet:
 
 
 def record_touched_set(
-    job: RestoreJob, images: CheckpointImages, criu: Criu, *, scratch: Path, region_seconds: float
+    job: RestoreJob, images: ProcessState, criu: Criu, *, scratch: Path, region_seconds: float
 ) -> TouchedSet:
     """Restore the phase lazily and note every first touch. Errors as checkpoint.restore.criu_restore.time_phase."""
     found = observe_touches(
@@ -57,14 +54,14 @@ def record_touched_set(
 
 
 def check_reduced(
-    job: RestoreJob, reduced: CheckpointImages, dropped: Sequence[PageRun], criu: Criu, *, scratch: Path
+    job: RestoreJob, reduced: ProcessState, dropped: Sequence[PageRun], criu: Criu, *, scratch: Path
 ) -> None:
     """Restore the reduced phase once with a guard on every dropped page. Raises PageDropped, or as time_phase."""
     guard = [(run.vaddr, run.pages) for run in dropped]
     observe_touches(job, criu, reduced.page_runs, reduced.pages_image, scratch=scratch, margin=0.0, dropped=guard)
 
 
-def pages_to_keep(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[np.bool_]:
+def pages_to_keep(images: ProcessState, touched: TouchedSet) -> npt.NDArray[np.bool_]:
     """One flag per page of the pages image, in its order.
 
     Kept besides the touched ones: everything CRIU does not restore lazily (copied file pages, the vDSO: without its
@@ -83,17 +80,16 @@ def pages_to_keep(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[
     return keep
 
 
-def _always_kept(images: CheckpointImages) -> set[int]:
+def _always_kept(images: ProcessState) -> set[int]:
     """Pages (addresses) that the kernel or the loader's code may touch in one run and not in the next."""
     areas = []
     if stack := images.registers.get("sp"):
         areas.append((stack - _RED_ZONE, stack + 1))
-    if thread := images.registers.get("fs_base"):
-        areas.append((thread, thread + 1))
-    core = images.core.message(CoreEntry.thread_core) or Message()
-    sequences = core.message(ThreadCoreEntry.rseq_entry) or Message()
-    if address := sequences.integer(RseqEntry.rseq_abi_pointer, 0):
-        areas.append((address, address + max(sequences.integer(RseqEntry.rseq_abi_size, 0), 1)))
+    if base := images.registers.get("fs_base"):
+        areas.append((base, base + 1))
+    thread = images.thread
+    if thread.rseq:
+        areas.append((thread.rseq, thread.rseq + max(thread.rseq_size, 1)))
     return {page for start, end in areas for page in range(start & -PAGE_SIZE, end, PAGE_SIZE)}
 
 

@@ -13,20 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
-from checkpoint.criu.entries import damaged
-from checkpoint.criu.fields import (
-    CoreEntry,
-    MmEntry,
-    SiginfoEntry,
-    SignalQueueEntry,
-    TaskCoreEntry,
-    ThreadCoreEntry,
-    ThreadInfoX86,
-    UserX86RegsEntry,
-)
-from checkpoint.criu.images import CheckpointImages, FileKind, Vma, VmaStatus, read_checkpoint
-from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.linux import MAP_HUGETLB
+from checkpoint.state.process_state import STOPPED, FileKind, ProcessState, Vma, VmaStatus
+from checkpoint.state.stored import read_state
 
 _KINDS = {
     2: "a pipe",
@@ -62,39 +51,31 @@ _MEMORY = (
     (VmaStatus.ANON_SHARED, "shared memory"),
 )
 
-_X86_64 = 1
-_NATIVE_MODE, _COMPAT_MODE = 1, 2
-_ALIVE, _STOPPED = 1, 3
+_ALIVE = 1
 
 
-def unsupported(checkpoint: Path | CheckpointImages) -> list[str]:
+def unsupported(checkpoint: Path | ProcessState) -> list[str]:
     """Everything in a checkpoint that a probe cannot hold, in plain words; ProbeFileDamaged if it is garbled."""
-    images = read_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
-    try:
-        found = [*_tasks(images), *_processor(images), *_signals(images), *_files(images)]
-    except ProtobufError as error:
-        raise damaged(images.folder / f"core-{images.pid}.img", str(error)) from error
+    images = read_state(checkpoint) if isinstance(checkpoint, Path) else checkpoint
+    found = [*_tasks(images), *_processor(images), *_signals(images), *_files(images)]
     for vma in images.vmas:
         found.extend(_memory(images, vma))
     return list(dict.fromkeys(found))
 
 
-def _tasks(images: CheckpointImages) -> Iterator[str]:
+def _tasks(images: ProcessState) -> Iterator[str]:
     if len(images.tasks) > 1:
         children = ", ".join(str(task.pid) for task in images.tasks[1:])
         yield f"{len(images.tasks)} processes (child {children})"
     for task in images.tasks:
         if len(task.threads) > 1:
             yield f"{len(task.threads)} threads in process {task.pid}"
-    if images.state not in (_ALIVE, _STOPPED):
+    if images.state not in (_ALIVE, STOPPED):
         yield "a process that has already ended"
 
 
-def _processor(images: CheckpointImages) -> Iterator[str]:
-    info = images.core.message(CoreEntry.thread_info)
-    general = info.message(ThreadInfoX86.gpregs) if info is not None else None
-    machine, mode = images.core.integer(CoreEntry.mtype), UserX86RegsEntry.mode
-    if machine != _X86_64 or general is None or general.integer(mode, _NATIVE_MODE) == _COMPAT_MODE:
+def _processor(images: ProcessState) -> Iterator[str]:
+    if not images.x86_64:
         yield "a process that is not x86-64"
         return
     pointer = images.registers["ip"]
@@ -104,16 +85,12 @@ def _processor(images: CheckpointImages) -> Iterator[str]:
             yield f"an instruction pointer inside the vDSO ({pointer:#x})"
 
 
-def _signals(images: CheckpointImages) -> Iterator[str]:
-    task = images.core.message(CoreEntry.tc) or Message()
-    thread = images.core.message(CoreEntry.thread_core) or Message()
-    for queue in (task.message(TaskCoreEntry.signals_s), thread.message(ThreadCoreEntry.signals_p)):
-        for item in queue.messages(SignalQueueEntry.signals) if queue is not None else []:
-            number = int.from_bytes(b"".join(item.raw_values(SiginfoEntry.siginfo))[:4], "little")
-            yield f"pending signal {number} ({_signal_name(number)})"
-    if thread.integer(ThreadCoreEntry.seccomp_mode, 0) or task.integer(TaskCoreEntry.old_seccomp_mode, 0):
+def _signals(images: ProcessState) -> Iterator[str]:
+    for number in images.signals.pending:
+        yield f"pending signal {number} ({_signal_name(number)})"
+    if images.filtered:
         yield "a seccomp filter"
-    if images.mm.messages(MmEntry.aios):
+    if images.asynchronous_io:
         yield "asynchronous I/O in flight"
 
 
@@ -124,7 +101,7 @@ def _signal_name(number: int) -> str:
         return "real-time" if number >= 32 else "unknown"
 
 
-def _files(images: CheckpointImages) -> Iterator[str]:
+def _files(images: ProcessState) -> Iterator[str]:
     for item in images.descriptors:
         file = images.files[item.file_id]
         if file.kind != FileKind.REGULAR:
@@ -136,7 +113,7 @@ def _files(images: CheckpointImages) -> Iterator[str]:
             yield f"the deleted file {images.files[identifier].path} is still in use"
 
 
-def _memory(images: CheckpointImages, vma: Vma) -> Iterator[str]:
+def _memory(images: ProcessState, vma: Vma) -> Iterator[str]:
     where = f"{vma.start:#x}-{vma.end:#x}"
     special = next((name for bit, name in _MEMORY if vma.status & bit), None)
     if special is not None:

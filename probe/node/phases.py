@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import CriuError, NodeUnfit, ProbeFileDamaged, ToolMissing
 from checkpoint.linux import PAGE_SIZE
@@ -126,7 +125,5 @@ def _unpacker(
     def unpack(folder: Path) -> None:
         files.copy_private_files(manifest.files.private, phase.id, written)
         archive.extract_phase(phase.id, folder)
-        # A pages image shorter than its page map says would make CRIU spin for ever.
-        read_checkpoint(folder)
 
     return unpack

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.criu.images import CheckpointImages, read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
@@ -28,6 +27,8 @@ from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.state.process_state import ProcessState
+from checkpoint.state.stored import read_state
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.carried_files import copy_written_files, needed_files, set_apart
@@ -101,7 +102,7 @@ def capture(
     expected_seconds: float,
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
-    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+    on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
 ) -> list[CapturedPhase]:
     """Run the program once and dump every planned phase below `folder`. `progress` gets the phases done.
 
@@ -181,7 +182,7 @@ class _CaptureRun:
         plan: RegionPlan,
         criu: Criu,
         folder: Path,
-        on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+        on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
     ) -> CapturedPhase:
         """Dump the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
         target = folder / f"phase-{plan.phase}"
@@ -227,13 +228,13 @@ class _CaptureRun:
             huge=huge,
         )
 
-    def _checked(self, folder: Path) -> CheckpointImages:
+    def _checked(self, folder: Path) -> ProcessState:
         # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
         for image in folder.glob("timens-*.img"):
             image.unlink()
         with contextlib.suppress(FileNotFoundError):
             (folder / "dump.log").unlink()
-        images = read_checkpoint(folder)
+        images = read_state(folder)
         problems = unsupported(images)
         if problems:
             raise ProgramUnsupported(
@@ -310,7 +311,7 @@ def checkpoint_files(
     opened: Sequence[str] = (),
 ) -> list[ContainedFile]:
     """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
-    images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
+    images = [(read_state(folder / c.folder), c.written) for c in captured]
     return needed_files(images, os.path.realpath(program.executable), outputs, opened)
 
 

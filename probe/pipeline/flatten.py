@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import NotFlat, flatten
 from checkpoint.flat.image import NAME as IMAGE_NAME
@@ -17,6 +16,7 @@ from checkpoint.flat.image import encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
+from checkpoint.state.stored import read_state
 from probe.formats.checkpoints import FlatPhase
 from probe.pipeline.capture import restore_job
 from probe.pipeline.reduce import touched_file
@@ -53,7 +53,7 @@ def flatten_phases(
 def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu: int | None) -> FlatPhase:
     target = job.images / IMAGE_NAME
     target.unlink(missing_ok=True)
-    images = read_checkpoint(job.images)
+    images = read_state(job.images)
     try:
         flat = flatten(
             images,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.state.stored import read_state
 from probe.formats.checkpoints import ReducedPhase
 from probe.pipeline.capture import restore_job
 from probe.pipeline.stage import Build
@@ -58,7 +58,7 @@ def reduce_phases(
 
 
 def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder: Path) -> ReducedPhase:
-    images = read_checkpoint(job.images)
+    images = read_state(job.images)
     raw = sum(path.stat().st_size for path in job.images.glob("*.img"))
     whole = ReducedPhase(job.phase, job.images.name, raw, images.pages, images.pages, 0, "as asked (--reduce none)")
     if how == "none":
@@ -74,7 +74,7 @@ def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder:
     reduced = reduce_checkpoint(images, keep, target, how)
     try:
         job = replace(job, images=target)
-        check_reduced(job, read_checkpoint(target), reduced.dropped, criu, scratch=folder)
+        check_reduced(job, read_state(target), reduced.dropped, criu, scratch=folder)
     except _HARMLESS as error:
         shutil.rmtree(target, ignore_errors=True)
         return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")

@@ -18,11 +18,12 @@ from random import Random
 from typing import Any
 
 from checkpoint.criu.entries import MAGIC, encode_entries, read_entries
-from checkpoint.criu.images import file_mappings, open_files, read_checkpoint
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeError
 from checkpoint.flat import convert, image
+from checkpoint.state.process_state import file_mappings, open_files
 from fuzzing.mutation import damaged
 from fuzzing.reader import Reader
 

@@ -19,13 +19,13 @@ from programs import build, symbols
 from regions import captured_regions
 
 from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
-from checkpoint.criu.images import CheckpointImages, VmaStatus, read_checkpoint
-from checkpoint.criu.pagemap import PAGE_LAZY
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.protobuf import Field, Message, WireType
 from checkpoint.criu.tool import find_criu
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import PageDropped, RestoreJob, time_phase
 from checkpoint.restore.lazy_agent import PageServer
+from checkpoint.state.process_state import PAGE_LAZY, ProcessState, VmaStatus
 from probe.formats.arrays import BoolArray
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, check_reduced, pages_to_keep, record_touched_set, with_positions
@@ -44,7 +44,7 @@ class Scenario:
     """One region of the program, and the addresses of its areas by name."""
 
     job: RestoreJob
-    images: CheckpointImages
+    images: ProcessState
     areas: dict[str, int]
 
     def in_image(self, area: str) -> set[int]:
@@ -173,7 +173,7 @@ def test_what_is_not_restored_lazily_stays(
     assert not {page for page, _ in within(touched(name), base, 8)} & expected
 
 
-def kept_pages(images: CheckpointImages, keep: BoolArray) -> set[int]:
+def kept_pages(images: ProcessState, keep: BoolArray) -> set[int]:
     """Addresses of the pages flagged in `keep`."""
     addresses = [run.vaddr + k * PAGE_SIZE for run in images.page_runs for k in range(run.pages)]
     return {address for address, flag in zip(addresses, keep, strict=True) if flag}
@@ -225,7 +225,7 @@ def test_a_page_that_is_lacking_is_named(
     assert raised.value.address == missing
 
 
-def position_of(images: CheckpointImages, address: int) -> int:
+def position_of(images: ProcessState, address: int) -> int:
     """Where a page lies in the pages image."""
     return next(
         first + (address - run.vaddr) // PAGE_SIZE

@@ -14,17 +14,17 @@ from typing import Any, cast
 from programs import symbols
 from tracing import program_of
 
-from checkpoint.criu.images import CheckpointImages
 from checkpoint.criu.tool import find_criu
 from checkpoint.process.program import Streams
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.markers import Marker
 from probe.pipeline.capture import Place, RegionPlan, capture
 
 SECONDS = 10.0
 
 
-def no_copies(_plan: RegionPlan, _images: CheckpointImages) -> Mapping[str, Path]:
+def no_copies(_plan: RegionPlan, _images: ProcessState) -> Mapping[str, Path]:
     return {}
 
 
@@ -33,7 +33,7 @@ def captured_regions(
     *arguments: str,
     folder: Path,
     regions: int = 1,
-    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]] = no_copies,
+    on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]] = no_copies,
 ) -> list[RestoreJob]:
     """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
     in `folder / "stdout"`."""
