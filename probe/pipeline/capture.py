@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoint.capture.direct import capture_process
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
@@ -27,7 +28,7 @@ from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.restore.criu_restore import RestoreJob
-from checkpoint.state.process_state import ProcessState
+from checkpoint.state.process_state import STOPPED, ProcessState
 from checkpoint.state.stored import read_state
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
@@ -50,7 +51,6 @@ FILES = ("captured.json", "phase-*", "written-*")
 _RESULT = "captured.json"
 
 DUMP_SECONDS = 300.0
-_DUMPED_STOPPED = 3
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
 
@@ -96,7 +96,7 @@ def capture(
     profile: Profile,
     plans: list[RegionPlan],
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     streams: Streams,
     expected_seconds: float,
@@ -104,9 +104,10 @@ def capture(
     progress: Callable[[int], None] | None = None,
     on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
 ) -> list[CapturedPhase]:
-    """Run the program once and dump every planned phase below `folder`. `progress` gets the phases done.
+    """Run the program once and capture every planned phase below `folder`. `progress` gets the phases done.
 
-    `on_dump` is called while the process stands at a phase, and returns the copies it made of files being written.
+    `criu` takes the checkpoints; without it they are captured directly, as any user. `on_dump` is called while the
+    process stands at a phase, and returns the copies it made of files being written.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
     CriuError, StorageError. The run is ended after the last dump.
@@ -135,8 +136,10 @@ def capture(
                     captured.append(run.dump(plan, criu, folder, on_dump))
                     if progress:
                         progress(len(captured))
-                if waiting:
+                if waiting and criu is not None:
                     tracee.continue_from_stop()
+                elif waiting:
+                    tracee.resume()
                 continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
@@ -180,16 +183,15 @@ class _CaptureRun:
     def dump(
         self,
         plan: RegionPlan,
-        criu: Criu,
+        criu: Criu | None,
         folder: Path,
         on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
     ) -> CapturedPhase:
-        """Dump the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
+        """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
         refuse_outside_descriptors(self.tracee.pid, self.tracee.program.argv[0])
-        huge = tuple(huge_ranges(self.tracee.pid))
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -206,15 +208,16 @@ class _CaptureRun:
 
             start_event = warm_event if plan.start == plan.warm else address(plan.start)
             end_event = address(plan.end)
-            if self.tracee.attached:
-                self.tracee.detach(leave_stopped=True)
-            self.tracee.wait_until_stopped()
-            criu.dump(self.tracee.pid, target, leave_stopped=True, timeout=DUMP_SECONDS)
-            self.tracee.wait_until_stopped()
-            self.tracee.reattach()
+            if criu is not None:
+                huge = tuple(huge_ranges(self.tracee.pid))
+                state = self._dumped(criu, target)
+            else:
+                done = capture_process(self.tracee, target, f"phase {plan.phase}")
+                state, huge = done.state, done.huge
         if armed:
             self.watch.arm()
-        copies = on_dump(plan, self._checked(target))
+        self._refuse_unsupported(state)
+        copies = on_dump(plan, state)
         return CapturedPhase(
             phase=plan.phase,
             interval=plan.representative,
@@ -228,22 +231,29 @@ class _CaptureRun:
             huge=huge,
         )
 
-    def _checked(self, folder: Path) -> ProcessState:
+    def _dumped(self, criu: Criu, folder: Path) -> ProcessState:
+        if self.tracee.attached:
+            self.tracee.detach(leave_stopped=True)
+        self.tracee.wait_until_stopped()
+        criu.dump(self.tracee.pid, folder, leave_stopped=True, timeout=DUMP_SECONDS)
+        self.tracee.wait_until_stopped()
+        self.tracee.reattach()
         # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
         for image in folder.glob("timens-*.img"):
             image.unlink()
         with contextlib.suppress(FileNotFoundError):
             (folder / "dump.log").unlink()
-        images = read_state(folder)
-        problems = unsupported(images)
-        if problems:
+        state = read_state(folder)
+        if not unsupported(state) and state.state != STOPPED:
+            raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
+        return state
+
+    def _refuse_unsupported(self, state: ProcessState) -> None:
+        if problems := unsupported(state):
             raise ProgramUnsupported(
                 f"{self.tracee.program.argv[0]}: a probe cannot hold {'; '.join(problems)}. "
                 "Close it before the computation starts, or probe the computing program by itself."
             )
-        if images.state != _DUMPED_STOPPED:
-            raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
-        return images
 
 
 def captured_outputs(folder: Path) -> tuple[str, str]:
@@ -256,7 +266,7 @@ def take_checkpoints(
     timed: TimedProfile,
     plans: list[RegionPlan],
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     cpu: int | None,
     progress: Callable[[float], None],

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.image import NAME, FlatImage, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_agent import Control, launch
 from checkpoint.restore.recorded_calls import record_calls
+from checkpoint.state.stored import read_state
 
 NOBODY = 65534
 SECONDS = 60.0
@@ -31,7 +31,7 @@ SECONDS = 60.0
 
 def flat_job(job: RestoreJob, scratch: Path, *, watched: bool = True, **more: Any) -> FlatImage:
     """Put a flat image beside a job's images; `watched`: with the system calls that it makes."""
-    images = read_checkpoint(job.images)
+    images = read_state(job.images)
     events = (job.warm_event, job.start_event, job.end_event)
     flat = flatten(images, events, outputs=job.outputs, written=[path for _, path in job.written], **more)
     (job.images / NAME).write_bytes(encode(flat))

@@ -33,10 +33,11 @@ def captured_regions(
     *arguments: str,
     folder: Path,
     regions: int = 1,
+    direct: bool = False,
     on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]] = no_copies,
 ) -> list[RestoreJob]:
     """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
-    in `folder / "stdout"`."""
+    in `folder / "stdout"`. `direct`: captured without CRIU."""
     image = str(path.resolve())
     places = {name: Marker(image, symbols(path)[name]) for name in ("site_warm", "site_start", "site_end")}
 
@@ -53,7 +54,7 @@ def captured_regions(
     captured = capture(
         cast(Any, SimpleNamespace(program=program)),
         plans,
-        criu=find_criu(),
+        criu=None if direct else find_criu(),
         folder=folder,
         streams=streams,
         expected_seconds=SECONDS,
