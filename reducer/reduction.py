@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -19,8 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.criu.pagemap import write_pagemap
+from checkpoint.flat.image import NAME as FLAT_NAME
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import PageRun, ProcessState
+from checkpoint.state.stored import NAME as STATE_NAME
+from checkpoint.state.stored import write_state
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions
@@ -50,20 +53,27 @@ def reduce_checkpoint(images: ProcessState, keep: npt.NDArray[np.bool_], folder:
     with storage_errors("write", folder, int(keep.sum()) * PAGE_SIZE):
         folder.mkdir(mode=0o700, parents=True)
         try:
-            for path in images.folder.glob("*.img"):
-                if path.name != images.pages_image.name:
-                    shutil.copyfile(path, folder / path.name)
             target = folder / images.pages_image.name
+            _write_description(images, folder, kept_runs if how == "drop" else images.page_runs)
             if how == "drop":
                 _copy_pages(images.pages_image, target, keep)
-                pagemap = next(images.folder.glob("pagemap-[0-9]*.img"))
-                write_pagemap(folder / pagemap.name, images.pages_id, kept_runs)
             else:
                 _zero_pages(images.pages_image, target, keep)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
     return Reduced(folder, int(keep.sum()), tuple(dropped))
+
+
+def _write_description(images: ProcessState, folder: Path, runs: Sequence[PageRun]) -> None:
+    """Everything but the pages, with the page map `runs`."""
+    if (images.folder / STATE_NAME).exists():
+        write_state(replace(images, folder=folder, page_runs=tuple(runs)))
+        return
+    for path in images.folder.glob("*.img"):
+        if path.name not in (images.pages_image.name, FLAT_NAME):
+            shutil.copyfile(path, folder / path.name)
+    write_pagemap(folder / f"pagemap-{images.pid}.img", images.pages_id, runs)
 
 
 def _split(images: ProcessState, keep: npt.NDArray[np.bool_]) -> tuple[list[PageRun], list[PageRun]]:

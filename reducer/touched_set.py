@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.criu.tool import Criu
+from checkpoint.flat.image import FlatImage
 from checkpoint.linux import PAGE_SIZE
-from checkpoint.restore.criu_restore import RestoreJob, observe_touches
+from checkpoint.restore.criu_restore import PageDropped, RestoreJob, observe_touches
+from checkpoint.restore.observation import observe
 from checkpoint.state.process_state import PAGE_LAZY, PageRun, ProcessState
 
 MARGIN_SHARE = 0.1
@@ -29,11 +31,13 @@ _RED_ZONE = 128
 class TouchedSet:
     """Pages touched from the warm-up's start to the margin behind the region, in order of the first touch.
 
-    `address` (page aligned) and `written` (the first touch was a write) have one length.
+    `address` (page aligned) and `written` (the first touch was a write) have one length. `in_groups`: neighbours of
+    touched pages are among them, since the kernel shows no single ones.
     """
 
     address: npt.NDArray[np.uint64]
     written: npt.NDArray[np.bool_]
+    in_groups: bool = False
 
     def __len__(self) -> int:
         return len(self.address)
@@ -51,6 +55,38 @@ def record_touched_set(
     _, first = np.unique(page, return_index=True)
     first.sort()
     return TouchedSet(page[first], (raw[first] & np.uint64(1)).astype(bool))
+
+
+def record_touched_directly(
+    job: RestoreJob, images: ProcessState, flat: FlatImage, restorer: Path, *, scratch: Path, region_seconds: float
+) -> TouchedSet:
+    """The same by the direct restorer, as any user: pages in the order of their addresses, and all of the stack, which
+    cannot be mapped from a file. Raises PhaseFailed, NodeUnfit."""
+    spans = [(run.vaddr, run.pages) for run in images.page_runs if run.flags & PAGE_LAZY]
+    found = observe(
+        job, flat, images.pages_image, restorer, spans, lazily=True, scratch=scratch,
+        margin=MARGIN_SHARE * region_seconds,
+    )  # fmt: skip
+    pages = np.array(found.pages, dtype=np.uint64)
+    return TouchedSet(pages, np.isin(pages, np.array(found.written, dtype=np.uint64)), found.in_groups)
+
+
+def check_reduced_directly(
+    job: RestoreJob,
+    reduced: ProcessState,
+    flat: FlatImage,
+    restorer: Path,
+    dropped: Sequence[PageRun],
+    *,
+    scratch: Path,
+) -> None:
+    """Restore the reduced phase once as usual, and look which of its dropped pages were asked for all the same. Raises
+    PageDropped, PhaseFailed, NodeUnfit."""
+    spans = [(run.vaddr, run.pages) for run in dropped]
+    found = observe(job, flat, reduced.pages_image, restorer, spans, lazily=False, scratch=scratch)
+    if found.pages:
+        address = found.pages[0]
+        raise PageDropped(f"phase {job.phase}: the page at {address:#x} was dropped and is asked for", address)
 
 
 def check_reduced(

@@ -22,6 +22,9 @@ from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
+from checkpoint.flat.convert import flatten
+from checkpoint.flat.image import NAME as FLAT_NAME
+from checkpoint.flat.image import FlatImage, encode
 from checkpoint.process.descriptors import refuse_outside_descriptors
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
@@ -311,6 +314,22 @@ def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: Capt
         end_event=phase.end_event,
         expected_seconds=float(seconds),
     )
+
+
+def write_flat_image(
+    job: RestoreJob, state: ProcessState, huge: Sequence[tuple[int, int]], touched: Sequence[int] = ()
+) -> FlatImage:
+    """Put the flat image of a phase into the folder of its images. Raises NotFlat, ValueError."""
+    flat = flatten(
+        state,
+        (job.warm_event, job.start_event, job.end_event),
+        outputs=job.outputs,
+        written=[path for _, path in job.written],
+        huge=huge,
+        touched=touched,
+    )
+    (job.images / FLAT_NAME).write_bytes(encode(flat))
+    return flat
 
 
 def checkpoint_files(

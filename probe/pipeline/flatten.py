@@ -10,7 +10,7 @@ import numpy as np
 
 from checkpoint.compiled import restorer
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.convert import NotFlat, flatten
+from checkpoint.flat.convert import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import encode
 from checkpoint.linux import PAGE_SIZE
@@ -18,7 +18,7 @@ from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
 from checkpoint.state.stored import read_state
 from probe.formats.checkpoints import FlatPhase
-from probe.pipeline.capture import restore_job
+from probe.pipeline.capture import restore_job, write_flat_image
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
@@ -55,15 +55,7 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
     target.unlink(missing_ok=True)
     images = read_state(job.images)
     try:
-        flat = flatten(
-            images,
-            (job.warm_event, job.start_event, job.end_event),
-            outputs=job.outputs,
-            written=[path for _, path in job.written],
-            huge=huge,
-            touched=_touched(folder, job.phase),
-        )
-        target.write_bytes(encode(flat))
+        flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
         calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
         flat.calls = sorted(calls.numbers) if calls.complete else []
         flat.opened = calls.opened

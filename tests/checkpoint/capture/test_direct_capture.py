@@ -27,7 +27,6 @@ from checkpoint.state.process_state import ProcessState, VmaStatus, file_mapping
 from checkpoint.state.stored import NAME, read_state
 
 
-
 @dataclass(frozen=True)
 class Both:
     """One stop captured directly and by CRIU."""
