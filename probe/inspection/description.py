@@ -13,7 +13,6 @@ from probe.formats.choices import SECONDS
 from probe.formats.kernel_time import KernelShare
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU
-from reducer.member_table import FORMAT_VERSION
 from reducer.unpack import open_probe
 
 
@@ -23,10 +22,10 @@ def show(path: Path | str) -> dict[str, Any]:
         archive.verify()
         manifest = Manifest.from_json(archive.manifest)
         files = [{"path": f.path, "purpose": f.purpose, "size": f.size, "sha256": f.sha256} for f in archive.files]
-        size = archive.size_bytes
+        size, version = archive.size_bytes, archive.format_version
     clock, tracing = manifest.reference.clock, manifest.tracing
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": version,
         "id": manifest.id,
         "program": list(manifest.program.argv),
         "executable": manifest.program.executable,

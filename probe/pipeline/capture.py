@@ -48,7 +48,7 @@ from probe.progress import Report
 from reducer.archive import ContainedFile
 
 NAME = "capture"
-OPTIONS: tuple[str, ...] = ()
+OPTIONS = ("capture",)
 FILES = ("captured.json", "phase-*", "written-*")
 
 _RESULT = "captured.json"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from checkpoint.process.isa import DEFAULT_ISA
-from probe.formats.choices import DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
+from probe.formats.choices import AUTO, DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection.simpoint import Point
 from reducer.choices import Compression, Reduction
@@ -21,7 +21,8 @@ class BuildOptions:
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
-    that a prediction for this node should have; the self-check then repeats more often.
+    that a prediction for this node should have; the self-check then repeats more often. `capture`: DIRECT, CRIU, or
+    AUTO: by CRIU as root, directly as any other user.
     """
 
     tracer: str = "auto"
@@ -37,6 +38,7 @@ class BuildOptions:
     selection: SelectionOptions = field(default_factory=SelectionOptions)
     points: tuple[Point, ...] = ()
     target_error: float | None = None
+    capture: str = AUTO
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
