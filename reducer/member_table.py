@@ -108,7 +108,6 @@ class Table:
     files: tuple[StoredFile, ...]
     members: dict[str, Member]
     file_size: int
-    version: int = FORMAT_VERSION
 
     def new_pages(self, position: int) -> int:
         """Pages that the phase at `position` of `phases` brings along."""
@@ -146,7 +145,7 @@ def read_table(read: Callable[[int], bytes], name: str) -> Table:
         raise damaged(name, "the checksum of its manifest is wrong")
     try:
         document = strict_json.loads(rest[32:].decode("ascii"))
-        table = _table(_Checked(document), HEADER_SIZE + manifest_size, version)
+        table = _table(_Checked(document), HEADER_SIZE + manifest_size)
     except _Refused as error:
         raise damaged(name, str(error)) from error
     except ValueError as error:
@@ -220,7 +219,7 @@ def _integer(value: Any, most: int, what: str) -> int:
     return value
 
 
-def _table(document: _Checked, first_offset: int, version: int) -> Table:
+def _table(document: _Checked, first_offset: int) -> Table:
     members: dict[str, Member] = {}
     offset = first_offset
     for number, item in enumerate(document.items("members")):
@@ -240,7 +239,7 @@ def _table(document: _Checked, first_offset: int, version: int) -> Table:
     files = tuple(_file(_Checked(item, "a file"), members) for item in document.items("files"))
     if len({file.path for file in files}) != len(files):
         raise _Refused("a file is there twice")
-    return Table(document.mapping("manifest"), phases, files, members, offset, version)
+    return Table(document.mapping("manifest"), phases, files, members, offset)
 
 
 def _member(item: _Checked, offset: int) -> Member:

@@ -18,12 +18,12 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.capture.stored import NAME as STATE_NAME
+from checkpoint.capture.stored import write_state
 from checkpoint.criu.pagemap import write_pagemap
 from checkpoint.flat.image import NAME as FLAT_NAME
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import PageRun, ProcessState
-from checkpoint.state.stored import NAME as STATE_NAME
-from checkpoint.state.stored import write_state
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions

@@ -106,11 +106,6 @@ class ProbeArchive:
         return MappingProxyType(self._table.members)
 
     @property
-    def format_version(self) -> int:
-        """Version of the file's format."""
-        return self._table.version
-
-    @property
     def data_names(self) -> tuple[str, ...]:
         """Names that `read_data` takes."""
         return tuple(name[len("data/") :] for name in self._table.members if name.startswith("data/"))

@@ -16,10 +16,10 @@ from checkpoint.capture.memory_map import guard_areas, page_runs, read_areas
 from checkpoint.capture.open_files import OpenFiles
 from checkpoint.capture.page_copy import copy_pages, require_room
 from checkpoint.capture.page_table import PageTable
+from checkpoint.capture.stored import write_state
 from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
-from checkpoint.state.stored import write_state
 
 _PAGES_ID = 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pages of a process are its own, by /proc/PID/pagemap, of which any user sees the flag bits."""
+"""Read which pages of a process are its own: /proc/PID/pagemap, of which any user sees the flag bits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ptrace and /proc say of a stopped process: registers, signals, limits, layout."""
+"""Read what ptrace and /proc say of a stopped process: registers, signals, limits, layout."""
 
 from __future__ import annotations
 

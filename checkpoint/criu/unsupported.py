@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import Signals
 
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.linux import MAP_HUGETLB
 from checkpoint.state.process_state import STOPPED, FileKind, ProcessState, Vma, VmaStatus
-from checkpoint.state.stored import read_state
 
 _KINDS = {
     2: "a pipe",
@@ -55,8 +55,11 @@ _ALIVE = 1
 
 
 def unsupported(checkpoint: Path | ProcessState) -> list[str]:
-    """Everything in a checkpoint that a probe cannot hold, in plain words; ProbeFileDamaged if it is garbled."""
-    images = read_state(checkpoint) if isinstance(checkpoint, Path) else checkpoint
+    """Everything in a checkpoint, or in CRIU's images in a folder, that a probe cannot hold, in plain words.
+
+    ProbeFileDamaged if the images are garbled.
+    """
+    images = read_checkpoint(checkpoint) if isinstance(checkpoint, Path) else checkpoint
     found = [*_tasks(images), *_processor(images), *_signals(images), *_files(images)]
     for vma in images.vmas:
         found.extend(_memory(images, vma))

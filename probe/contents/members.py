@@ -12,9 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 from elftools.elf.elffile import ELFFile
 
+from checkpoint.capture.stored import read_state
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import ProcessState, VmaStatus, file_mappings
-from checkpoint.state.stored import read_state
 from probe.formats.arrays import FloatArray
 from probe.formats.checkpoints import FlatPhase
 from probe.formats.interval_table import MOST_COORDINATES, IntervalTable

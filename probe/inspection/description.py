@@ -15,6 +15,9 @@ from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU
 from reducer.unpack import open_probe
 
+FORMAT_VERSION = 1
+"""Version of the JSON."""
+
 
 def show(path: Path | str) -> dict[str, Any]:
     """The probe's description as JSON (docs/json.md). Raises ProbeFileDamaged, StorageError."""
@@ -22,10 +25,10 @@ def show(path: Path | str) -> dict[str, Any]:
         archive.verify()
         manifest = Manifest.from_json(archive.manifest)
         files = [{"path": f.path, "purpose": f.purpose, "size": f.size, "sha256": f.sha256} for f in archive.files]
-        size, version = archive.size_bytes, archive.format_version
+        size = archive.size_bytes
     clock, tracing = manifest.reference.clock, manifest.tracing
     return {
-        "format_version": version,
+        "format_version": FORMAT_VERSION,
         "id": manifest.id,
         "program": list(manifest.program.argv),
         "executable": manifest.program.executable,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.capture.direct import capture_process
+from checkpoint.capture.stored import read_state
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
@@ -32,7 +33,6 @@ from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import STOPPED, ProcessState
-from checkpoint.state.stored import read_state
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.carried_files import copy_written_files, needed_files, set_apart

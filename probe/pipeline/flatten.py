@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import NotFlat
@@ -16,7 +17,6 @@ from checkpoint.flat.image import encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
-from checkpoint.state.stored import read_state
 from probe.formats.checkpoints import FlatPhase
 from probe.pipeline.capture import restore_job, write_flat_image
 from probe.pipeline.reduce import touched_file

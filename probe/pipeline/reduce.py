@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
@@ -18,7 +19,6 @@ from checkpoint.flat.convert import NotFlat
 from checkpoint.flat.image import FlatImage
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import ProcessState
-from checkpoint.state.stored import read_state
 from probe.formats.checkpoints import ReducedPhase
 from probe.pipeline.capture import restore_job, write_flat_image
 from probe.pipeline.stage import Build

@@ -12,13 +12,13 @@ from programs import build
 from regions import captured_regions
 from test_touched_set import BOTH, IN_ORDER, SCENARIOS, Scenario, scenarios
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import find_criu
 from checkpoint.flat.image import FlatImage
 from checkpoint.linux import MAP_GROWSDOWN, PAGE_SIZE
 from checkpoint.restore.criu_restore import PageDropped, RestoreJob
 from checkpoint.state.process_state import ProcessState
-from checkpoint.state.stored import read_state
 from probe.pipeline.reduce import PhaseToReduce, reduce_phases
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import (

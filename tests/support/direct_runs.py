@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.image import NAME, FlatImage, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_agent import Control, launch
 from checkpoint.restore.recorded_calls import record_calls
-from checkpoint.state.stored import read_state
 
 NOBODY = 65534
 SECONDS = 60.0

@@ -15,10 +15,10 @@ from regions import captured_regions
 
 from checkpoint.capture.conditions import check_traceable
 from checkpoint.capture.page_copy import require_room
+from checkpoint.capture.stored import read_state
 from checkpoint.errors import PrivilegeMissing, ProgramUnsupported, StorageError
 from checkpoint.flat.convert import NotFlat
 from checkpoint.restore.criu_restore import RestoreJob
-from checkpoint.state.stored import read_state
 from probe.pipeline.reduce import PhaseToReduce, reduce_phases
 
 

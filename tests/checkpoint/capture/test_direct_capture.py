@@ -15,6 +15,7 @@ from regions import captured_regions
 
 import probe.pipeline.capture
 from checkpoint.capture.direct import Captured, capture_process
+from checkpoint.capture.stored import NAME, read_state
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import ProbeFileDamaged
@@ -24,7 +25,6 @@ from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import ProcessState, VmaStatus, file_mappings
-from checkpoint.state.stored import NAME, read_state
 
 
 @dataclass(frozen=True)
