@@ -54,7 +54,7 @@ def reduce_checkpoint(images: ProcessState, keep: npt.NDArray[np.bool_], folder:
         folder.mkdir(mode=0o700, parents=True)
         try:
             target = folder / images.pages_image.name
-            _write_description(images, folder, kept_runs if how == "drop" else images.page_runs)
+            _write_description(images, folder, kept_runs if how == "drop" else None)
             if how == "drop":
                 _copy_pages(images.pages_image, target, keep)
             else:
@@ -65,15 +65,16 @@ def reduce_checkpoint(images: ProcessState, keep: npt.NDArray[np.bool_], folder:
     return Reduced(folder, int(keep.sum()), tuple(dropped))
 
 
-def _write_description(images: ProcessState, folder: Path, runs: Sequence[PageRun]) -> None:
-    """Everything but the pages, with the page map `runs`."""
+def _write_description(images: ProcessState, folder: Path, runs: Sequence[PageRun] | None) -> None:
+    """Everything but the pages, with the page map `runs` (None: as it is)."""
     if (images.folder / STATE_NAME).exists():
-        write_state(replace(images, folder=folder, page_runs=tuple(runs)))
+        write_state(replace(images, folder=folder, page_runs=images.page_runs if runs is None else tuple(runs)))
         return
     for path in images.folder.glob("*.img"):
         if path.name not in (images.pages_image.name, FLAT_NAME):
             shutil.copyfile(path, folder / path.name)
-    write_pagemap(folder / f"pagemap-{images.pid}.img", images.pages_id, runs)
+    if runs is not None:
+        write_pagemap(folder / f"pagemap-{images.pid}.img", images.pages_id, runs)
 
 
 def _split(images: ProcessState, keep: npt.NDArray[np.bool_]) -> tuple[list[PageRun], list[PageRun]]:

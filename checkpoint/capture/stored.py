@@ -7,12 +7,15 @@ The file stays in the work folder of a build. A probe carries the flat image mad
 from __future__ import annotations
 
 from dataclasses import astuple
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from checkpoint import strict_json
+from checkpoint.criu.fields import REGISTERS
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.flat.image import TIMERS
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import (
     Descriptor,
@@ -25,6 +28,7 @@ from checkpoint.state.process_state import (
     Task,
     ThreadState,
     Vma,
+    VmaStatus,
     uncovered_page,
 )
 
@@ -168,6 +172,17 @@ def _check(path: Path, state: ProcessState) -> None:
         raise damaged(path, "a file is used but not described")
     if not state.tasks:
         raise damaged(path, "it names no process")
+    if set(state.registers) != set(REGISTERS) or len(state.timers) > TIMERS:
+        raise damaged(path, "its registers or timers are not those of a process")
+    ordered = [vma for vma in state.vmas if not vma.status & VmaStatus.GUARD]
+    if any(v.start % PAGE_SIZE or v.end % PAGE_SIZE or v.start >= v.end for v in state.vmas) or any(
+        one.end > other.start for one, other in pairwise(ordered)
+    ):
+        raise damaged(path, "a mapping is empty, not aligned, or overlaps the one before")
+    if any(r.vaddr % PAGE_SIZE or not r.pages for r in state.page_runs) or any(
+        one.end > other.vaddr for one, other in pairwise(state.page_runs)
+    ):
+        raise damaged(path, "a page run is empty or out of place")
     if (address := uncovered_page(state.page_runs, state.vmas)) is not None:
         raise damaged(path, f"the page at {address:#x} belongs to no mapping")
     expected = state.pages * PAGE_SIZE
@@ -211,4 +226,5 @@ def _flag(value: Any) -> bool:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
+    value.encode("utf-8", "surrogateescape")
     return value
