@@ -203,9 +203,9 @@ def _criu() -> Finding:
     remedy = "install a private CRIU with `probe doctor --fix`"
     try:
         criu = find_criu()
-    except CriuError as error:
+    except (CriuError, OSError) as error:
         if not _is_root():
-            return _warn(str(error), "nothing, unless root is to capture with it", fixable=False)
+            return _warn(str(error), "nothing, unless root is to capture with it")
         return _fail(CriuError, str(error), remedy, fixable=shutil.which("apt-get") is not None)
     found = f"CRIU {format_version(criu.version)} ({criu.origin})"
     try:

@@ -133,6 +133,7 @@ def test_load_is_judged_against_the_cores(monkeypatch: pytest.MonkeyPatch) -> No
         "warn",
         "load 2.60 on 4 cores",
         "wait until the machine is quiet: other load makes every time too long",
+        need="better",
     )
 
 
@@ -186,7 +187,7 @@ def test_without_privileges_and_criu_a_probe_can_be_built(tmp_path: Path, monkey
     assert [f for f in report["findings"] if f["status"] == "fail" and f["need"] == "criu"] == []
     found = {f["name"]: f for f in report["findings"]}
     assert found["privileges"]["detail"] == "not root: probes are captured and restored directly"
-    assert found["criu"]["status"] == "warn" and found["ptrace"]["status"] == "ok"
+    assert found["criu"]["status"] == "warn"
     assert {f["need"] for f in report["findings"]} == {"needed", "better", "criu"}
     assert [f for f in report["findings"] if f["fixable"]] == []
 
