@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from checkpoint.errors import StorageError, ToolMissing
-from checkpoint.paths import cache_dir
+from checkpoint.paths import HOME_VARIABLE, SHARED, cache_dir, is_shared
 from checkpoint.run_command import run_group
 
 _SECONDS = 120
@@ -33,7 +33,7 @@ def built(
     digest = hashlib.sha256("\0".join((*compile_options, *libraries)).encode())
     for source in sources:
         digest.update(source.read_bytes())
-    kept = (place or cache_dir() / "native") / f"{name}-{digest.hexdigest()[:16]}"
+    kept = (place or own_programs()) / f"{name}-{digest.hexdigest()[:16]}"
     if kept.is_file():
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -52,6 +52,14 @@ def built(
             raise ToolMissing(f"compiling {name} failed: {said.strip()[-2000:]}")
         fresh.replace(kept)
     return kept
+
+
+def own_programs() -> Path:
+    """The folder of programs compiled here. Not created. Raises StorageError where others could have put some there."""
+    folder = cache_dir() / "native"
+    if is_shared(folder):
+        raise StorageError(f"{folder}: {SHARED}; set {HOME_VARIABLE} to a folder of your own")
+    return folder
 
 
 _RESTORER = Path(__file__).with_name("restorer")

@@ -151,5 +151,11 @@ class Unpredictable(ProbeError):
     exit_code = 34
 
 
+class ModelInvalid(ProbeError):
+    """An analytic model cannot be read, is contradictory, or uses what the machine model does not have."""
+
+    exit_code = 36
+
+
 INTERRUPTED_EXIT_CODE = 130
 """Exit code after Ctrl-C, as shells use it."""

@@ -8,6 +8,7 @@ conventions of the user who runs the command.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 HOME_VARIABLE = "PROBE_HOME"
@@ -27,6 +28,19 @@ def cache_dir() -> Path:
 def private_criu_dir() -> Path:
     """Root of the private CRIU: distribution packages with their own loader and libc."""
     return data_dir() / "criu"
+
+
+def is_shared(folder: Path) -> bool:
+    """Whether somebody else could have put programs into a folder that we run programs from: another user but root, or
+    everybody. False where there is none."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    return status.st_uid not in (os.geteuid(), 0) or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+SHARED = "belongs to somebody else, or others can write to it"
 
 
 def _folder(kind: str) -> Path:

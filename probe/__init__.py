@@ -12,8 +12,8 @@ with the exit code that the command line ends with.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+# Of its own: the command waits for this module, and typing takes longer to load than all else here.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from checkpoint.errors import ProbeError
@@ -86,9 +86,11 @@ def __dir__() -> list[str]:
 # Hidden from type checkers, which would take every misspelled name for one that is found here.
 if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
         found = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = found
         return found

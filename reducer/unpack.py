@@ -222,8 +222,8 @@ class ProbeArchive:
     def extract_phase(self, phase_id: int, folder: Path) -> None:
         """Rebuild the checkpoint of a phase in `folder`, which is made (mode 0700) or must be empty.
 
-        Zero pages become holes. On any error nothing is left in `folder`. KeyError for an unknown phase,
-        ProbeFileDamaged, StorageError if it cannot be written.
+        Zero pages become holes. On any error nothing is left in `folder`. ProbeFileDamaged, for an unknown phase too;
+        StorageError if it cannot be written.
         """
         position = self._position(phase_id)
         phase = self._table.phases[position]
@@ -251,9 +251,11 @@ class ProbeArchive:
     def extract_file(self, sha256: str, path: Path, mode: int | None = None) -> None:
         """Write the carried file with this content to `path`, replacing what is there, whole or not at all.
 
-        `mode` defaults to the permission bits the file had. KeyError for an unknown checksum.
+        `mode` defaults to the permission bits the file had. ProbeFileDamaged, for an unknown checksum too.
         """
-        file = {item.sha256: item for item in self._table.files}[sha256]
+        file = {item.sha256: item for item in self._table.files}.get(sha256)
+        if file is None:
+            raise damaged(str(self._path), "its manifest names a file that it does not hold")
         digest = hashlib.sha256()
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with storage_errors("write", path, file.size), ExitStack() as undo:
@@ -273,7 +275,10 @@ class ProbeArchive:
             undo.pop_all()
 
     def _position(self, phase_id: int) -> int:
-        return {phase.id: number for number, phase in enumerate(self._table.phases)}[phase_id]
+        position = {phase.id: number for number, phase in enumerate(self._table.phases)}.get(phase_id)
+        if position is None:
+            raise damaged(str(self._path), f"its manifest names a phase {phase_id!r} that it does not hold")
+        return position
 
     def _inflate(self, member: Member, sink: Sink) -> None:
         inflate_member(self._source.open(member), member, sink, str(self._path))

@@ -93,7 +93,7 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
         pages_id=_PAGES_ID,
         descriptors=tuple(files.descriptors()),
         files=files.files,
-        removed_files=frozenset(files.removed),
+        removed_files=dict.fromkeys(sorted(files.removed)),
         signals=SignalState(
             signal_mask(pid),
             answers.actions,

@@ -27,6 +27,9 @@ MAGIC = {
     "files": 0x56303138,
     "fs": 0x51403912,
     "remap-fpath": 0x59133954,
+    "ghost-file": 0x52583605,
+    "pipes-data": 0x56453709,
+    "sk-queues": 0x56264026,
 }
 """Magic number of each kind of image read here, by the part of its file name before the first identifier."""
 
@@ -49,33 +52,61 @@ def read_entries(path: Path, kind: str) -> list[Message]:
     ProbeFileDamaged if it is missing, of another kind, cut off or does not decode; StorageError if the file
     cannot be read.
     """
+    reader = EntryReader(path, kind)
+    entries: list[Message] = []
+    while not reader.at_end:
+        entries.append(reader.entry())
+    return entries
+
+
+class EntryReader:
+    """The image at `path`, of `kind`, from front to back: entries, and the bytes that follow some. Errors as
+    `read_entries`."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path, self._data, self._count = path, _contents(path), 0
+        head = _magic(kind)
+        if not self._data.startswith(head):
+            raise damaged(path, f"it does not start like a {kind} image")
+        self._offset = len(head)
+
+    @property
+    def at_end(self) -> bool:
+        return self._offset == len(self._data)
+
+    def entry(self) -> Message:
+        """The next entry."""
+        (length,) = _U32.unpack(self.raw(_U32.size))
+        data = self.raw(min(length, MAX_MESSAGE_BYTES + 1))
+        try:
+            entry = Message.decode(data)
+        except ProtobufError as error:
+            raise damaged(self._path, f"entry {self._count}: {error}") from error
+        self._count += 1
+        return entry
+
+    def raw(self, size: int) -> bytes:
+        """The next `size` bytes as they are."""
+        if size > len(self._data) - self._offset:
+            raise damaged(self._path, f"entry {self._count} is cut off")
+        self._offset += size
+        return self._data[self._offset - size : self._offset]
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self.raw(len(self._data) - self._offset)
+
+
+def _contents(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MAX_IMAGE_BYTES:
             raise damaged(path, f"its {size} bytes are more than {MAX_IMAGE_BYTES}")
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise damaged(path, "the file is missing") from None
     except OSError as error:
         raise StorageError(f"cannot read checkpoint image {path}: {error.strerror}") from error
-    head = _magic(kind)
-    if not data.startswith(head):
-        raise damaged(path, f"it does not start like a {kind} image")
-    entries: list[Message] = []
-    offset = len(head)
-    while offset < len(data):
-        if len(data) - offset < _U32.size:
-            raise damaged(path, f"entry {len(entries)} is cut off")
-        (length,) = _U32.unpack_from(data, offset)
-        offset += _U32.size
-        if length > min(len(data) - offset, MAX_MESSAGE_BYTES):
-            raise damaged(path, f"entry {len(entries)} is cut off")
-        try:
-            entries.append(Message.decode(data[offset : offset + length]))
-        except ProtobufError as error:
-            raise damaged(path, f"entry {len(entries)}: {error}") from error
-        offset += length
-    return entries
 
 
 def encode_entries(kind: str, entries: Sequence[Message]) -> bytes:

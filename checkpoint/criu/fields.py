@@ -171,7 +171,7 @@ class FdinfoEntry:
 class FileEntry:
     """file_entry (fdinfo.proto): one open file, in files.img."""
 
-    type, id, reg = 1, 2, 3
+    type, id, reg, efd, epfd, sgfd, tfd, usk, pipe = 1, 2, 3, 8, 9, 10, 12, 16, 18
 
 
 class RegFileEntry:
@@ -183,7 +183,86 @@ class RegFileEntry:
 class RemapFilePathEntry:
     """remap_file_path_entry (remap-file-path.proto): one removed file, in remap-fpath.img."""
 
-    orig_id = 1
+    orig_id, remap_id, remap_type = 1, 2, 3
+
+
+class GhostFileEntry:
+    """ghost_file_entry (ghost-file.proto): the first entry of ghost-file-N.img, whose contents follow."""
+
+    mode, chunks, size = 3, 9, 10
+
+
+class GhostChunkEntry:
+    """ghost_chunk_entry (ghost-file.proto): a piece of the contents, which follows."""
+
+    len, off = 1, 2
+
+
+class FownEntry:
+    """fown_entry (fown.proto): whom a descriptor sends signals to."""
+
+    pid = 5
+
+
+class PipeEntry:
+    """pipe_entry (pipe.proto): file_entry.pipe, one end."""
+
+    pipe_id, flags, fown = 2, 3, 4
+
+
+class PipeDataEntry:
+    """pipe_data_entry (pipe-data.proto): what is in a pipe, in pipes-data.img; the bytes follow."""
+
+    pipe_id, bytes, size = 1, 2, 3
+
+
+class EventfdFileEntry:
+    """eventfd_file_entry (eventfd.proto): file_entry.efd."""
+
+    flags, fown, counter = 2, 3, 4
+
+
+class EventpollFileEntry:
+    """eventpoll_file_entry (eventpoll.proto): file_entry.epfd."""
+
+    flags, fown, tfd = 2, 3, 4
+
+
+class EventpollTfdEntry:
+    """eventpoll_tfd_entry (eventpoll.proto): a descriptor watched, eventpoll_file_entry.tfd."""
+
+    tfd, events, data = 2, 3, 4
+
+
+class SignalfdEntry:
+    """signalfd_entry (signalfd.proto): file_entry.sgfd."""
+
+    flags, fown, sigmask = 2, 3, 4
+
+
+class TimerfdEntry:
+    """timerfd_entry (timerfd.proto): file_entry.tfd."""
+
+    flags, fown, clockid, ticks, vsec, vnsec = 2, 3, 4, 5, 7, 8
+
+
+class UnixSkEntry:
+    """unix_sk_entry (sk-unix.proto): file_entry.usk."""
+
+    id, ino, type, state, flags, peer, fown, opts, name, shutdown = 1, 2, 3, 4, 5, 8, 9, 10, 11, 12
+
+
+class SkOptsEntry:
+    """sk_opts_entry (sk-opts.proto): unix_sk_entry.opts."""
+
+    so_sndbuf, so_snd_tmo_sec, so_snd_tmo_usec, so_rcv_tmo_sec, so_rcv_tmo_usec = 1, 3, 4, 5, 6
+    so_passcred, so_passsec, so_filter = 11, 12, 16
+
+
+class SkPacketEntry:
+    """sk_packet_entry (sk-packet.proto): a message in a socket, in sk-queues.img; its bytes follow."""
+
+    id_for, length, scm = 1, 2, 4
 
 
 class PagemapHead:

@@ -48,6 +48,14 @@ _U32_MAX = (1 << 32) - 1
 _ADDRESS_END = 1 << 64
 
 
+_OWN_MESSAGES = {
+    FileKind.PIPE: FileEntry.pipe, FileKind.UNIX_SOCKET: FileEntry.usk, FileKind.EVENTFD: FileEntry.efd,
+    FileKind.EPOLL: FileEntry.epfd, FileKind.SIGNALFD: FileEntry.sgfd, FileKind.TIMERFD: FileEntry.tfd,
+}  # fmt: skip
+_GHOST = 1
+"""remap_type of a file that CRIU copied because no path leads to it."""
+
+
 def read_checkpoint(folder: Path) -> ProcessState:
     """Read the CRIU images in `folder` and check that they fit together.
 
@@ -91,10 +99,7 @@ def read_checkpoint(folder: Path) -> ProcessState:
             Descriptor(*(item.integer(number) for number in _DESCRIPTOR)) for item in read_entries(image, "fdinfo")
         )
         image = folder / "remap-fpath.img"
-        removed = frozenset(
-            item.integer(RemapFilePathEntry.orig_id)
-            for item in (read_entries(image, "remap-fpath") if image.exists() else [])
-        )
+        removed = dict(map(_removed, read_entries(image, "remap-fpath") if image.exists() else []))
         image = folder / f"core-{pid}.img"
         state, comm = task_core.integer(TaskCoreEntry.task_state), task_core.text(TaskCoreEntry.comm, "")
         kernel = _kernel_state(core)
@@ -164,7 +169,8 @@ def _file(entry: Message) -> File:
     kind, identifier = entry.integer(FileEntry.type), entry.integer(FileEntry.id)
     regular = entry.message(FileEntry.reg)
     if kind != FileKind.REGULAR or regular is None:
-        return File(identifier, kind, "", 0, 0, None, 0)
+        own = entry.message(_OWN_MESSAGES[kind]) if kind in _OWN_MESSAGES else None
+        return File(identifier, kind, "", 0, 0, None, 0, own or Message())
     size = regular.integer(RegFileEntry.size) if RegFileEntry.size in regular.numbers() else None
     path = "/" + regular.text(RegFileEntry.name).lstrip("/")
     return File(
@@ -176,6 +182,12 @@ def _file(entry: Message) -> File:
         size,
         regular.integer(RegFileEntry.mode, 0) & _U32_MAX,
     )
+
+
+def _removed(entry: Message) -> tuple[int, int | None]:
+    copied = entry.integer(RemapFilePathEntry.remap_type, 0) == _GHOST
+    number = entry.integer(RemapFilePathEntry.remap_id, 0)
+    return entry.integer(RemapFilePathEntry.orig_id), number if copied else None
 
 
 def _kernel_state(core: Message) -> dict[str, Any]:

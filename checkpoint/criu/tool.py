@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from checkpoint.errors import CriuError, PrivilegeMissing, StorageError
-from checkpoint.paths import private_criu_dir
+from checkpoint.paths import SHARED, is_shared, private_criu_dir
 from checkpoint.run_command import run_group
 
 MINIMUM_VERSION: Final = (4, 1)
@@ -107,16 +107,20 @@ class Criu:
             raise PrivilegeMissing("criu check needs root (uid 0); run the command as root or with `sudo -n`")
         self.run("check", [], timeout=_CHECK_TIMEOUT)
 
-    def dump(self, pid: int, folder: Path, *, leave_stopped: bool, timeout: float) -> None:
+    def dump(
+        self, pid: int, folder: Path, *, leave_stopped: bool, timeout: float, largest_deleted: int = 1 << 20
+    ) -> None:
         """Checkpoint the process tree rooted at `pid` into `folder`, which must exist.
 
         `pid` must be a session leader that nothing traces. With `leave_stopped` the process is stopped after
         the dump until SIGCONT (it may still run for a moment when this returns, on its way to the stop), else
-        CRIU ends it. `timeout` is in seconds. The log is `folder/dump.log`.
+        CRIU ends it. `timeout` is in seconds, `largest_deleted` the bytes of a deleted file that it may have open. The
+        log is `folder/dump.log`.
 
         Raises CriuError, PrivilegeMissing or StorageError; the process must then be considered lost.
         """
-        arguments = ["-t", str(pid), "-D", str(folder), "-o", "dump.log", "-v2"]
+        arguments = ["-t", str(pid), "-D", str(folder), "-o", "dump.log", "-v2", "--ghost-limit"]
+        arguments.append(str(largest_deleted))
         if leave_stopped:
             arguments.append("--leave-stopped")
         self.run("dump", arguments, timeout=timeout, log=folder / "dump.log", what=f"process {pid}")
@@ -136,6 +140,9 @@ def find_criu() -> Criu:
     ):
         if command is None:
             seen.append(f"no {origin} CRIU")
+            continue
+        if origin == "private" and is_shared(private_criu_dir()):
+            seen.append(f"{private_criu_dir()} {SHARED}")
             continue
         try:
             version = read_version(command)

@@ -14,18 +14,19 @@ from pathlib import Path
 from signal import Signals
 
 from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.own_descriptors import KINDS, leads_outside
 from checkpoint.linux import MAP_HUGETLB
+from checkpoint.process.descriptors import PLAIN_DEVICES
 from checkpoint.state.process_state import STOPPED, FileKind, ProcessState, Vma, VmaStatus
 
-_KINDS = {
-    2: "a pipe",
+KIND_NAMES = {
+    2: "a pipe", 5: "a Unix socket", 6: "an eventfd", 7: "an epoll descriptor", 9: "a signalfd", 17: "a timerfd",
+}  # fmt: skip
+
+_OUTSIDE = {
     3: "a named pipe",
     4: "a network socket",
-    5: "a Unix socket",
-    6: "an eventfd",
-    7: "an epoll descriptor",
     8: "an inotify descriptor",
-    9: "a signalfd",
     10: "a packet socket",
     11: "a terminal",
     12: "a fanotify descriptor",
@@ -33,13 +34,10 @@ _KINDS = {
     14: "a namespace",
     15: "a network tunnel",
     16: "a file outside the checkpoint",
-    17: "a timerfd",
     18: "a memfd",
     19: "a BPF map",
     20: "a pidfd",
 }
-
-_PLAIN_DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
 _MEMORY = (
     (VmaStatus.MEMFD, "shared memory (anonymous or of a memfd)"),
@@ -107,12 +105,18 @@ def _signal_name(number: int) -> str:
 def _files(images: ProcessState) -> Iterator[str]:
     for item in images.descriptors:
         file = images.files[item.file_id]
+        if file.kind in KINDS:
+            if file.own is None:
+                yield f"descriptor {item.fd} is {KIND_NAMES[file.kind]}, which only CRIU captures"
+            continue
         if file.kind != FileKind.REGULAR:
-            yield f"descriptor {item.fd} is {_KINDS.get(file.kind, f'of unknown kind {file.kind}')}"
-        elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in _PLAIN_DEVICES):
+            yield f"descriptor {item.fd} is {_OUTSIDE.get(file.kind, f'of unknown kind {file.kind}')}"
+        elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in PLAIN_DEVICES):
             yield f"descriptor {item.fd} is the device {file.path}"
-    for identifier in sorted(images.removed_files):
-        if identifier in images.files:
+    if all(file.own is not None for file in images.files.values() if file.kind in KINDS):
+        yield from leads_outside(images)
+    for identifier, copy in sorted(images.removed_files.items()):
+        if identifier in images.files and (copy is None or not stat.S_ISREG(images.files[identifier].mode)):
             yield f"the deleted file {images.files[identifier].path} is still in use"
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import signal
-import stat
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.event import EVENT_BYTES
+from checkpoint.flat.descriptors import NotFlat, Numbered, name_of, open_descriptors
 from checkpoint.flat.image import (
     LIMITS,
     PARK_ROOM,
@@ -25,18 +24,16 @@ from checkpoint.flat.image import (
     Action,
     FlatImage,
     Header,
-    Kind,
     Layout,
     Limit,
     Mapping,
-    OpenDescriptor,
     Registers,
     Run,
     Timer,
 )
 from checkpoint.flat.vdso import NotAVdso, with_system_calls
 from checkpoint.linux import ADDR_NO_RANDOMIZE, MAP_GROWSDOWN, MAP_NORESERVE, PAGE_SIZE
-from checkpoint.state.process_state import File, FileKind, ProcessState, Vma, VmaStatus
+from checkpoint.state.process_state import ProcessState, Vma, VmaStatus
 
 _NOT_MAPPED = VmaStatus.VVAR | VmaStatus.VSYSCALL | VmaStatus.GUARD
 _NO_LIMIT = (1 << 64) - 1
@@ -52,13 +49,6 @@ _OTHER_PARTS = {0, 1, 8, 9}
 """x87, SSE, the processor's trace (the kernel's own), protection keys."""
 _HARMLESS_PKRU = (0, 0x55555554)
 """No key restricted; the kernel's default, which restricts keys that nobody has."""
-
-
-class NotFlat(Exception):
-    """The direct restorer cannot bring this checkpoint back; the reasons, in plain words."""
-
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("; ".join(reasons))
 
 
 def flatten(
@@ -81,7 +71,7 @@ def flatten(
         raise NotFlat(list(dict.fromkeys(reasons)))
     flat = FlatImage(Header())
     mapped = [vma for vma in images.vmas if not vma.status & _NOT_MAPPED]
-    files = _Numbered()
+    files = Numbered()
     flat.mappings = [_mapping(vma, images, files, huge) for vma in mapped]
     flat.runs = [Run(run.vaddr, run.pages) for run in images.page_runs]
     flat.patches = list(_patched_vdso(images))
@@ -94,22 +84,10 @@ def flatten(
     flat.calls = sorted(set(calls))
     _process(flat, images)
     _processor(flat.header, images)
-    _descriptors(flat, images, files, outputs, written)
+    open_descriptors(flat, images, files, outputs, written)
     flat.files = files.names
     flat.header.park = _park(mapped)
     return flat
-
-
-class _Numbered:
-    """Names numbered in the order in which they are first asked for."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __call__(self, name: str) -> int:
-        if name not in self.names:
-            self.names.append(name)
-        return self.names.index(name)
 
 
 def _own_reasons(images: ProcessState) -> Iterator[str]:
@@ -140,7 +118,7 @@ def _pages(event: int) -> Iterator[int]:
     return (page * PAGE_SIZE for page in range(first, last + 1))
 
 
-def _mapping(vma: Vma, images: ProcessState, files: _Numbered, huge: Sequence[tuple[int, int]]) -> Mapping:
+def _mapping(vma: Vma, images: ProcessState, files: Numbered, huge: Sequence[tuple[int, int]]) -> Mapping:
     shared = bool(vma.status & VmaStatus.FILE_SHARED)
     had_huge = vma.advice >> mmap.MADV_HUGEPAGE & 1 or any(start < vma.end and vma.start < end for start, end in huge)
     return Mapping(
@@ -150,7 +128,7 @@ def _mapping(vma: Vma, images: ProcessState, files: _Numbered, huge: Sequence[tu
         advice=vma.advice,
         prot=vma.prot,
         flags=(mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | vma.flags & (MAP_GROWSDOWN | MAP_NORESERVE),
-        file=files(images.files[vma.file_id].path) + 1 if vma.is_file else 0,
+        file=files(name_of(images, vma.file_id)) + 1 if vma.is_file else 0,
         small=int(not had_huge),
     )
 
@@ -220,44 +198,6 @@ def _fill(array: ctypes.Array[ctypes.c_uint8], data: bytes) -> None:
     if len(data) > len(array):
         raise NotFlat([f"{len(data)} bytes of processor state where {len(array)} are known"])
     ctypes.memmove(array, data, len(data))
-
-
-def _descriptors(
-    flat: FlatImage, images: ProcessState, files: _Numbered, outputs: Sequence[str], written: Collection[str]
-) -> None:
-    copies = _Numbered()
-    first: dict[int, int] = {}
-    changing = {f.path for d in images.descriptors if (f := images.files[d.file_id]).writable}
-    if both := sorted(changing.intersection(files.names).difference(outputs)):
-        raise NotFlat([f"{both[0]} is mapped and open for writing"])
-    for item in sorted(images.descriptors, key=lambda d: d.fd):
-        file = images.files[item.file_id]
-        found = OpenDescriptor(number=item.fd, flags=file.flags, cloexec=item.flags & 1)
-        if item.file_id in first:
-            found.kind, found.file = Kind.SAME_AS, first[item.file_id]
-        elif file.path in outputs:
-            found.kind, found.file = Kind.OUTPUT, list(outputs).index(file.path)
-        elif file.flags & os.O_DIRECT:
-            raise NotFlat([f"{file.path} is open for direct input and output (O_DIRECT)"])
-        elif stat.S_ISDIR(file.mode) and file.position:
-            raise NotFlat([f"the folder {file.path}, open in the middle of being listed"])
-        elif not stat.S_ISREG(file.mode):
-            found.kind, found.path = Kind.PATH, flat.string(file.path)
-            found.flags |= os.O_DIRECTORY if stat.S_ISDIR(file.mode) else 0
-        elif file.writable or file.path in changing:
-            # One that only reads it must see what the others write.
-            if file.path not in written:
-                raise NotFlat([f"{file.path} is open for writing and was not copied"])
-            found.kind, found.file, found.position = Kind.WRITTEN, copies(file.path), _position(file)
-        else:
-            found.kind, found.file, found.position = Kind.COPY, files(file.path), _position(file)
-        first.setdefault(item.file_id, item.fd)
-        flat.descriptors.append(found)
-    flat.written = copies.names
-
-
-def _position(file: File) -> int:
-    return file.position if file.kind == FileKind.REGULAR else 0
 
 
 def _park(mapped: Sequence[Vma]) -> int:

@@ -19,7 +19,8 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSION = 1
+VERSIONS = (1, 2)
+"""Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
@@ -31,9 +32,11 @@ _U8, _U32, _I32, _U64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_int32, ctypes.
 
 
 class Kind:
-    """How a descriptor is opened (enum descriptor_kind)."""
+    """How a descriptor is opened, or what follows when all are (enum descriptor_kind)."""
 
     COPY, WRITTEN, OUTPUT, PATH, SAME_AS = 1, 2, 3, 4, 5
+    PIPE, SOCKET, EVENT, EPOLL, TIMER, SIGNALS = 6, 7, 8, 9, 10, 11
+    CONTENTS, WATCH = 12, 13
 
 
 class Option:
@@ -146,13 +149,16 @@ STRUCTURES = (
 @dataclass
 class FlatImage:
     """A flat image taken apart. `files` are the paths, at capture, of the copies that mappings (`file` less one) and
-    descriptors number; `written` the same for files that the phase writes; `opened`: files it opens by their paths."""
+    descriptors number; `written` the same for files that the phase writes; `opened`: files it opens by their paths.
+    `contents`: number of a descriptor, and bytes that it has not read yet. `watches`: of kind WATCH."""
 
     header: Header
     mappings: list[Mapping] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     patches: list[tuple[int, bytes]] = field(default_factory=list)
     descriptors: list[OpenDescriptor] = field(default_factory=list)
+    contents: list[tuple[int, bytes]] = field(default_factory=list)
+    watches: list[OpenDescriptor] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     touch_order: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
@@ -166,6 +172,16 @@ class FlatImage:
         offset = len(self.strings)
         self.strings += text.encode("utf-8", "surrogateescape") + b"\0"
         return offset
+
+
+def deleted_name(number: int) -> str:
+    """Name, among a checkpoint's images, of the contents of the deleted file that CRIU gave this number."""
+    return f"gone-{number}.img"
+
+
+def is_deleted_name(name: str) -> bool:
+    """Whether this is such a name."""
+    return name == Path(name).name and name.startswith("gone-") and name.endswith(".img")
 
 
 def checksum(data: bytes | memoryview) -> int:
@@ -201,7 +217,10 @@ def encode(image: FlatImage) -> bytes:
             for (address, data), at in zip(image.patches, contents)  # noqa: B905 (nodes have Python 3.8)
         ]
     )
-    header.descriptors = table([bytes(d) for d in image.descriptors])
+    blobs = [(number, table([data]).offset, len(data)) for number, data in image.contents]
+    filled = [OpenDescriptor(number, Kind.CONTENTS, 0, at, 0, 0, size) for number, at, size in blobs]
+    descriptors = [*image.descriptors, *filled, *image.watches]
+    header.descriptors = table([bytes(d) for d in descriptors])
     for name in ("stamps", "touch_order", "calls"):
         setattr(header, name, table([value.to_bytes(8, "little") for value in getattr(image, name)]))
     for name in ("files", "written", "opened"):
@@ -211,7 +230,8 @@ def encode(image: FlatImage) -> bytes:
             names += path.encode("utf-8", "surrogateescape") + b"\0"
         setattr(header, name, table(offsets))
     header.strings = Table(table([bytes(names)]).offset, len(names))
-    header.magic, header.version, header.header_size = MAGIC, VERSION, ctypes.sizeof(Header)
+    header.magic, header.header_size = MAGIC, ctypes.sizeof(Header)
+    header.version = VERSIONS[any(d.kind > Kind.SAME_AS for d in descriptors)]
     header.pages = sum(run.pages for run in image.runs)
     header.size = len(out)
     header.park_size = PARK_ROOM + (len(out) + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
@@ -234,8 +254,9 @@ def decode(path: Path) -> FlatImage:
     header = Header.from_buffer_copy(data)
     if header.magic != MAGIC:
         raise _damaged(path, "it does not start like one")
-    if header.version != VERSION:
-        raise _damaged(path, f"version {header.version} is unknown, this program reads {VERSION}")
+    if header.version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise _damaged(path, f"version {header.version} is unknown, this program reads {known}")
     if header.size != len(data) or header.checksum != checksum(memoryview(data)[Header.version.offset :]):
         raise _damaged(path, "its size or checksum is wrong")
 
@@ -249,9 +270,12 @@ def decode(path: Path) -> FlatImage:
     image.mappings = [Mapping.from_buffer_copy(r) for r in records(header.mappings, ctypes.sizeof(Mapping))]
     image.runs = [Run.from_buffer_copy(r) for r in records(header.runs, ctypes.sizeof(Run))]
     image.patches = [(p.address, data[p.contents : p.contents + p.pages * PAGE_SIZE]) for p in patches]
-    image.descriptors = [
-        OpenDescriptor.from_buffer_copy(r) for r in records(header.descriptors, ctypes.sizeof(OpenDescriptor))
-    ]
+    for one in map(OpenDescriptor.from_buffer_copy, records(header.descriptors, ctypes.sizeof(OpenDescriptor))):
+        if one.kind == Kind.CONTENTS:
+            (content,) = records(Table(one.position, 1), one.path) if one.path else (b"",)
+            image.contents.append((one.number, content))
+        else:
+            (image.watches if one.kind == Kind.WATCH else image.descriptors).append(one)
     for name in ("stamps", "touch_order", "calls"):
         setattr(image, name, [int.from_bytes(r, "little") for r in records(getattr(header, name), 8)])
     image.strings = bytearray(b"".join(records(header.strings, 1)))

@@ -1,62 +1,231 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it."""
+"""Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it.
+
+What leads to the process itself is fine: pipes and pairs of Unix sockets of which it holds both ends, eventfds, epoll
+sets, timers that do not run, signalfds, deleted files.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process.maps import read_maps
+from checkpoint.process.maps import MapEntry, read_maps
+from checkpoint.process.socket_pairs import nameless_pairs
 
-_KINDS = {
-    "socket:": "a socket",
-    "pipe:": "a pipe",
-    "anon_inode:[eventfd]": "an eventfd",
-    "anon_inode:[eventpoll]": "an epoll descriptor",
+LARGEST_DELETED = 64 << 20
+"""Bytes of a deleted file that a probe carries."""
+
+PLAIN_DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+
+_OUTSIDE = {
     "anon_inode:[io_uring]": "an io_uring",
     "anon_inode:[perf_event]": "a performance counter",
-    "anon_inode:[timerfd]": "a timerfd",
-    "anon_inode:[signalfd]": "a signalfd",
+    "anon_inode:[fanotify]": "a fanotify descriptor",
+    "anon_inode:[pidfd]": "a pidfd",
+    "anon_inode:[userfaultfd]": "a userfaultfd",
     "anon_inode:inotify": "an inotify descriptor",
     "/memfd:": "a memfd",
     "/dev/pts/": "a terminal",
     "/dev/tty": "a terminal",
 }
-
+_INSIDE = ("anon_inode:[eventpoll]", "anon_inode:[signalfd]")
 
 _MAPPINGS = {
     "/anon_hugepage": "huge pages (hugetlb)",
     "/SYSV": "System V shared memory",
+    "/dev/zero": "shared memory",
+    "/memfd:": "shared memory (a memfd)",
 }
-"""Mappings by the names the kernel gives them, of which CRIU would say something less plain."""
+"""Shared mappings by the names the kernel gives them, of which CRIU would say something less plain."""
+
+_DELETED = " (deleted)"
 
 
-def refuse_outside_descriptors(pid: int, name: str) -> None:
-    """Raise ProgramUnsupported, naming what process `pid` holds and no probe can: descriptors, and memory that CRIU
-    does not dump."""
-    found = []
-    folder = Path(f"/proc/{pid}/fd")
-    for entry in sorted(folder.iterdir(), key=lambda p: int(p.name)):
-        try:
-            target = str(entry.readlink())
-        except OSError:
+@dataclass(frozen=True)
+class _Open:
+    """A descriptor as /proc shows it. `flags` as for open(2)."""
+
+    pid: int
+    number: str
+    target: str
+
+    @property
+    def status(self) -> os.stat_result:
+        return Path(f"/proc/{self.pid}/fd/{self.number}").stat()
+
+    @property
+    def information(self) -> Mapping[str, str]:
+        """What fdinfo says, the last of equal names."""
+        lines = Path(f"/proc/{self.pid}/fdinfo/{self.number}").read_text().splitlines()
+        return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    @property
+    def flags(self) -> int:
+        return int(self.information["flags"], 8)
+
+    @property
+    def inode(self) -> int:
+        return int(self.target.partition("[")[2].rstrip("]"))
+
+    def named(self, kind: str) -> str:
+        return f"{kind} (descriptor {self.number})"
+
+
+def outside(pid: int) -> list[str]:
+    """What process `pid` holds and no probe can: descriptors that reach outside it, and memory that CRIU does not dump.
+    Empty once it is gone."""
+    with contextlib.suppress(OSError):
+        descriptors = list(_descriptors(pid))
+        return [*_outside_descriptors(descriptors), *_outside_memory(pid, read_maps(pid))]
+    return []
+
+
+def refusal(name: str, found: Iterable[str], when: str) -> ProgramUnsupported:
+    """The error that a program holds these things `when`: a part of a sentence."""
+    return ProgramUnsupported(
+        f"{name}: holds {', '.join(found)} {when}; what is at the other end is not there when the "
+        "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets, and "
+        "without huge pages or shared memory."
+    )
+
+
+def refusal_of_phases(name: str, faults: Mapping[int, Collection[str]]) -> ProgramUnsupported:
+    """The error that names all that is at fault, with the phases where it is; `faults` of each phase."""
+    phases: dict[str, list[int]] = defaultdict(list)
+    for phase, found in faults.items():
+        for fault in found:
+            phases[fault].append(phase)
+    named = [f"{fault} (phase {', '.join(map(str, sorted(of)))})" for fault, of in phases.items()]
+    return ProgramUnsupported(
+        f"{name}: a probe cannot hold {'; '.join(named)}: it reaches outside the process, or is not there "
+        "when a phase is restored. Close it before the computation starts, or probe the computing program by itself, "
+        "with files in place of pipes and sockets."
+    )
+
+
+def is_write_end(flags: int) -> bool:
+    """Whether a pipe's end is the one that is written to."""
+    return flags & os.O_ACCMODE == os.O_WRONLY
+
+
+def _descriptors(pid: int) -> Iterator[_Open]:
+    for entry in sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda p: int(p.name)):
+        # It may have been closed since the folder was listed.
+        with contextlib.suppress(OSError):
+            yield _Open(pid, entry.name, str(entry.readlink()))
+
+
+def _outside_descriptors(descriptors: Collection[_Open]) -> Iterator[str]:
+    pairs: dict[int, int] | None = None
+    inodes = {one.inode for one in descriptors if one.target.startswith("socket:[")}
+    for one in descriptors:
+        with contextlib.suppress(OSError):
+            if one.target.startswith("socket:["):
+                pairs = nameless_pairs() if pairs is None else pairs
+                if pairs.get(one.inode) not in inodes:
+                    yield one.named("a socket")
+            elif (fault := _fault_of(one, descriptors)) is not None:
+                yield fault
+
+
+def _fault_of(one: _Open, descriptors: Collection[_Open]) -> str | None:
+    """Why a descriptor that is no socket reaches outside; None if it does not."""
+    for start, judge in _JUDGES.items():
+        if one.target.startswith(start):
+            return judge(one, descriptors)
+    kind = next((what for start, what in _OUTSIDE.items() if one.target.startswith(start)), None)
+    if kind is not None:
+        return one.named(kind)
+    if one.target.startswith("anon_inode:"):
+        return None if one.target in _INSIDE else one.named(one.target)
+    return _fault_of_file(one)
+
+
+def _fault_of_pipe(one: _Open, descriptors: Collection[_Open]) -> str | None:
+    if one.flags & os.O_DIRECT:
+        return one.named("a pipe of packets")
+    ends = {is_write_end(other.flags) for other in descriptors if other.target == one.target}
+    if len(ends) == 2 or not _held_elsewhere(one):
+        return None
+    return one.named("a pipe")
+
+
+def _held_elsewhere(one: _Open) -> bool:
+    """Whether another process has a descriptor of the same pipe."""
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        if folder.parent.name == str(one.pid):
             continue
-        kind = next((what for start, what in _KINDS.items() if target.startswith(start)), None)
-        if kind is not None:
-            found.append(f"{kind} (descriptor {entry.name})")
-        elif target.endswith(" (deleted)"):
-            found.append(f"a deleted file (descriptor {entry.name}, {target[:-10]})")
-    for mapping in read_maps(pid):
-        special = next((what for start, what in _MAPPINGS.items() if mapping.path.startswith(start)), None)
-        if special is not None and mapping.path.endswith(" (deleted)"):
-            found.append(f"{special} at {mapping.start:#x}-{mapping.end:#x}")
-    if found:
-        raise ProgramUnsupported(
-            f"{name}: holds {', '.join(found)} where a phase starts; what is at the other end is not there when the "
-            "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets, and "
-            "without huge pages or shared memory."
-        )
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(folder):
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry.path) == one.target:  # noqa: PTH115 (a tenth of the time)
+                        return True
+    return False
+
+
+def _fault_of_timer(one: _Open, descriptors: Collection[_Open]) -> str | None:
+    said = one.information
+    busy = any(int(number) for name in ("ticks", "it_value") for number in re.findall(r"\d+", said.get(name, "")))
+    return one.named("a running timer") if busy else None
+
+
+def _fault_of_event(one: _Open, descriptors: Collection[_Open]) -> str | None:
+    # CRIU makes it an ordinary one, whose reads take the whole count.
+    counts = one.information.get("eventfd-semaphore", "0") != "0"
+    return one.named("an eventfd that counts (EFD_SEMAPHORE)") if counts else None
+
+
+_Judge = Callable[[_Open, Collection[_Open]], "str | None"]
+_JUDGES: Mapping[str, _Judge] = {
+    "pipe:[": _fault_of_pipe,
+    "anon_inode:[timerfd]": _fault_of_timer,
+    "anon_inode:[eventfd]": _fault_of_event,
+}
+
+
+def _fault_of_file(one: _Open) -> str | None:
+    status = one.status
+    if stat.S_ISFIFO(status.st_mode):
+        return one.named("a named pipe")
+    if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and one.target not in PLAIN_DEVICES):
+        return one.named(f"the device {one.target}")
+    if one.target.endswith(_DELETED):
+        return _fault_of_deleted(status, f"descriptor {one.number}, {one.target.removesuffix(_DELETED)}")
+    return None
+
+
+def _fault_of_deleted(status: os.stat_result, where: str) -> str | None:
+    if status.st_nlink or not stat.S_ISREG(status.st_mode):
+        return f"a deleted file ({where})"
+    if status.st_size > LARGEST_DELETED:
+        return f"a deleted file of more than {LARGEST_DELETED >> 20} MB ({where})"
+    return None
+
+
+def _outside_memory(pid: int, mappings: Iterable[MapEntry]) -> Iterator[str]:
+    for one in mappings:
+        where = f"at {one.start:#x}-{one.end:#x}"
+        shared = one.permissions.endswith("s")
+        special = next((what for start, what in _MAPPINGS.items() if one.path.startswith(start)), None)
+        if special is not None and one.path.endswith(_DELETED) and (shared or "huge" in special):
+            yield f"{special} {where}"
+        elif shared and "w" in one.permissions and one.path.startswith("/"):
+            yield f"{one.path} mapped shared and writable {where}"
+        elif one.path.startswith("/") and one.path.endswith(_DELETED):
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{pid}/map_files/{one.start:x}-{one.end:x}").stat()
+                if (
+                    fault := _fault_of_deleted(status, f"{one.path.removesuffix(_DELETED)}, mapped {where}")
+                ) is not None:
+                    yield fault
 
 
 def written_files(pid: int) -> set[str]:

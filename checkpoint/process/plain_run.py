@@ -20,13 +20,15 @@ LOOK_SECONDS = 0.02
 class PlainRun:
     """Seconds from execve to exit, and the exit status as waitpid gives it.
 
-    `waited` is time spent ready to run while something else had the processor (the kernel's run delay).
+    `waited` is time spent ready to run while something else had the processor (the kernel's run delay). `kernel`: part
+    of `cpu` spent in the kernel.
     """
 
     wall: float
     cpu: float
     waited: float
     status: int
+    kernel: float = 0.0
 
     @property
     def blocked(self) -> float:
@@ -65,7 +67,7 @@ def run_plain(
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-    return PlainRun(wall, usage.ru_utime + usage.ru_stime, waited, status)
+    return PlainRun(wall, usage.ru_utime + usage.ru_stime, waited, status, usage.ru_stime)
 
 
 def run_delay(pid: int) -> float:

@@ -111,7 +111,11 @@ class PhaseAgent:
     """
 
     def __init__(
-        self, job: RestoreJob, scratch: Path, start: Callable[[Path], AgentProcess], extra: float = 0.0
+        self,
+        job: RestoreJob,
+        scratch: Path,
+        start: Callable[[Path], contextlib.AbstractContextManager[AgentProcess]],
+        extra: float = 0.0,
     ) -> None:
         self._job = job
         self._seconds = region_limit(job) + RESTORE_SECONDS + extra
@@ -220,6 +224,8 @@ def _spec(
     # CRIU compares the permission bits of folders, too.
     used = [images.files[images.cwd_file_id], *(images.files[d.file_id] for d in images.descriptors)]
     modes = {file.path: stat.S_IMODE(file.mode) for file in used if stat.S_ISDIR(file.mode)}
+    # CRIU makes a deleted file anew, and removes it: its folder must be there.
+    deleted = [str(Path(images.files[n].path).parent) for n in images.removed_files if n in images.files]
     # Input is shown by itself: every read through the overlay that covers the rest would take a fifth longer.
     shown = {*job.outputs, *(path for _, path in [*job.binds, *job.written])}
     read = {f.path for f in open_files(images) if f.is_regular and not f.writable} - shown
@@ -230,7 +236,7 @@ def _spec(
         "images": str(job.images),
         "scratch": folder,
         "outputs": list(job.outputs),
-        "folders": [[path, modes.get(path)] for path in dict.fromkeys([*job.folders, *modes])],
+        "folders": [[path, modes.get(path)] for path in dict.fromkeys([*job.folders, *modes, *deleted])],
         "binds": [list(b) for b in binds],
         "written": [list(w) for w in job.written],
         "warm": job.warm_event,

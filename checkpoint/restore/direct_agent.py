@@ -8,6 +8,7 @@ stops, and its stamps arrive in a file that it shares with us. It dies with us.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import queue
@@ -45,7 +46,8 @@ from checkpoint.restore.isolation import (
     possible_namespaces,
     works,
 )
-from checkpoint.restore.private_root import mount
+from checkpoint.restore.memory_group import joining
+from checkpoint.restore.private_root import close_own_devices, mount
 
 Spec = Dict[str, Any]
 
@@ -136,8 +138,9 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
         os.execve(copied, arguments, {})
 
 
-def launch(spec: Spec, folder: str, control: int, traced: bool = False) -> int:
-    """Start the restorer; its process number. `traced`: it waits for its parent to trace it."""
+def launch(spec: Spec, folder: str, control: int, traced: bool = False, group: "int | None" = None) -> int:
+    """Start the restorer; its process number. `traced`: it waits for its parent to trace it; `group`: it goes there
+    (memory_group.py)."""
     parent = os.getpid()
     told = os.dup(control)
     pid = os.fork()
@@ -147,6 +150,8 @@ def launch(spec: Spec, folder: str, control: int, traced: bool = False) -> int:
     try:
         if traced:
             _libc.ptrace(PTRACE_TRACEME, 0, None, None)
+        if group is not None:
+            os.write(group, b"0")
         become_restorer(spec, folder, control, parent)
     except (OSError, AttributeError, ValueError) as error:
         failure = Report(progress=_FAILED, step=STEP_AGENT, error=getattr(error, "errno", None) or 0)
@@ -204,8 +209,12 @@ def may_have_private_view(scratch: str) -> bool:
 
 def one_repeat(spec: Spec, folder: str) -> Dict[str, Any]:
     """Restore and time the phase once, with `folder` for what it writes."""
+    group = joining(spec["memory_group"]) if spec["memory_group"] else None
     if spec["private_view"]:
         prepare(spec, closed=True)
+    elif spec["namespaces"] & CLONE_NEWNS:
+        with contextlib.suppress(OSError):
+            close_own_devices()
     begun = time.monotonic()
     for index, source in enumerate(spec["sources"]):
         copy = os.path.join(folder, "w%d" % index)
@@ -215,7 +224,7 @@ def one_repeat(spec: Spec, folder: str) -> Dict[str, Any]:
     try:
         hide_memory()
         begun = time.monotonic()
-        pid = launch(spec, folder, control.fd)
+        pid = launch(spec, folder, control.fd, group=group)
         try:
             result = time_region(spec, pid, control)
         finally:

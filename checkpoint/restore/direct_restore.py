@@ -6,18 +6,20 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
-from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode
+from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode, is_deleted_name
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view
 from checkpoint.restore.isolation import possible_namespaces
+from checkpoint.restore.memory_group import memory_group
 
 _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
@@ -60,11 +62,14 @@ class DirectAgent(PhaseAgent):
         self._flat = decode(path)
         pages = pages_image(job, self._flat)
 
-        def start(folder: Path) -> AgentProcess:
+        @contextmanager
+        def start(folder: Path) -> Iterator[AgentProcess]:
             spec = direct_spec(job, self._flat, pages, restorer, folder, cpu)
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
-            return AgentProcess(_AGENT, spec, private=False)
+            most = spec["memory_bytes"]
+            with memory_group(most) as own, AgentProcess(_AGENT, {**spec, "memory_group": own}, private=False) as agent:
+                yield agent
 
         super().__init__(job, scratch, start, _AGENT_SECONDS)
 
@@ -106,9 +111,13 @@ def direct_spec(
     shown = {path: source for source, path in [*job.binds, *job.written]}
     copies = scratch / "copies"
     copies.mkdir(mode=0o700)
+    # A deleted file has a name of its own, among the images, and is shown nowhere.
+    deleted = {name for name in (*flat.files, *flat.written) if is_deleted_name(name)}
+    shown.update((name, str(job.images / name)) for name in deleted)
     for number, path in enumerate(flat.files):
         (copies / str(number)).symlink_to(Path(shown.get(path, path)).absolute())
     sources = [str(Path(shown.get(path, path)).absolute()) for path in flat.written]
+    _refuse_devices(job, [*sources, *(shown.get(path, path) for path in flat.files)])
     mapped = sum(m.end - m.start for m in flat.mappings)
     return {
         "restorer": str(restorer.absolute()),
@@ -131,8 +140,16 @@ def direct_spec(
         "restore_seconds": RESTORE_SECONDS,
         "region_seconds": region_limit(job),
         "memory_bytes": 2 * mapped + _MEMORY_SLACK,
+        "memory_group": "",
         "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources),
     }
+
+
+def _refuse_devices(job: RestoreJob, paths: Sequence[str]) -> None:
+    """An image may name any path: copying /dev/zero has no end, and opening a device can do something by itself."""
+    for path in paths:
+        if Path(path).exists() and not Path(path).is_file():
+            raise DirectRefused(f"phase {job.phase}: {path} is not a regular file here; no phase maps or writes it")
 
 
 def _size(path: str) -> int:
@@ -269,8 +286,14 @@ def _opened_as(flat: FlatImage, number: int) -> str:
             if found.kind == Kind.PATH:
                 return _string(flat, found.path)
             names = {Kind.COPY: flat.files, Kind.WRITTEN: flat.written}.get(found.kind)
-            return _at(names, found.file) if names else "an output"
+            return _at(names, found.file) if names else _MADE.get(found.kind, "an output")
     return "unknown"
+
+
+_MADE = {
+    Kind.PIPE: "a pipe", Kind.SOCKET: "a pair of sockets", Kind.EVENT: "an eventfd", Kind.EPOLL: "an epoll set",
+    Kind.TIMER: "a timer", Kind.SIGNALS: "a signalfd",
+}  # fmt: skip
 
 
 def _string(flat: FlatImage, offset: int) -> str:

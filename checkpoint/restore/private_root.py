@@ -170,6 +170,17 @@ def show_copy(source: str, target: str, spare: str, covered: set[int]) -> None:
         bind(spare, target)
 
 
+def close_own_devices() -> None:
+    """Take the devices in /dev away in this mount namespace, but for what keeps nothing: opening some does something by
+    itself, whatever for. Raises OSError."""
+    mount("/dev", "/dev", "", MS_BIND | MS_REC)
+    for path in _HARMLESS_DEVICES:
+        if os.path.exists(path):
+            bind(path, path)
+    kept = os.statvfs("/dev").f_flag & (_LOCKED_FLAGS | MS_RDONLY)
+    mount("", "/dev", "", MS_BIND | MS_REMOUNT | MS_NODEV | kept)
+
+
 def close_devices(old: str, kept: str) -> None:
     """Take devices and the kernel's own settings away from this root, but for what keeps nothing and for mounts below
     `kept`. `old` is where the node's root is. Raises OSError."""

@@ -45,6 +45,8 @@ from checkpoint.restore.isolation import die_with_parent
 
 MOST_CALLS = 500_000
 """Calls watched one by one. Of a phase that makes more nobody knows which files it uses: it gets a private view."""
+WATCHED_SECONDS = 60.0
+"""Likewise where watching takes longer, on a busy machine: the region's own end must not be missed for it."""
 
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _LONGEST_PATH = 4096
@@ -215,6 +217,7 @@ class _Watch:
         self._path: str | None = None
         self._made: set[str] = set()
         self._deadline = time.monotonic() + seconds
+        self._watched_until = time.monotonic() + WATCHED_SECONDS
 
     def run(self) -> RecordedCalls:
         if not os.WIFSTOPPED(self._wait()):
@@ -315,7 +318,7 @@ class _Watch:
             if number == _KILL:
                 # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0
-            found.complete = found.made < MOST_CALLS
+            found.complete = found.made < MOST_CALLS and time.monotonic() < self._watched_until
             self._path = self._path_of(number, registers)
         elif self._path is not None:
             if ctypes.c_long(registers.rax).value >= 0:

@@ -120,18 +120,90 @@ static void check_string(struct context *c, u64 offset)
 		fail(c->report, STEP_TABLE, 0, offset, STRINGS);
 }
 
+/* The entry that opens `number`; 0 where none does. */
+const struct descriptor *descriptor_at(const struct context *c, u32 number)
+{
+	const struct descriptor *all = table_at(c, &c->image->descriptors);
+	u64 low = 0, high = c->opened;
+
+	while (low < high) {
+		u64 middle = (low + high) / 2;
+
+		if (all[middle].number < number)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < c->opened && all[low].number == number ? all + low : 0;
+}
+
+/* Two ends that name each other; of a pipe one may be closed, and then names itself. */
+static int paired(const struct context *c, const struct descriptor *d)
+{
+	const struct descriptor *other = descriptor_at(c, d->file);
+
+	if (!other || other->kind != d->kind || other->file != d->number)
+		return 0;
+	if (d->kind == OPEN_SOCKET)
+		return other != d && (d->path == SOCK_STREAM || d->path == SOCK_DGRAM || d->path == SOCK_SEQPACKET) &&
+		       other->path == d->path;
+	return (d->flags & O_ACCMODE) <= O_WRONLY && d->position <= LARGEST_PIPE &&
+	       (other == d || (other->flags & O_ACCMODE) != (d->flags & O_ACCMODE));
+}
+
+/* The clocks that anybody may have a timer of. */
+static int is_clock(u64 clock)
+{
+	return clock == CLOCK_REALTIME || clock == CLOCK_MONOTONIC || clock == CLOCK_BOOTTIME;
+}
+
+static int receives(const struct descriptor *d)
+{
+	return d && (d->kind == OPEN_SOCKET || (d->kind == OPEN_PIPE && !(d->flags & O_ACCMODE)));
+}
+
+static int sound_descriptor(const struct context *c, const struct descriptor *d)
+{
+	const struct descriptor *of;
+
+	if (d->kind < OPEN_COPY || d->kind > (c->image->version == 1 ? SAME_AS : WATCH))
+		return 0;
+	switch (d->kind) {
+	case SAME_AS:
+		return d->file < d->number && descriptor_at(c, d->file);
+	case OPEN_PATH:
+		return d->path < c->image->strings.count;
+	case OPEN_PIPE:
+	case OPEN_SOCKET:
+		return paired(c, d);
+	case OPEN_TIMER:
+		return is_clock(d->position);
+	case CONTENTS:
+		return receives(descriptor_at(c, d->number)) && d->position >= sizeof(*c->image) &&
+		       d->position <= c->image->size && d->path <= c->image->size - d->position;
+	case WATCH:
+		of = descriptor_at(c, d->number);
+		return of && of->kind == OPEN_EPOLL && d->file != d->number && descriptor_at(c, d->file);
+	default:
+		return 1;
+	}
+}
+
 static void check_descriptors(struct context *c)
 {
-	const struct descriptor *d = table_at(c, &c->image->descriptors);
-	u64 least = 0;
+	const struct descriptor *all = table_at(c, &c->image->descriptors);
+	u64 count = c->image->descriptors.count;
 
-	for (u64 i = 0; i < c->image->descriptors.count; i++, d++) {
-		if (d->number < least || d->number >= MOST_DESCRIPTORS || d->kind < OPEN_COPY || d->kind > SAME_AS ||
-		    (d->kind == SAME_AS && d->file >= d->number))
-			fail(c->report, STEP_TABLE, 0, d->number, DESCRIPTORS);
-		check_string(c, d->path);
-		least = d->number + 1;
-	}
+	for (c->opened = 0; c->opened < count && all[c->opened].kind < CONTENTS; c->opened++)
+		if (all[c->opened].number >= MOST_DESCRIPTORS ||
+		    (c->opened && all[c->opened].number <= all[c->opened - 1].number))
+			fail(c->report, STEP_TABLE, 0, all[c->opened].number, DESCRIPTORS);
+	c->first_free = c->opened ? all[c->opened - 1].number + 1 : 0;
+	if (count - c->opened > MOST_DESCRIPTORS)
+		fail(c->report, STEP_TABLE, 0, count, DESCRIPTORS);
+	for (u64 i = 0; i < count; i++)
+		if (!sound_descriptor(c, all + i) || (i >= c->opened) != (all[i].kind >= CONTENTS))
+			fail(c->report, STEP_TABLE, 0, all[i].number, DESCRIPTORS);
 }
 
 void check_tables(struct context *c)

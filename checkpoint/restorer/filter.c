@@ -35,6 +35,7 @@ enum verdict {
 	REFUSED,
 	ABSENT, /* as on a kernel that does not have the call */
 	KILLED,
+	USES_PAIR,     /* of sockets: there are no others, and none where the image has no pair */
 	CHANGES_FILES, /* by their paths, or their metadata by anything: what landlock lets through is among it */
 	OPENS,	       /* flags are the second argument */
 	OPENS_AT,      /* flags are the third argument */
@@ -44,6 +45,7 @@ enum verdict {
 	CONTROLS,    /* ioctl */
 	DESCRIPTORS, /* fcntl */
 	SELF,	     /* prctl */
+	SENDS,	     /* to the other end of a pair: without an address, which a datagram could have */
 	VERDICTS,
 };
 
@@ -52,7 +54,16 @@ static const u8 verdicts[] = {
 	[2] = OPENS,		       /* open */
 	[16] = CONTROLS,	       /* ioctl */
 	[29 ... 31] = REFUSED,	       /* shmget shmat shmctl */
-	[41 ... 59] = REFUSED,	       /* socket ... getsockopt clone fork vfork execve */
+	[41 ... 43] = REFUSED,	       /* socket connect accept */
+	[44] = SENDS,		       /* sendto */
+	[45] = USES_PAIR,	       /* recvfrom */
+	[46] = REFUSED,		       /* sendmsg: the address is in memory */
+	[47 ... 48] = USES_PAIR,       /* recvmsg shutdown */
+	[49 ... 50] = REFUSED,	       /* bind listen */
+	[51 ... 52] = USES_PAIR,       /* getsockname getpeername */
+	[53 ... 54] = REFUSED,	       /* socketpair setsockopt */
+	[55] = USES_PAIR,	       /* getsockopt */
+	[56 ... 59] = REFUSED,	       /* clone fork vfork execve */
 	[62] = OWN_PROCESS,	       /* kill */
 	[64 ... 71] = REFUSED,	       /* semget semop semctl shmdt msgget msgsnd msgrcv msgctl */
 	[72] = DESCRIPTORS,	       /* fcntl */
@@ -209,6 +220,16 @@ static u32 verdict_on_opening(const struct context *c, u32 verdict)
 	return verdict == OPENS_BY_STRUCT ? ABSENT : verdict;
 }
 
+static int has_pair(const struct context *c)
+{
+	const struct descriptor *d = table_at(c, &c->image->descriptors);
+	u64 i = 0;
+
+	while (i < c->opened && d[i].kind != OPEN_SOCKET)
+		i++;
+	return i < c->opened;
+}
+
 static u32 verdict_on(const struct context *c, u32 number)
 {
 	const u64 *recorded = table_at(c, &c->image->calls);
@@ -217,6 +238,10 @@ static u32 verdict_on(const struct context *c, u32 number)
 
 	if (verdict >= OPENS && verdict <= OPENS_BY_STRUCT)
 		verdict = verdict_on_opening(c, verdict);
+	if ((verdict == USES_PAIR || verdict == SENDS) && !c->pair)
+		verdict = REFUSED;
+	else if (verdict == USES_PAIR)
+		verdict = ALLOWED;
 	if (verdict == CHANGES_FILES)
 		verdict = c->options & CONFINE_WRITES ? REFUSED : ALLOWED;
 	if (!(c->options & ONLY_RECORDED_CALLS) ||
@@ -301,6 +326,14 @@ static struct instruction *put_questions(struct instruction *at, const struct co
 	case CONTROLS:
 		return put_list(at, 1, harmless_controls, sizeof(harmless_controls) / sizeof(u32), RET_ALLOW,
 				RET_ERRNO | ENOTTY);
+	case SENDS:
+		at = put(at, LOAD, ARGUMENT(4), 0, 0);
+		at = put(at, JUMP_EQUAL, 0, 1, 0);
+		at = put(at, RETURN, RET_ERRNO | EACCES, 0, 0);
+		at = put(at, LOAD, ARGUMENT(4) + 4, 0, 0);
+		at = put(at, JUMP_EQUAL, 0, 1, 0);
+		at = put(at, RETURN, RET_ERRNO | EACCES, 0, 0);
+		return put(at, RETURN, RET_ALLOW, 0, 0);
 	case DESCRIPTORS:
 		return put_list(at, 1, far_reaching_descriptors, sizeof(far_reaching_descriptors) / sizeof(u32),
 				RET_ERRNO | EACCES, RET_ALLOW);
@@ -341,6 +374,7 @@ void filter_calls(struct context *c)
 	struct program program = {0, code};
 	i64 result;
 
+	c->pair = has_pair(c);
 	program.length = (unsigned short)build(c, code);
 	result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
 	if (result == -EINVAL) /* before Linux 4.17 */

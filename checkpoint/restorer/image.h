@@ -16,7 +16,7 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 1
+#define IMAGE_VERSION 2			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define IMAGE_MAX (64UL << 20)
 #define SIGNALS 64
 #define LIMITS 16
@@ -48,7 +48,21 @@ struct patch {
 	u64 contents; /* offset */
 };
 
-enum descriptor_kind { OPEN_COPY = 1, OPEN_WRITTEN = 2, OPEN_OUTPUT = 3, OPEN_PATH = 4, SAME_AS = 5 };
+enum descriptor_kind {
+	OPEN_COPY = 1,
+	OPEN_WRITTEN,
+	OPEN_OUTPUT,
+	OPEN_PATH,
+	SAME_AS,
+	OPEN_PIPE,   /* position: capacity, 0 for the usual one; file: the other end, itself where that is closed */
+	OPEN_SOCKET, /* position: SO_SNDBUF; path: type; file: the other end */
+	OPEN_EVENT,  /* position: count */
+	OPEN_EPOLL,
+	OPEN_TIMER,   /* position: clock; it does not run */
+	OPEN_SIGNALS, /* position: signals by bit */
+	CONTENTS,     /* no descriptor, but what `number` has not read yet. position: offset; path: bytes */
+	WATCH,	      /* nor this: the epoll set `number` watches `file`. flags: events; position: data */
+};
 
 struct descriptor {
 	u32 number;

@@ -8,6 +8,7 @@
  * start.c	  reads and checks the image, moves to the park: an address range that the program does not use
  * memory.c	  removes everything else and maps the program's memory
  * state.c	  signals, limits, descriptors, everything the kernel keeps for a process
+ * made.c	  descriptors that lead to the process itself: pipes, sockets, epoll sets and the like
  * confine.c	  takes away what the phase does not need
  * filter.c	  system calls that it may make
  * observe.c	  shows a tracer which pages are touched
@@ -29,6 +30,7 @@
 #define PARK_IMAGE 0x41000UL
 
 #define MOST_DESCRIPTORS 65536UL
+#define LARGEST_PIPE (1UL << 20) /* bytes: what the kernel lets an ordinary user have (fs.pipe-max-size) */
 
 struct context {
 	const struct header *image;
@@ -38,6 +40,9 @@ struct context {
 	i64 landlock; /* its version, or what says that there is none */
 	/* Inherited descriptors, moved out of the way of the program's own. */
 	i64 pages, copies, scratch, control;
+	u64 opened;	/* entries in the table of descriptors before CONTENTS and WATCH */
+	int pair;	/* whether the program has sockets */
+	u64 first_free; /* no descriptor of the program's has this number, or a higher one */
 };
 
 static inline const void *table_at(const struct context *c, const struct table *t)
@@ -64,6 +69,9 @@ static inline void copy(void *to, const void *from, u64 bytes)
 __attribute__((noreturn)) void fail(struct report *report, enum step step, i64 result, u64 address, u64 detail);
 const char *copy_name(char text[12], char letter, u32 number);
 void check_tables(struct context *c);
+const struct descriptor *descriptor_at(const struct context *c, u32 number);
+void make_descriptor(struct context *c, const struct descriptor *d);
+void watch_descriptors(struct context *c);
 void rebuild_memory(struct context *c);
 void rebuild_state(struct context *c);
 void map_lazily(struct context *c);

@@ -50,7 +50,7 @@ static void check_format(struct report *report, const struct header *h)
 {
 	if (h->magic != IMAGE_MAGIC)
 		fail(report, STEP_FORMAT, 0, 0, h->magic);
-	if (h->version != IMAGE_VERSION || h->header_size != sizeof(*h))
+	if (!h->version || h->version > IMAGE_VERSION || h->header_size != sizeof(*h))
 		fail(report, STEP_FORMAT, 0, 1, h->version);
 	if (h->size < sizeof(*h) || h->size > IMAGE_MAX || h->park % PAGE || h->park_size % PAGE)
 		fail(report, STEP_FORMAT, 0, 2, h->size);

@@ -104,17 +104,19 @@ static void enter_folder(struct context *c)
 	CALL1(SYS_umask, c->image->umask);
 }
 
-/* A folder or device of the node. Only devices that keep nothing may be written to. */
+/* A folder or plain device of the node, the first three also for writing. Opening any other can do something. */
 static i64 open_path(struct context *c, const char *path, u64 flags)
 {
-	static const char harmless[][10] = {"/dev/null", "/dev/zero", "/dev/full"};
+	static const char plain[][13] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
 	i64 result = -EACCES;
-	int may_write = 0;
+	int may_write = 0, is_plain = 0;
 
-	for (u64 i = 0; i < sizeof(harmless) / sizeof(*harmless); i++)
-		may_write |= equal(path, harmless[i]);
+	for (u64 i = 0; i < sizeof(plain) / sizeof(*plain); i++) {
+		is_plain |= equal(path, plain[i]);
+		may_write |= i < 3 && is_plain;
+	}
 	if (!(flags & O_ACCMODE) || may_write)
-		result = CALL4(SYS_openat, -100, path, flags, 0);
+		result = CALL4(SYS_openat, -100, path, is_plain ? flags : flags | O_DIRECTORY, 0);
 	/* A folder that this node does not have, of a phase that uses no paths. */
 	if (result < 0 && (flags & O_DIRECTORY) && (c->options & ANY_FOLDER))
 		result = CALL4(SYS_openat, c->scratch, ".", O_DIRECTORY, 0);
@@ -150,9 +152,14 @@ static void open_descriptors(struct context *c)
 		if (fd != c->pages && fd != c->copies && fd != c->scratch && fd != c->control)
 			CALL1(SYS_close, fd);
 	CALL3(SYS_close_range, c->control + 1, ~0U, 0);
-	for (u64 i = 0; i < c->image->descriptors.count; i++, d++) {
-		i64 fd = d->kind == SAME_AS ? (i64)d->file : open_one(c, d), result = fd;
+	for (u64 i = 0; i < c->opened; i++, d++) {
+		i64 fd, result;
 
+		if (d->kind > SAME_AS) {
+			make_descriptor(c, d);
+			continue;
+		}
+		fd = result = d->kind == SAME_AS ? (i64)d->file : open_one(c, d);
 		if (fd >= 0 && d->position && d->kind != SAME_AS)
 			result = CALL3(SYS_lseek, fd, d->position, 0);
 		if (result >= 0 && fd != d->number) {
@@ -165,13 +172,13 @@ static void open_descriptors(struct context *c)
 		if (result < 0)
 			fail(c->report, STEP_DESCRIPTOR, result, d->kind, d->number);
 	}
+	watch_descriptors(c);
 }
 
 /* Our own descriptors leave the numbers that the program's will have. */
 static void make_room(struct context *c)
 {
-	const struct descriptor *d = table_at(c, &c->image->descriptors);
-	u64 count = c->image->descriptors.count, least = count ? d[count - 1].number + 1 : 0;
+	u64 least = c->first_free;
 	i64 *const ours[] = {&c->pages, &c->copies, &c->scratch, &c->control};
 
 	if (least < INHERITED_END)

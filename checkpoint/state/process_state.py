@@ -11,7 +11,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checkpoint.linux import PAGE_SIZE
 
@@ -48,7 +48,7 @@ class VmaStatus:
 class FileKind:
     """Kinds of open files that matter here; `checkpoint.criu.unsupported` names all of them."""
 
-    REGULAR = 1
+    REGULAR, PIPE, UNIX_SOCKET, EVENTFD, EPOLL, SIGNALFD, TIMERFD = 1, 2, 5, 6, 7, 9, 17
 
 
 class PageRun(NamedTuple):
@@ -92,7 +92,8 @@ class File:
     """One open file description, or a file that is mapped, executed or a working folder.
 
     `flags` as for open(2), `position` and `size` in bytes (`size` None where none was recorded: devices, and
-    files opened O_APPEND), `mode` as st_mode. Only `id` and `kind` mean something unless `kind` is REGULAR.
+    files opened O_APPEND), `mode` as st_mode. Unless `kind` is REGULAR only `id`, `kind` and `own` mean something.
+    `own`: what CRIU says of a descriptor without a path (checkpoint/criu/own_descriptors.py reads it).
     """
 
     id: int
@@ -102,6 +103,7 @@ class File:
     position: int
     size: int | None
     mode: int
+    own: Any = None
 
     @property
     def writable(self) -> bool:
@@ -221,10 +223,10 @@ class ProcessState:
 
     `folder` holds `pages_image`. `x86_64`: it runs 64-bit code of this instruction set. `state` is CRIU's task state
     (1 alive, 3 stopped). `registers` go by CRIU's names (`ip`, `sp`, `ax`, `fs_base` ...); none unless `x86_64`.
-    `removed_files` are ids of deleted files. `timers`: (interval s, interval us, value s, value us) of the real, the
-    virtual and the profiling timer. `limits`: (soft, hard) by their numbers. `filtered`: it has a seccomp filter.
-    `asynchronous_io`: such input or output is in flight. `segments`: thread-local storage is in the global descriptor
-    table.
+    `removed_files`: deleted files by id, with the number of the image that holds a copy, None where there is none.
+    `timers`: (interval s, interval us, value s, value us) of the real, the virtual and the profiling timer. `limits`:
+    (soft, hard) by their numbers. `filtered`: it has a seccomp filter. `asynchronous_io`: such input or output is in
+    flight. `segments`: thread-local storage is in the global descriptor table.
     """
 
     folder: Path
@@ -242,7 +244,7 @@ class ProcessState:
     pages_id: int
     files: dict[int, File]
     descriptors: tuple[Descriptor, ...]
-    removed_files: frozenset[int] = frozenset()
+    removed_files: dict[int, int | None] = field(default_factory=dict)
     x86_64: bool = True
     signals: SignalState = field(default_factory=SignalState)
     thread: ThreadState = field(default_factory=ThreadState)
@@ -279,7 +281,7 @@ def file_mappings(state: ProcessState) -> list[FileMapping]:
             bool(vma.status & VmaStatus.FILE_SHARED),
         )
         for vma in state.vmas
-        if vma.is_file
+        if vma.is_file and vma.file_id not in state.removed_files
     ]
 
 
@@ -288,7 +290,7 @@ def open_files(state: ProcessState) -> list[OpenFile]:
     found: list[OpenFile] = []
     for item in state.descriptors:
         file = state.files[item.file_id]
-        if file.kind == FileKind.REGULAR:
+        if file.kind == FileKind.REGULAR and file.id not in state.removed_files:
             found.append(OpenFile(item.fd, file.path, file.flags, file.position, file.mode, file.writable))
     return found
 

@@ -16,9 +16,11 @@ from probe.signals import INTERRUPTED, leave_as_commands_do
 from probe.terminal import say, show_all_characters
 
 _MODULES = {
-    "build": "build", "compare": "store", "completion": "completion", "doctor": "doctor", "explain": "explain",
-    "export": "export", "history": "store", "net": "net", "rank": "rank", "report": "report", "run": "run",
-    "show": "show", "slurm": "slurm", "store": "store", "trace": "trace", "trim": "trim",
+    "app": "app", "bench": "bench", "build": "build", "compare": "store", "completion": "completion",
+    "doctor": "doctor", "energy": "energy", "explain": "explain", "export": "export", "history": "store",
+    "model": "model", "net": "net", "plan": "plan", "queue": "queue", "rank": "rank", "report": "report", "run": "run",
+    "scale": "scale", "show": "show", "simulate": "simulate", "slurm": "slurm", "store": "store", "trace": "trace",
+    "trim": "trim",
 }  # fmt: skip
 """Verb -> module beside this one that holds a command of that name."""
 

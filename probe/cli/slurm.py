@@ -13,6 +13,7 @@ import click
 
 from checkpoint.errors import SlurmError
 from probe.cli.rows import AS_JSON, JSON, STORE, TABLE, print_outcome, print_rows, seconds
+from probe.cli.scaling_options import APPLICATION, SETTINGS
 from probe.terminal import say, say_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -175,6 +176,43 @@ _RUN_OPTIONS = (
     click.option("--partition", help="With --slurm: on the nodes of this one."),
     click.option("--per-node-type", is_flag=True, help="With --slurm: on one of each kind."),
 )
+
+
+@slurm.command()
+@APPLICATION
+@click.option("--since", help="Jobs since this time, as sacct reads it. [default: today]")
+@click.option(
+    "--threads-per-core",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Of what Slurm calls CPUs: 2 where it counts the threads of cores.",
+)
+@SETTINGS
+@AS_JSON
+@STORE
+def runs(
+    application_file: Path,
+    since: str | None,
+    threads_per_core: int,
+    settings: dict[str, float],
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Store finished jobs that are called like a kernel, as runs."""
+    from probe.applications.application import read_application
+    from probe.slurm.run_accounting import read_runs
+    from probe.store.opening import open_store
+    from probe.store.runs import store_runs
+
+    read = read_runs(read_application(application_file), settings, since=since, threads_per_core=threads_per_core)
+    with open_store(url) as opened:
+        stored = store_runs(opened, read.runs)
+    known = len(read.runs) - stored
+    said = f"{stored} runs stored, {known} were there already"
+    said += "".join(f"; {count} jobs {reason}" for reason, count in read.skipped.items())
+    skipped = [{"reason": reason, "jobs": count} for reason, count in read.skipped.items()]
+    print_outcome(as_json, said, stored=stored, known=known, skipped=skipped)
 
 
 def slurm_options(command: Command) -> Command:

@@ -25,6 +25,7 @@ from probe.cli.rows import (
     seconds,
     throughput,
 )
+from probe.cli.stored_runs import import_runs, runs, upgrade
 from probe.terminal import say
 
 
@@ -98,6 +99,10 @@ def _results(path: Path) -> tuple[list[Mapping[str, Any]], float]:
         value = [one.get("result") for one in value["candidates"] if isinstance(one, dict)]
         value = [result for result in value if result is not None]
     return value if isinstance(value, list) else [value], written
+
+
+for _command in (runs, import_runs, upgrade):
+    store.add_command(_command)
 
 
 @store.command()

@@ -29,7 +29,8 @@ _PAIRS = many(many(ADDRESS, 2, 2))
 class CapturedPhase:
     """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
     event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
-    address ranges that hold huge pages."""
+    address ranges that hold huge pages. `instead`: what the program held at the interval first chosen, and no probe
+    can; "" where this is that one."""
 
     phase: int = field(metadata=NUMBER)
     interval: int = field(metadata=NUMBER)
@@ -41,6 +42,7 @@ class CapturedPhase:
     end_event: int = field(metadata=ADDRESS)
     written: dict[str, str] = field(metadata=by_name(PATH, NAME_BELOW))
     huge: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
+    instead: str = field(default="", metadata=TEXT)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -192,8 +192,7 @@ def load_profile(path: Path) -> Profile:
 def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
     n, b = _number(header["intervals"], int), _number(header["blocks"], int)
     stored = {name: _array(name, stored[name]) for name in stored if name.startswith(_ARRAYS)}
-    counts = sp.csr_array((stored["counts_data"], stored["counts_indices"], stored["counts_indptr"]), shape=(n, b))
-    counts.check_format(full_check=True)
+    counts = _counts(stored["counts_data"], stored["counts_indices"], stored["counts_indptr"], n, b)
     tables = [
         BlockTable(**{c: stored[f"{name}_{c}"] for c in ("image", "site", "start", "size", "instructions")})
         for name in ("blocks", "executed")
@@ -229,6 +228,20 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         markers=markers,
         exit_status=int(header.get("exit_status", 0)),
     )
+
+
+def _counts(data: Any, columns: Any, begins: Any, intervals: int, blocks: int) -> sp.csr_array:
+    """The table of counts. Checked here: SciPy subtracts numbers as wide as they came, which wrap, and later reads
+    outside its arrays."""
+    begins = begins.astype(np.int64)
+    whole = len(begins) == intervals + 1 and begins[0] == 0 and begins[-1] == len(columns) == len(data)
+    if not whole or (np.diff(begins) < 0).any():
+        raise ValueError("rows of counts do not follow each other")
+    if len(columns) and not 0 <= columns.min() <= columns.max() < blocks:
+        raise ValueError("a count of no block")
+    counts = sp.csr_array((data, columns, begins), shape=(intervals, blocks))
+    counts.check_format(full_check=True)
+    return counts
 
 
 def _array(name: str, value: Any) -> Any:

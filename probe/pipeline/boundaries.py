@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidate markers for the boundaries between intervals.
+"""Candidate markers for the boundaries between intervals, and the places in the run where regions lie.
 
 The tracer counted all blocks up to each boundary. The next execution of any site after it is the place
 (site, count + 1) in the run; a deterministic rerun reaches it again. Several candidates per boundary are stamped in
@@ -17,9 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from checkpoint.stubs.markers import Marker
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_SITE, BlockTable, Profile
+from probe.formats.selection import Selection
+from probe.formats.timing import TimedProfile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 CANDIDATES = 3
@@ -126,3 +129,45 @@ def _chosen(columns: IntArray, steady: IntArray, cost: FloatArray, most: int) ->
 def _row(counts: object, row: int) -> tuple[IntArray, IntArray]:
     low, high = counts.indptr[row], counts.indptr[row + 1]  # type: ignore[attr-defined]
     return counts.indices[low:high], counts.data[low:high]  # type: ignore[attr-defined]
+
+
+def marker_of(profile: Profile, column: int) -> Marker:
+    """The marker behind a column of the profile."""
+    return Marker(profile.images[int(profile.blocks.image[column])][0], int(profile.blocks.site[column]))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A boundary as a place in the run: the `count`-th execution of a marker."""
+
+    marker: Marker
+    count: int
+
+
+@dataclass(frozen=True)
+class RegionPlan:
+    """Where a phase's warm-up starts, its region starts and ends. Without warm-up the first two are one."""
+
+    phase: int
+    representative: int
+    warmup: int
+    warm: Place
+    start: Place
+    end: Place
+
+
+def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
+    """The three places of every phase, in the order of the run. `warmup` in intervals, less near the start."""
+    phases = sorted(selection.phases, key=lambda p: p.representative)
+    return [plan_region(profile, timed, phase.id, phase.representative, warmup) for phase in phases]
+
+
+def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int, warmup: int) -> RegionPlan:
+    """The three places of `interval` as the region of a checkpoint with the number `phase`."""
+
+    def place(boundary: int) -> Place:
+        column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
+        return Place(marker_of(profile, column), count)
+
+    length = min(warmup, interval - 1)
+    return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))

@@ -20,6 +20,7 @@ from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline import capture, flatten, pack, reduce, reference, select, self_check, trace, validate, warmup
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.outputs import bounded_outputs
 from probe.pipeline.stage import Build, KeptStage, Stage
 from probe.pipeline.work_folder import StageFiles, WorkFolder, work_folder
 from probe.prediction.target_error import check_target_error
@@ -100,7 +101,7 @@ def build(
     ) as folder:  # fmt: skip
         program = _with_environment_of(folder, program, scrub)
         under_way = Build(program, chosen, folder, criu, display or Silent(), target, measuring_cpu())
-        with away_from(under_way.cpu), full_disk_named(folder.path):
+        with away_from(under_way.cpu), full_disk_named(folder.path), bounded_outputs(folder.path):
             run_stages(under_way)
     return BuiltProbe(target, under_way.manifest, under_way.sizes)
 

@@ -13,20 +13,21 @@ import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.capture.direct import capture_process
 from checkpoint.capture.stored import read_state
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
-from checkpoint.errors import CriuError, Diverged, ProgramUnsupported
+from checkpoint.errors import CriuError, Diverged
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
 from checkpoint.flat.convert import flatten
+from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.image import NAME as FLAT_NAME
 from checkpoint.flat.image import FlatImage, encode
-from checkpoint.process.descriptors import refuse_outside_descriptors
+from checkpoint.process.descriptors import LARGEST_DELETED, outside, refusal_of_phases
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
@@ -37,14 +38,15 @@ from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.carried_files import copy_written_files, needed_files, set_apart
 from probe.formats.checkpoints import CapturedPhase
+from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
-from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
+from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.stage import Build
-from probe.pipeline.validate import marker_of
 from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.selection.substitute import another_representative, with_representatives, without_phases
 from reducer.archive import ContainedFile
 
 NAME = "capture"
@@ -53,46 +55,15 @@ FILES = ("captured.json", "phase-*", "written-*")
 
 _RESULT = "captured.json"
 
+MOST_LEFT_OUT = 0.05
+"""Share of the time of phases that a probe may do without, because none of their intervals can be captured."""
+
 DUMP_SECONDS = 300.0
+RUNS = 3
+"""Capture runs, each with other intervals for the phases at which the program held what no probe can."""
+
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A boundary as a place in the run: the `count`-th execution of a marker."""
-
-    marker: Marker
-    count: int
-
-
-@dataclass(frozen=True)
-class RegionPlan:
-    """Where a phase's warm-up starts, its region starts and ends. Without warm-up the first two are one."""
-
-    phase: int
-    representative: int
-    warmup: int
-    warm: Place
-    start: Place
-    end: Place
-
-
-def plan_regions(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
-    """The three places of every phase, in the order of the run. `warmup` in intervals, less near the start."""
-    phases = sorted(selection.phases, key=lambda p: p.representative)
-    return [plan_region(profile, timed, phase.id, phase.representative, warmup) for phase in phases]
-
-
-def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int, warmup: int) -> RegionPlan:
-    """The three places of `interval` as the region of a checkpoint with the number `phase`."""
-
-    def place(boundary: int) -> Place:
-        column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
-        return Place(marker_of(profile, column), count)
-
-    length = min(warmup, interval - 1)
-    return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))
 
 
 def capture(
@@ -106,15 +77,18 @@ def capture(
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
     on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
+    unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
     """Run the program once and capture every planned phase below `folder`. `progress` gets the phases done.
 
     `criu` takes the checkpoints; without it they are captured directly, as any user. `on_dump` is called while the
     process stands at a phase, and returns the copies it made of files being written.
+    `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
     CriuError, StorageError. The run is ended after the last dump.
     """
+    faults: dict[int, list[str]] = {}
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
     events: dict[Marker, dict[int, Event]] = defaultdict(dict)
     for plan in plans:
@@ -136,9 +110,12 @@ def capture(
                 raise _never_reached(profile, waiting, occurrence.what)
             if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
                 for plan in waiting.pop(reached):
-                    captured.append(run.dump(plan, criu, folder, on_dump))
+                    try:
+                        captured.append(run.dump(plan, criu, folder, on_dump))
+                    except _Unfit as error:
+                        faults[plan.phase] = error.faults
                     if progress:
-                        progress(len(captured))
+                        progress(len(captured) + len(faults))
                 if waiting and criu is not None:
                     tracee.continue_from_stop()
                 elif waiting:
@@ -151,7 +128,19 @@ def capture(
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
             tracee.resume()
+    if unfit is None and faults:
+        raise refusal_of_phases(profile.program.argv[0], faults)
+    if unfit is not None:
+        unfit.update(faults)
     return captured
+
+
+class _Unfit(Exception):
+    """What a probe cannot hold is there where a phase starts."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
 
 
 def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], what: What) -> Diverged:
@@ -194,7 +183,8 @@ class _CaptureRun:
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
-        refuse_outside_descriptors(self.tracee.pid, self.tracee.program.argv[0])
+        if found := outside(self.tracee.pid):
+            raise _Unfit(found)
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -238,7 +228,7 @@ class _CaptureRun:
         if self.tracee.attached:
             self.tracee.detach(leave_stopped=True)
         self.tracee.wait_until_stopped()
-        criu.dump(self.tracee.pid, folder, leave_stopped=True, timeout=DUMP_SECONDS)
+        criu.dump(self.tracee.pid, folder, leave_stopped=True, timeout=DUMP_SECONDS, largest_deleted=LARGEST_DELETED)
         self.tracee.wait_until_stopped()
         self.tracee.reattach()
         # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
@@ -253,10 +243,7 @@ class _CaptureRun:
 
     def _refuse_unsupported(self, state: ProcessState) -> None:
         if problems := unsupported(state):
-            raise ProgramUnsupported(
-                f"{self.tracee.program.argv[0]}: a probe cannot hold {'; '.join(problems)}. "
-                "Close it before the computation starts, or probe the computing program by itself."
-            )
+            raise _Unfit(problems)
 
 
 def captured_outputs(folder: Path) -> tuple[str, str]:
@@ -273,10 +260,11 @@ def take_checkpoints(
     folder: Path,
     cpu: int | None,
     progress: Callable[[float], None],
+    unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
     """One capture run: every plan's checkpoint, and copies of the files it was writing, below `folder`.
 
-    `progress` gets the share done. Raises as `capture` does.
+    `progress` gets the share done; `unfit` as for `capture`. Raises as `capture` does.
     """
     begun = time.time()
     return capture(
@@ -291,6 +279,7 @@ def take_checkpoints(
         on_dump=lambda plan, images: copy_written_files(
             images, folder / f"written-{plan.phase}", captured_outputs(folder), since=begun
         ),
+        unfit=unfit,
     )
 
 
@@ -320,6 +309,7 @@ def write_flat_image(
     job: RestoreJob, state: ProcessState, huge: Sequence[tuple[int, int]], touched: Sequence[int] = ()
 ) -> FlatImage:
     """Put the flat image of a phase into the folder of its images. Raises NotFlat, ValueError."""
+    write_deleted(state)
     flat = flatten(
         state,
         (job.warm_event, job.start_event, job.end_event),
@@ -345,16 +335,68 @@ def checkpoint_files(
 
 
 def run(build: Build, report: Report) -> None:
-    """Take every phase's checkpoint in one run. Raises as `capture` does."""
-    build.captured = take_checkpoints(
-        build.profile,
-        build.timed,
-        plan_regions(build.profile, build.timed, build.selection, build.warmup.chosen),
-        criu=build.criu,
-        folder=build.folder.path,
-        cpu=build.cpu,
-        progress=report,
-    )
+    """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
+    another interval of the phase in a further run. Raises as `capture` does."""
+    tried = {phase.id: [phase.representative] for phase in build.selection.phases}
+    faults: dict[int, list[str]] = {}
+    done: list[CapturedPhase] = []
+    wanted = set(tried)
+    for number in range(RUNS):
+        plans = plan_regions(build.profile, build.timed, build.selection, build.warmup.chosen)
+        unfit: dict[int, list[str]] = {}
+        done += take_checkpoints(
+            build.profile,
+            build.timed,
+            [plan for plan in plans if plan.phase in wanted],
+            criu=build.criu,
+            folder=build.folder.path,
+            cpu=build.cpu,
+            progress=report,
+            unfit=unfit,
+        )
+        for phase, found in unfit.items():
+            faults[phase] = list(dict.fromkeys([*faults.get(phase, ()), *found]))
+        wanted = set(unfit)
+        # What all phases hold twice over, others will hold too.
+        if not unfit or (number and not done) or not _take_others(build, tried, unfit):
+            break
+    if sum(p.time_share for p in build.selection.phases if p.id in wanted) > MOST_LEFT_OUT:
+        raise refusal_of_phases(build.program.argv[0], faults)
+    build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
+    _leave_out(build)
+
+
+def _leave_out(build: Build) -> None:
+    """Do without phases of which there is no checkpoint."""
+    there = {c.phase for c in build.captured}
+    for phase in build.selection.phases:
+        if phase.id not in there:
+            build.warnings.append(
+                f"phase {phase.id}, with {phase.time_share:.1%} of the time, is left out: the program held something "
+                "that no probe can at every interval tried"
+            )
+    build.selection = without_phases(build.selection, {p.id for p in build.selection.phases} - there)
+
+
+def _place(phase: CapturedPhase) -> int:
+    return phase.interval
+
+
+def _why(faults: Sequence[str] | None) -> str:
+    return "; ".join(faults or ())
+
+
+def _take_others(build: Build, tried: dict[int, list[int]], unfit: Collection[int]) -> bool:
+    """Let other intervals stand for the phases `unfit`, and note them in `tried`; whether every one has another."""
+    rows, seconds = vectors(build.profile, build.timed), interval_times(build.timed, build.reference)
+    for phase in build.selection.phases:
+        if phase.id in unfit:
+            other = another_representative(phase.members, rows, seconds, tried[phase.id])
+            if other is None:
+                return False
+            tried[phase.id].append(other)
+    build.selection = with_representatives(build.selection, {phase: found[-1] for phase, found in tried.items()})
+    return True
 
 
 def save(build: Build) -> None:
@@ -363,10 +405,17 @@ def save(build: Build) -> None:
 
 def load(build: Build) -> None:
     build.captured = build.folder.read(_RESULT, each(CapturedPhase.from_json))
+    build.selection = with_representatives(build.selection, {c.phase: c.interval for c in build.captured})
+    _leave_out(build)
 
 
 def doubts(build: Build) -> list[str]:
-    """None; but a wrong name in `--external` must not end the build at its very end. Raises ProbeError."""
+    """None but notes; and a wrong name in `--external` must not end the build at its very end. Raises ProbeError."""
+    build.notes += [
+        f"phase {c.phase}: interval {c.interval} stands for it, since at the nearest one the program held {c.instead}"
+        for c in build.captured
+        if c.instead
+    ]
     if build.options.external:
         outputs = captured_outputs(build.folder.path)
         set_apart(checkpoint_files(build.folder.path, build.program, build.captured, outputs), build.options.external)

@@ -11,7 +11,7 @@ import numpy as np
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.convert import NotFlat
+from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import encode
 from checkpoint.linux import PAGE_SIZE
@@ -26,7 +26,7 @@ from probe.progress import Report
 
 NAME = "flatten"
 OPTIONS: tuple[str, ...] = ()
-FILES = ("flat.json", "phase-*/direct.img")
+FILES = ("flat.json", "phase-*/direct.img", "phase-*/gone-*.img")
 
 _RESULT = "flat.json"
 

@@ -7,10 +7,15 @@ is a hint and never refuses a program.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import filecmp
 import hashlib
+import os
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +24,21 @@ from checkpoint.errors import StorageError
 from checkpoint.process.program import Streams
 
 _NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
-_LARGEST_BY_LINE = 64 << 20
-"""Larger outputs that are not reproducible byte by byte are not compared line by line."""
+KEPT_START = 64 << 20
+"""Bytes of an output that stay, and are compared."""
 
+KEPT_END = 1 << 20
+"""Bytes at its end that stay too: where a program fails, it says why there."""
+
+_LOOK_SECONDS = 0.25
+_LEAST_HOLE = 16 << 20
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # linux/falloc.h
+
+# Loaded before anything is forked.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+_PIECE = 1 << 20
 _LARGEST_WRITTEN = 4 << 30
 _TOO_LARGE = "too large"
 
@@ -54,11 +71,11 @@ def compare_outputs(plain: Sequence[Streams], run: Streams, what: str) -> Compar
 
 def _compare(references: Sequence[Path], other: Path, what: str) -> Compared:
     first = references[0]
+    if any(p.stat().st_size > KEPT_START for p in (*references, other)):
+        return Compared([_compare_starts([*references, other], what)], [])
     agree = all(filecmp.cmp(first, r, shallow=False) for r in references[1:])
     if agree and filecmp.cmp(first, other, shallow=False):
         return Compared([], [])
-    if any(p.stat().st_size > _LARGEST_BY_LINE for p in (*references, other)):
-        return Compared([f"{what}: too large to compare line by line"], [])
     texts = [p.read_bytes().splitlines() for p in references]
     got = other.read_bytes().splitlines()
     lengths = sorted({len(t) for t in texts})
@@ -69,6 +86,19 @@ def _compare(references: Sequence[Path], other: Path, what: str) -> Compared:
             [], [f"{what} has {len(got)} lines where plain runs have {lengths[0]} ({first} against {other})"]
         )
     return _by_line(list(zip(*texts, strict=True)), got, what)
+
+
+def _compare_starts(paths: Sequence[Path], what: str) -> str:
+    """A note on outputs of which only the beginning is kept."""
+    alike = len({path.stat().st_size for path in paths}) == 1
+    with ExitStack() as opened:
+        files = [opened.enter_context(path.open("rb")) for path in paths]
+        for _ in range(KEPT_START // _PIECE):
+            alike &= len({file.read(_PIECE) for file in files}) == 1
+    kept = KEPT_START >> 20
+    if alike:
+        return f"{what}: too large to compare but for its size and its first {kept} MB, which are those of plain runs"
+    return f"{what}: too large to compare but for its size and its first {kept} MB, which differ between runs"
 
 
 def _by_line(plain: Sequence[tuple[bytes, ...]], got: Sequence[bytes], what: str) -> Compared:
@@ -145,3 +175,43 @@ def compare_run(folder: Path, plain: Sequence[str], run: str, what: str) -> Comp
     printed = compare_outputs([streams[name] for name in plain], streams[run], what)
     noted = [folder / f"{name}.files.json" for name in plain]
     return printed + compare_written_files(noted, folder / f"{run}.files.json", what)
+
+
+@contextmanager
+def bounded_outputs(folder: Path) -> Iterator[None]:
+    """As long as this lasts, outputs in `folder` (*.stdout, *.stderr) take no more room than that on the disk.
+
+    Their sizes stay: what is between reads as zeros. File systems without holes (NFS before 4.2) keep all of it.
+    """
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(folder, ended), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(folder: Path, ended: threading.Event) -> None:
+    holes: dict[tuple[int, int], int] = {}
+    while not ended.wait(_LOOK_SECONDS):
+        for path in (*folder.glob("*.stdout"), *folder.glob("*.stderr")):
+            # It may be removed at any moment, and another made.
+            with contextlib.suppress(OSError):
+                _drop_middle(path, holes)
+
+
+def _drop_middle(path: Path, holes: dict[tuple[int, int], int]) -> None:
+    """Make what is neither at the beginning nor at the end a hole; `holes`: how far each file's reaches already."""
+    status = path.stat()
+    file = status.st_dev, status.st_ino
+    begin, end = holes.get(file, KEPT_START), status.st_size - KEPT_END
+    if end - begin < _LEAST_HOLE:
+        return
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        if not _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
+            holes[file] = end
+    finally:
+        os.close(descriptor)

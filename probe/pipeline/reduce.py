@@ -15,7 +15,7 @@ from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
-from checkpoint.flat.convert import NotFlat
+from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import FlatImage
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import ProcessState

@@ -14,7 +14,7 @@ from checkpoint.process.program import resolve_program
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline.outputs import note_run, output_streams
+from probe.pipeline.outputs import bounded_outputs, note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import work_folder
 from probe.progress import Display, Report, Silent
@@ -46,7 +46,12 @@ def trace(
     with work_folder(None, {}, resume=False) as folder:
         cpu = measuring_cpu()
         streams = output_streams(folder.path, NAME)
-        with away_from(cpu), (display or Silent()).stage(NAME), full_disk_named(folder.path):
+        with (
+            away_from(cpu),
+            (display or Silent()).stage(NAME),
+            full_disk_named(folder.path),
+            bounded_outputs(folder.path),
+        ):
             profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
         save_profile(profile, target)
     return profile

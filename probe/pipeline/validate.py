@@ -28,7 +28,7 @@ from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile, load_timing, save_timing
-from probe.pipeline.boundaries import Candidate, candidates, site_counts
+from probe.pipeline.boundaries import Candidate, candidates, marker_of, site_counts
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
@@ -71,11 +71,6 @@ class StampedRun:
     totals: dict[int, int]
     started_cpu: float = 0.0
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
-
-
-def marker_of(profile: Profile, column: int) -> Marker:
-    """The marker behind a column of the profile."""
-    return Marker(profile.images[int(profile.blocks.image[column])][0], int(profile.blocks.site[column]))
 
 
 def stamped_run(

@@ -26,7 +26,8 @@ from probe.formats.reference import Clock
 from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.capture import RegionPlan, plan_region, restore_job, take_checkpoints
+from probe.pipeline.boundaries import RegionPlan, plan_region
+from probe.pipeline.capture import restore_job, take_checkpoints
 from probe.pipeline.flatten import flatten_phases
 from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, WorkFolderBusy
@@ -122,8 +124,9 @@ def work_folder(
             wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise StorageError(f"{wanted}: not a folder; give an empty or new folder as --work") from error
+        _refuse_others(wanted)
         _refuse_foreign(wanted)
-    with full_disk_named(wanted), (wanted / _LOCK).open("w") as lock:
+    with full_disk_named(wanted), _open_lock(wanted / _LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -131,6 +134,29 @@ def work_folder(
                 f"{wanted}: another build is working in this folder; wait for it or use another --work"
             ) from error
         yield _opened(wanted, parameters, resume, stages, concern_no_stage, kept)
+
+
+def _refuse_others(path: Path) -> None:
+    """Others could put links there, for our files to be written through."""
+    status = path.stat()
+    # Who became root by sudo may have made it before.
+    caller = os.environ.get("SUDO_UID", "0")
+    ours = {os.geteuid(), 0, int(caller) if caller.isdecimal() and os.geteuid() == 0 else 0}
+    if status.st_uid not in ours or status.st_mode & stat.S_IWOTH:
+        raise StorageError(
+            f"{path}: belongs to somebody else, or everybody may write to it; give a folder of your own as --work"
+        )
+
+
+def _open_lock(path: Path) -> IO[str]:
+    """Never through a link, which would empty another file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise StorageError(f"{path}: is a link; remove it, or give another folder as --work") from error
+    return os.fdopen(descriptor, "w")
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -26,7 +26,7 @@ MOST_ROWS = 60
 
 
 @dataclass(frozen=True)
-class _Picture:
+class Picture:
     """A drawing as the page takes it; `source` is a data: URL, empty where there is nothing to draw."""
 
     name: str
@@ -58,7 +58,7 @@ def page(found: Gathered, drawings: Sequence[Drawing]) -> str:
         "verdict": verdict(found),
         "headline": headline(known),
         "checks": known,
-        "pictures": {drawing.name: _picture(drawing) for drawing in drawings},
+        "pictures": {drawing.name: picture(drawing) for drawing in drawings},
         "phases": by_share(m.phases)[:MOST_ROWS],
         "nodes": found.nodes[:MOST_ROWS],
         "differences": _differences(found),
@@ -77,11 +77,12 @@ def _marked(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def _picture(drawing: Drawing) -> _Picture:
+def picture(drawing: Drawing) -> Picture:
+    """The drawing for a page."""
     source = ""
     if drawing.figure is not None:
         source = f"data:image/svg+xml;base64,{base64.b64encode(drawing.svg()).decode('ascii')}"
-    return _Picture(drawing.name, drawing.title, drawing.caption, source)
+    return Picture(drawing.name, drawing.title, drawing.caption, source)
 
 
 def _facts(found: Gathered) -> list[tuple[str, str]]:

@@ -86,27 +86,34 @@ def _draw(found: Gathered, target: Path | None, folder: Path | None) -> list[Pat
             with storage_errors("write", folder):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for drawing in drawings:
-                written.append(_write(folder / f"{drawing.name}.csv", partial(_as_text, drawing)))
+                written.append(write_file(folder / f"{drawing.name}.csv", partial(as_text, drawing)))
                 if drawing.figure is not None:
-                    written.append(_write(folder / f"{drawing.name}.png", partial(_as_png, drawing)))
+                    written.append(write_file(folder / f"{drawing.name}.png", partial(as_png, drawing)))
         if target is not None:
             text = page(found, drawings)
-            _write(target, lambda out: out.write(text.encode()))
+            write_file(target, lambda out: out.write(text.encode()))
     return written
 
 
-def _as_text(drawing: Drawing, out: IO[bytes]) -> None:
+def as_text(drawing: Drawing, out: IO[bytes]) -> None:
+    """Write the figure's data as CSV."""
     text = io.TextIOWrapper(out, encoding="utf-8", errors="replace", newline="")
     drawing.write_csv(text)
     # The file is closed by whoever opened it.
     text.detach()
 
 
-def _as_png(drawing: Drawing, out: IO[bytes]) -> None:
+def as_png(drawing: Drawing, out: IO[bytes]) -> None:
+    """Write the picture as PNG."""
     out.write(drawing.png())
 
 
-def _write(path: Path, fill: Callable[[IO[bytes]], Any]) -> Path:
+def as_svg(drawing: Drawing, out: IO[bytes]) -> None:
+    """Write the picture as SVG."""
+    out.write(drawing.svg())
+
+
+def write_file(path: Path, fill: Callable[[IO[bytes]], Any]) -> Path:
     """Replace `path` in one step by a file of mode 0600 that `fill` writes."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     check_target(path)

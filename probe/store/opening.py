@@ -25,7 +25,7 @@ from sqlalchemy import exc
 
 from checkpoint.errors import StorageError, StoreBusy, StoreUnusable, ToolMissing
 from checkpoint.paths import data_dir
-from probe.store.schema import METADATA, SCHEMA_VERSION, VERSION_KEY, info
+from probe.store.schema import ADDED, METADATA, SCHEMA_VERSION, UPGRADED_FROM, VERSION_KEY, info
 
 STORE_VARIABLE = "PROBE_STORE"
 """Environment variable with the URL or the path of the store."""
@@ -37,6 +37,9 @@ _LOCAL_FILE_SYSTEMS = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "ove
 _POLL = 0.01
 _WRITER, _NEXT = 0, 1
 """Bytes of the lock file: of who writes, and of who will be the next to."""
+
+_DAMAGE = (exc.SQLAlchemyError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What becomes of rows that nothing here wrote, where they are read."""
 
 _CACHE_KIB = 64 << 10
 _WRITES = "probe_writes"
@@ -121,6 +124,10 @@ class Store:
             yield
         except exc.DBAPIError as error:
             raise _named(error, self.name, self.patience) from error
+        except _DAMAGE as error:
+            raise StoreUnusable(
+                f"{self.name}: is damaged, or not of this program: {error}; use a copy of it"
+            ) from error
 
 
 def _wait_for_lock(file: int, lock: Path, patience: float, deadline: float, byte: int) -> None:
@@ -177,6 +184,29 @@ def open_store(url: str | Path | None = None, *, create: bool = True, patience: 
         store.engine.dispose()
         raise
     return store
+
+
+def upgrade_store(url: str | Path | None = None, *, patience: float = DEFAULT_PATIENCE) -> tuple[int, int]:
+    """Bring a store of the version before to this one, in one transaction; (version it had, version it has).
+
+    Nothing is lost whenever this is killed: the tables that are new and the number come together, or not at all.
+    Raises StoreUnusable for what is no store, or of another version, StoreBusy.
+    """
+    parsed = _parsed(str(url or default_url()))
+    path = _sqlite_path(parsed)
+    if path is not None and not path.exists():
+        raise StoreUnusable(f"{path}: there is no store to upgrade")
+    with Store(_engine(parsed, path, patience), path, patience) as store:
+        found = _version(store)
+        if found not in (str(UPGRADED_FROM), str(SCHEMA_VERSION)):
+            raise StoreUnusable(f"{store.name}: schema version {found} cannot be upgraded to {SCHEMA_VERSION}")
+        if found == str(UPGRADED_FROM):
+            with store.writing() as connection:
+                # Another one may have done it while this one waited.
+                METADATA.create_all(connection, tables=list(ADDED))
+                row = info.c.key == VERSION_KEY
+                connection.execute(info.update().where(row).values(value=str(SCHEMA_VERSION)))
+    return int(found), SCHEMA_VERSION
 
 
 def _parsed(text: str) -> sa.URL:
@@ -286,6 +316,11 @@ def _check_schema(store: Store, create: bool) -> None:
         version = _version(store)
     if version is None:
         raise StoreUnusable(f"{store.name}: there is no store; import a result first (probe store import)")
+    if version == str(UPGRADED_FROM):
+        raise StoreUnusable(
+            f"{store.name}: the store has schema version {version}, this program reads and writes {SCHEMA_VERSION}; "
+            "run `probe store upgrade`, which keeps everything, or use the version of probe that made it"
+        )
     if version != str(SCHEMA_VERSION):
         raise StoreUnusable(
             f"{store.name}: the store has schema version {version}, this program reads and writes {SCHEMA_VERSION}; "

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from checkpoint import strict_json
 from checkpoint.errors import NotInStore, ProbeError
+from checkpoint.foreign_file import finite
 from probe.store.opening import Store
 from probe.store.records import Candidate, StoredCluster, StoredNode, StoredPrediction, StoredProbe
 from probe.store.schema import PHASE_KEYS, clusters, newest, nodes, predictions, probes
@@ -53,9 +54,9 @@ def find_node(store: Store, name: str) -> StoredNode:
     """Raises NotInStore."""
     with store.reading() as connection:
         row = connection.execute(nodes.select().where(nodes.c.name == name)).first()
-    if row is None:
-        raise NotInStore(f"{store.name}: no node {name!r}; `probe store nodes` lists them")
-    return _node(row)
+        if row is None:
+            raise NotInStore(f"{store.name}: no node {name!r}; `probe store nodes` lists them")
+        return _node(row)
 
 
 def all_clusters(store: Store) -> list[StoredCluster]:
@@ -106,9 +107,9 @@ def find_prediction(store: Store, number: int) -> StoredPrediction:
     """Raises NotInStore."""
     with store.reading() as connection:
         row = connection.execute(_predictions().where(predictions.c.id == number)).first()
-    if row is None:
-        raise NotInStore(f"{store.name}: no prediction {number}; `probe history` lists them")
-    return _prediction(row)
+        if row is None:
+            raise NotInStore(f"{store.name}: no prediction {number}; `probe history` lists them")
+        return _prediction(row)
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,13 @@ def _newest_of_node(store: Store, node: StoredNode) -> _Times:
         .where(newest.c.node == node.id)
     )
     with store.reading() as connection:
-        return {f"{r.name} {r.key[:8]}": (r.seconds, r.state != r.now) for r in connection.execute(query)}
+        return {f"{r.name} {r.key[:8]}": (_time(r.seconds), r.state != r.now) for r in connection.execute(query)}
+
+
+def _time(value: Any) -> float:
+    if finite(value) <= 0:
+        raise ValueError(f"a run of {value} s")
+    return float(value)
 
 
 def _newest_of_probe(store: Store, probe: StoredProbe) -> _Times:
@@ -222,10 +229,18 @@ def _prediction(row: Any) -> StoredPrediction:
         kernel=row.kernel,
         load=row.load,
         estimators=dict(row.estimators),
-        phases=tuple(dict(zip(PHASE_KEYS, values, strict=True)) for values in strict_json.loads(row.phases)),
+        phases=tuple(_phase(values) for values in strict_json.loads(row.phases)),
         warnings=tuple(row.warnings),
         stale="" if row.state == row.now else STALE,
     )
+
+
+def _phase(values: Any) -> dict[str, Any]:
+    found = dict(zip(PHASE_KEYS, values, strict=True))
+    seconds = found["t_cand"]
+    if type(found["id"]) is not int or not (seconds is None or finite(seconds) >= 0):
+        raise ValueError(f"a phase {str(found['id'])[:40]!r} took {str(seconds)[:40]} s")
+    return found
 
 
 def _probe(row: Any) -> StoredProbe:

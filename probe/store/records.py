@@ -6,14 +6,59 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
+import types
+import typing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from checkpoint import strict_json
 
+_LATEST = 253402300799
+"""The last second that a calendar of four digits has."""
+_MOMENTS, _TIMES = {"made_at", "last_seen", "observed_at"}, {"seconds", "predicted"}
+_LARGEST = 1e300
+
+
+class Row:
+    """What a row of the store says, checked: its file may be damaged or somebody else's, and SQLite keeps any value in
+    any column. ValueError for one that nothing here wrote."""
+
+    def __post_init__(self) -> None:
+        for name, wanted in _kinds(type(self)):  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if not _fits(value, wanted) or not _sensible(name, value):
+                raise ValueError(f"{name} is {str(value)[:40]!r}")
+
+
+@functools.cache
+def _kinds(of: type) -> tuple[tuple[str, Any], ...]:
+    return tuple(typing.get_type_hints(of).items())
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value is of a type as a record's field has it."""
+    if wanted is float:
+        return type(value) in (int, float) and -_LARGEST < value < _LARGEST
+    if type(wanted) is type:
+        return type(value) is wanted
+    if isinstance(wanted, types.UnionType):
+        return any(_fits(value, one) for one in typing.get_args(wanted))
+    inner = typing.get_args(wanted)
+    if typing.get_origin(wanted) is tuple:
+        return type(value) is tuple and all(_fits(one, inner[0]) for one in value)
+    if typing.get_origin(wanted) is dict:
+        return type(value) is dict and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+    return wanted is Any
+
+
+def _sensible(name: str, value: Any) -> bool:
+    if name in _MOMENTS:
+        return bool(0 <= value <= _LATEST)
+    return name not in _TIMES or value is None or bool(value > 0)
+
 
 @dataclass(frozen=True)
-class StoredProbe:
+class StoredProbe(Row):
     """One program with one input. `key` names it, and so do its first digits; `inputs` is a SHA-256, "" if unknown."""
 
     id: int
@@ -25,7 +70,7 @@ class StoredProbe:
 
 
 @dataclass(frozen=True)
-class StoredNode:
+class StoredNode(Row):
     """A node as last seen. `memory` in bytes or None; `workers`: how many tasks it runs at once."""
 
     id: int
@@ -41,7 +86,7 @@ class StoredNode:
 
 
 @dataclass(frozen=True)
-class StoredCluster:
+class StoredCluster(Row):
     """Throughputs in bytes per second, None where not measured; `latency` in seconds; `home`: the master is there."""
 
     name: str
@@ -53,7 +98,7 @@ class StoredCluster:
 
 
 @dataclass(frozen=True)
-class StoredPrediction:
+class StoredPrediction(Row):
     """One prediction. `phases` as in `probe run --json`, without the repeats; `stale` says why not to use it, or ""."""
 
     id: int
@@ -84,7 +129,7 @@ class StoredPrediction:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Row):
     """A node and its newest prediction of one probe. `stale` says why it must not be used, "" if it may be."""
 
     node: str
@@ -100,7 +145,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observed(Row):
     """A run that happened, and what was predicted for it before; the last four are None without a prediction."""
 
     probe: str

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with every change of a table; a store of another version is refused, never guessed at."""
+
+UPGRADED_FROM = 1
+"""The version that `probe store upgrade` turns into this one: it lacks the tables of ADDED."""
 
 VERSION_KEY = "schema_version"
 
@@ -125,3 +128,48 @@ observations = sa.Table(
     sa.Index("observations_by_probe_node", "probe", "node"),
 )
 """`prediction` is the newest one for this probe and node that was made before the run ended; null without any."""
+
+runs = sa.Table(
+    "runs",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    # Names where it comes from: what is read twice is stored once.
+    sa.Column("source", _NAME, nullable=False, unique=True),
+    sa.Column("app", sa.String(64), nullable=False),
+    sa.Column("kernel", sa.String(64), nullable=False),
+    sa.Column("config", sa.String(64), nullable=False),
+    sa.Column("parameters", sa.JSON, nullable=False),
+    sa.Column("work", sa.Float, nullable=False),
+    sa.Column("node_type", _NAME, nullable=False),
+    sa.Column("nodes", sa.Integer, nullable=False),
+    sa.Column("cores", sa.Integer, nullable=False),
+    sa.Column("ranks", sa.Integer, nullable=False),
+    sa.Column("threads", sa.Integer, nullable=False),
+    sa.Column("shared", sa.Boolean, nullable=False),
+    sa.Column("ended_at", sa.Float, nullable=False),
+    sa.Column("runtime", sa.Float, nullable=False),
+    sa.Column("mpi", sa.Float),
+    sa.Column("io", sa.Float),
+    sa.Column("coupling", sa.Float),
+    sa.Column("wait", sa.Float),
+    sa.Column("energy", sa.Float),
+    sa.Column("energy_source", sa.String(16), nullable=False),
+    sa.Column("benchmark", sa.Boolean, nullable=False),
+    sa.Column("notes", sa.JSON, nullable=False),
+    sa.Index("runs_by_kernel", "app", "kernel", "node_type"),
+)
+"""One row per run of a kernel (`ParallelRun`). A configuration is the SHA-256 of its input files."""
+
+power = sa.Table(
+    "node_power",
+    METADATA,
+    sa.Column("node_type", _NAME, primary_key=True),
+    sa.Column("source", sa.String(16), primary_key=True),
+    sa.Column("cores", sa.Integer, nullable=False),
+    # Pairs of busy share and watts.
+    sa.Column("points", sa.JSON, nullable=False),
+    sa.Column("set_at", sa.Float, nullable=False),
+)
+
+ADDED = (runs, power)
+"""Tables that version 2 has more than version 1."""

@@ -31,6 +31,7 @@ from probe.formats.arrays import BoolArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_FILE, NO_SITE, BlockTable, Markers, Profile
 from probe.tracers.stream import Ending, Origin, Recorded
+from probe.tracers.too_few import why_too_few_instructions
 
 DEFAULT_INTERVAL = 100_000_000
 SHORTEST_INTERVAL = 100_000
@@ -111,6 +112,11 @@ def trace_with(
     code = exit_status(program, run.status, streams)
     if recorded.counts.shape[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
+        raise ProgramTooShort(
+            f"{program.argv[0]} ran for {run.wall:.3f} s under the tool and executed {int(recorded.lengths.sum()):,} "
+            f"instructions: {recorded.counts.shape[0]} intervals of {recorded.interval:,}, at least "
+            f"{FEWEST_INTERVALS} are needed. {why_too_few_instructions(run, streams)}"
+        )
     profile = profile_of(program, recorded, tracer=tracer, cpu_seconds=run.cpu, written=files)
     return replace(profile, exit_status=code)
 
@@ -142,13 +148,7 @@ class _Table:
 def profile_of(
     program: Program, recorded: Recorded, *, tracer: str, cpu_seconds: float, written: tuple[str, ...]
 ) -> Profile:
-    """The profile of a whole run. Raises ProgramTooShort."""
-    if recorded.counts.shape[0] < FEWEST_INTERVALS:
-        raise ProgramTooShort(
-            f"{program.argv[0]} executed {int(recorded.lengths.sum()):,} instructions: {recorded.counts.shape[0]} "
-            f"intervals of {recorded.interval:,}, at least {FEWEST_INTERVALS} are needed. Give it more work, or a "
-            "shorter --interval."
-        )
+    """The profile of a whole run."""
     ran = np.asarray(recorded.counts.sum(axis=0)).ravel() > 0
     table = _Table(
         np.full(len(ran), NO_FILE, dtype=np.int32), recorded.offset.copy(), np.full(len(ran), NO_SITE, dtype=np.int64)

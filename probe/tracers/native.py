@@ -31,6 +31,7 @@ from probe.formats.choices import NATIVE, SECONDS
 from probe.formats.profile import BlockTable, Profile
 from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
+from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
@@ -69,6 +70,7 @@ class _Recording:
     prologue: float = 0.0
     install_seconds: float = 0.0
     written: set[str] = field(default_factory=set)
+    outside: OutsideLooks = field(init=False)
 
     def cost(self) -> FloatArray:
         dead = [i.sites.flags_dead for i in self.counters.images]
@@ -107,6 +109,8 @@ class _Recording:
         grown = len(current.columns) > 0 and advance >= _LEAST_ADVANCE * self.interval
         ended = end_of_run or (end_row and grown)
         if ended:
+            if not end_of_run:
+                self.outside.look(self.tracee.pid, at)
             self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
             self.entries += len(current.columns)
@@ -154,6 +158,7 @@ class _Recording:
     def begin(self) -> None:
         now = time.monotonic()
         self.started = self.looked_at = self.row_started = now
+        self.outside = OutsideLooks(self.tracee.program.argv[0], now)
         self.waited_by_look = self.waited_by_row = run_delay(self.tracee.pid)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
 
@@ -184,6 +189,8 @@ def trace(
     code = exit_status(program, status, streams)
     if len(recording.rows) < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
+    else:
+        recording.outside.end()
     profile = _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0, streams)
     return replace(profile, exit_status=code)
 

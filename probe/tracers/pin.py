@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from checkpoint.compiled import own_programs
 from checkpoint.errors import PrivilegeMissing, ToolMissing
-from checkpoint.paths import cache_dir
 from checkpoint.process.exit_status import exit_status, refuse_failed
 from checkpoint.process.maps import FOREIGN_PREFIXES
 from checkpoint.process.plain_run import PlainRun, run_plain
@@ -93,7 +93,7 @@ def build_tool(kit: Kit) -> Path:
         for source in sorted(part.iterdir()):
             digest.update(source.read_bytes())
     digest.update((kit.root / "source/include/pin/pin.H").read_bytes())
-    kept = cache_dir() / "native" / f"pin-tool-{digest.hexdigest()[:16]}.so"
+    kept = own_programs() / f"pin-tool-{digest.hexdigest()[:16]}.so"
     if kept.is_file():
         return kept
     try:

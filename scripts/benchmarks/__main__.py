@@ -19,6 +19,11 @@ from benchmarks import counter_page, extras, many_nodes, report, scale, slow_lin
 from benchmarks.accuracy import measurement as accuracy  # noqa: E402
 from benchmarks.accuracy import report as accuracy_report  # noqa: E402
 from benchmarks.arguments import read_arguments  # noqa: E402
+from benchmarks.breadth import measurement as breadth  # noqa: E402
+from benchmarks.breadth import programs as breadth_programs  # noqa: E402
+from benchmarks.breadth import recorded as breadth_recorded  # noqa: E402
+from benchmarks.breadth import report as breadth_report  # noqa: E402
+from benchmarks.breadth import suite as breadth_suite  # noqa: E402
 from benchmarks.emulated import measurement as emulated  # noqa: E402
 from benchmarks.emulated import report as emulated_report  # noqa: E402
 from benchmarks.exact import measurement as exact  # noqa: E402
@@ -232,9 +237,24 @@ def measure_hosts(arguments: argparse.Namespace) -> None:
         hosts_report.write(ROOT / "docs" / "hosts.md", rows)
 
 
+def measure_breadth(arguments: argparse.Namespace) -> None:
+    """Try what has no row of this version yet, note the rows, and draw the page."""
+    if not arguments.report:
+        tool = breadth.Tool(commit=breadth.tool_commit())
+        chosen = breadth_programs.named(arguments.only, arguments.aside)
+        due = breadth_suite.due(chosen, tool.commit, arguments.again)
+        for row in breadth_suite.go_through(due, HERE / "breadth", tool, say, minutes=arguments.limit):
+            print(breadth_report.line(row), flush=True)
+    rows = breadth_recorded.read_rows()
+    print(breadth_report.tables(rows))
+    if arguments.write or not arguments.report:
+        breadth_report.write(ROOT / "docs" / "breadth.md", rows)
+
+
 SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     None: measure_programs,
     "accuracy": measure_accuracy,
+    "breadth": measure_breadth,
     "selection": measure_selection,
     "scale": measure_scale,
     "nodes": measure_emulated,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from benchmarks.breadth import programs as breadth
 from benchmarks.programs import ACCURACY_ONLY, EVERYTHING, PACKAGED, QUICKSTART, SHORT
 
 CLOCK = "instructions"
@@ -18,6 +19,7 @@ CLOCK = "instructions"
 
 SUITES = {
     "accuracy": "over programs and seeds",
+    "breadth": "packaged programs of many kinds, as a new user tries them",
     "selection": "ways to select, judged on recorded runs",
     "scale": "very large profiles",
     "nodes": "the probes made before, on the emulated node",
@@ -56,8 +58,15 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
-    parser.add_argument("--write", action="store_true", help="write the tables of `accuracy` or `hosts` to their page")
-    parser.add_argument("--again", action="store_true", help="measure `hosts` though this processor has its rows")
+    parser.add_argument(
+        "--write", action="store_true", help="write the tables of `accuracy`, `breadth` or `hosts` to their page"
+    )
+    parser.add_argument("--again", action="store_true", help="measure `breadth` or `hosts` though there are their rows")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="programs of `breadth` (default: all)")
+    parser.add_argument("--aside", action="store_true", help="programs of `breadth` that are set aside, too")
+    parser.add_argument(
+        "--limit", type=float, default=0.0, metavar="MINUTES", help="begin no program of `breadth` later"
+    )
     parser.add_argument("--build", action="store_true", help="build the kept probes of `hosts` anew, and leave")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `many`")
     parser.add_argument("--programs", type=_programs, help="names, parted by commas (default: all)")
@@ -68,11 +77,21 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--clock", choices=["", CLOCK], default="", help="what time the emulated node goes by")
     parser.add_argument("--keep", action="store_true", help="keep the work folders")
     parser.add_argument("--report", action="store_true", help="print the table of the records there are, and leave")
-    return parser.parse_args(given)
+    arguments = parser.parse_args(given)
+    if arguments.what == "breadth":
+        try:
+            breadth.named(arguments.only, arguments.aside)
+        except ValueError as error:
+            parser.error(str(error))
+    return arguments
 
 
-def packages(what: str | None) -> list[str]:
-    """Distribution packages that measuring `what` needs."""
+def packages(arguments: argparse.Namespace) -> list[str]:
+    """Distribution packages that measuring needs."""
+    what = arguments.what
+    if what == "breadth":
+        chosen = [] if arguments.report else breadth.named(arguments.only, arguments.aside)
+        return sorted({package for program in chosen for package in program.packages.split()})
     if what == "hosts":
         return ["bc", "coreutils", "perl-base", "python3"]
     programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what == "accuracy" else ()))
@@ -83,4 +102,4 @@ def packages(what: str | None) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(packages(read_arguments().what)))
+    print("\n".join(packages(read_arguments())))

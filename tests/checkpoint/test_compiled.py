@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from interruption import interrupted_after
 
-from checkpoint.compiled import built
-from checkpoint.errors import ToolMissing
+from checkpoint.compiled import built, own_programs, restorer
+from checkpoint.errors import StorageError, ToolMissing
+from checkpoint.paths import HOME_VARIABLE
 
 
 @pytest.fixture
@@ -38,3 +39,20 @@ def test_what_the_compiler_says_is_told(tmp_path: Path, cache: Path) -> None:
     source.write_text("int main(void) { return nothing; }\n")
     with pytest.raises(ToolMissing, match=r"compiling wrong failed: (?s:.*)nothing"):
         built("wrong", [source], [])
+
+
+@pytest.mark.parametrize("how", ["everybody's", "another user's"])
+def test_programs_that_others_could_have_put_there_are_not_run(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where root is given somebody's PROBE_HOME, or a folder in /tmp."""
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    folder = own_programs()
+    folder.mkdir(parents=True)
+    assert restorer().parent == folder
+    if how == "everybody's":
+        folder.chmod(0o777)
+    else:
+        os.chown(folder, 65534, 65534)
+    with pytest.raises(StorageError, match="belongs to somebody else, or others can write to it; set PROBE_HOME"):
+        restorer()

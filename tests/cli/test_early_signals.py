@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 _TIMES = 25
 
@@ -38,6 +40,39 @@ def test_signals_are_caught_before_libraries_are_loaded() -> None:
         os.kill(process.pid, signal.SIGCONT)
         process.communicate(timeout=60)
     assert "python" in mapped and "numpy" not in mapped and "_ssl" not in mapped and "select" not in mapped
+
+
+_WATCHED = """
+import posix, sys
+from _signal import SIGINT, default_int_handler, getsignal
+class Watch:
+    def find_spec(name, path=None, target=None):
+        if getsignal(SIGINT) is default_int_handler:
+            posix.write(1, name.encode() + b" ")
+        elif name == sys.argv[1]:
+            posix.kill(posix.getpid(), SIGINT)
+sys.path.insert(0, sys.argv[2])
+sys.meta_path.insert(0, Watch)
+from probe.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["probe.signals", "signal", "enum", "typing", "probe.cli", "probe.cli.main"])
+def test_nothing_is_loaded_before_an_interrupt_is_caught(name: str) -> None:
+    """Ctrl-C comes while a module is looked for: the command's script loads no more than these before."""
+    command = [sys.executable, "-I", "-S", "-c", _WATCHED, name, str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["probe", "__future__", "probe.__main__"]
+    assert (done.returncode, done.stderr) == (130, "probe: interrupted; nothing was left running\n")
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    """As nohup and shells' background jobs have it, from the first line on."""
+    script = f"trap '' INT; exec {sys.executable} -I -S -c \"$0\" probe.signals {ROOT}"
+    done = subprocess.run(["sh", "-c", script, _WATCHED], capture_output=True, text=True, check=False)
+    # Without its packages it gets as far as the first of them.
+    assert "No module named 'click'" in done.stderr and "interrupted" not in done.stderr
 
 
 def test_an_interrupt_in_the_first_second() -> None:

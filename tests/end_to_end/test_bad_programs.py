@@ -6,7 +6,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Command
@@ -14,7 +17,14 @@ from conftest import MakeProgram
 from programs import bad_file
 
 from checkpoint.errors import ProgramUnsupported
-from probe import BuildOptions, SelectionOptions, build, show
+from checkpoint.process.descriptors import refusal_of_phases
+from probe import BuildOptions, SelectionOptions, build, run, show, trace
+from probe.formats.selection import Selection
+from probe.selection.select import select_phases
+from probe.selection.substitute import with_representatives
+from probe.tracers import outside_looks
+
+QUICK = BuildOptions(interval=0.02, runs=1, selection=SelectionOptions(max_phases=2))
 
 REFUSED = {
     "notelf": "not an ELF program",
@@ -91,23 +101,74 @@ def test_what_a_run_shows(
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("socket", ("200",), "a socket (descriptor"),
-        ("pipe", ("200",), "a pipe (descriptor"),
-        ("shm", ("200",), "a memfd (descriptor 3)"),
-        ("holder", ("200", "deleted"), "a deleted file (descriptor 3"),
-        ("holder", ("200", "mapped"), "deleted file"),
-        ("holder", ("200", "fifo"), "a named pipe"),
+        ("socket", ("200",), ["a socket (descriptor 3)"]),
+        ("shm", ("200",), ["a memfd (descriptor 3)", "shared memory at 0x", "shared memory (a memfd) at 0x"]),
+        ("holder", ("200", "fifo"), ["a named pipe (descriptor 3)"]),
+        ("holder", ("200", "inotify"), ["an inotify descriptor (descriptor 3)"]),
+        ("holder", ("200", "timerfd"), ["a running timer (descriptor 3)"]),
+        ("holder", ("200", "large"), ["a deleted file of more than 64 MB (descriptor 3, "]),
     ],
 )
-def test_what_a_phase_holds(
-    name: str, arguments: tuple[str, ...], words: str, tmp_path: Path, program: MakeProgram
+def test_what_is_held_from_beginning_to_end(
+    name: str, arguments: tuple[str, ...], words: list[str], tmp_path: Path, program: MakeProgram
 ) -> None:
-    quick = BuildOptions(interval=0.02, runs=1, selection=SelectionOptions(max_phases=2))
+    """Refused when it has been traced: no plain run is made."""
     argv = [str(program(name)), *arguments]
-    with pytest.raises(ProgramUnsupported, match=re.escape(words)) as refused:
-        build(argv, tmp_path / "out", options=quick, cwd=str(tmp_path))
-    assert argv[0] in str(refused.value)
+    with pytest.raises(ProgramUnsupported) as refused:
+        build(argv, tmp_path / "out", options=QUICK, cwd=str(tmp_path), work=tmp_path / "work")
+    said = str(refused.value)
+    assert argv[0] in said and "while it runs" in said and [w for w in words if w not in said] == []
     assert not (tmp_path / "out").exists()
+    assert (tmp_path / "work" / "trace.stdout").exists() and not (tmp_path / "work" / "plain-0.stdout").exists()
+
+
+def test_what_is_held_for_long_ends_the_run(
+    tmp_path: Path, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of a minute is not traced to its end."""
+    monkeypatch.setattr(outside_looks, "LASTING_SECONDS", 1.0)
+    monkeypatch.chdir(tmp_path)
+    begun = time.monotonic()
+    with pytest.raises(ProgramUnsupported, match=re.escape("a named pipe (descriptor 3)")):
+        trace([str(program("holder")), "60000", "fifo"], tmp_path / "out", tracer="native")
+    assert time.monotonic() - begun < 45
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all", "closed"])
+def test_what_leads_to_the_program_itself(kind: str, tmp_path: Path, program: MakeProgram) -> None:
+    """Pipes, one of them full, sockets, epoll sets, deleted files, a file named by the process's number; or no standard
+    streams at all."""
+    built = build([str(program("inside")), kind, "300"], tmp_path / "out", options=QUICK, cwd=str(tmp_path))
+    for restorer in ("direct", "criu"):
+        result = run(tmp_path / "out", repeats=1, restorer=restorer)
+        assert len(result.phases) == len(built.manifest.phases) and all(phase.times for phase in result.phases)
+
+
+@pytest.mark.slow
+def test_another_interval_stands_for_a_phase(
+    tmp_path: Path, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket is open in the first half, where the representatives are put."""
+
+    def first_ones(*arguments: Any) -> Selection:
+        found = select_phases(*arguments)
+        return with_representatives(found, {p.id: max(1, int(p.members[0])) for p in found.phases})
+
+    monkeypatch.setattr("probe.pipeline.select.select_phases", first_ones)
+    argv = [str(program("holder")), "600", "early"]
+    one = replace(QUICK, selection=SelectionOptions(max_phases=1))
+    built = build(argv, tmp_path / "out", options=one, cwd=str(tmp_path), work=tmp_path / "work")
+    moved = [note for note in built.manifest.notes if "stands for it" in note]
+    assert moved and all("a socket (descriptor 3)" in note for note in moved)
+    again = build(argv, tmp_path / "again", options=one, cwd=str(tmp_path), work=tmp_path / "work", resume=True)
+    assert [p.representative for p in again.manifest.phases] == [p.representative for p in built.manifest.phases]
+
+
+def test_all_that_is_at_fault_is_named() -> None:
+    faults = {3: ["a socket (descriptor 4)", "a memfd (descriptor 5)"], 1: ["a memfd (descriptor 5)"]}
+    said = str(refusal_of_phases("solver", faults))
+    assert "a socket (descriptor 4) (phase 3); a memfd (descriptor 5) (phase 1, 3)" in said
 
 
 @pytest.mark.slow

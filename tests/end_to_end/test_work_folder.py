@@ -97,6 +97,40 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("how", ["everybody's", "another user's"])
+def test_a_folder_that_others_may_write_to_is_refused(how: str, tmp_path: Path) -> None:
+    """Links could be put there, for results to be written through them."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    if how == "everybody's":
+        folder.chmod(0o777)
+    else:
+        os.chown(folder, 65534, 65534)
+    with pytest.raises(StorageError, match="a folder of your own as --work"), work_folder(folder, {}, resume=False):
+        pass
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_of_the_user_who_became_root_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    monkeypatch.setenv("SUDO_UID", "65534")
+    with work_folder(folder, {}, resume=False):
+        pass
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    """Opened for writing it emptied what it led to."""
+    precious, folder = tmp_path / "precious", tmp_path / "work"
+    precious.write_text("precious")
+    folder.mkdir()
+    (folder / "lock").symlink_to(precious)
+    with pytest.raises(StorageError, match="lock: is a link"), work_folder(folder, {}, resume=False):
+        pass
+    assert precious.read_text() == "precious"
+
+
 def test_resuming_needs_a_folder(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     said = command.refused(1, "build", "--resume", "-o", tmp_path / "out", "--", program("nbody"))
     assert "--work" in said

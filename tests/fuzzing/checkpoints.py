@@ -26,6 +26,8 @@ from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeError
 from checkpoint.flat import convert, image
+from checkpoint.flat.deleted import write_deleted
+from checkpoint.flat.descriptors import NotFlat
 from checkpoint.state.process_state import (
     STOPPED,
     Descriptor,
@@ -66,8 +68,10 @@ def _untarred(data: bytes) -> dict[str, bytes]:
 
 
 def _checkpoint(folder: Path) -> Sequence[bytes]:
-    """Images that CRIU made of a small process, kept here."""
-    return [gzip.decompress((_HERE / "checkpoint.tar.gz").read_bytes())]
+    """Images that CRIU made of two small processes, kept here: a plain one; one with descriptors that lead to itself
+    (`inside all`)."""
+    names = ("checkpoint.tar.gz", "own_descriptors.tar.gz")
+    return [gzip.decompress((_HERE / name).read_bytes()) for name in names]
 
 
 def _other_image(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -116,7 +120,9 @@ def _read_images(data: bytes, folder: Path) -> Any:
     file_mappings(found)
     open_files(found)
     if not unsupported(found):
-        image.encode(convert.flatten(found, [0x400000]))
+        write_deleted(found)
+        outputs = [file.path for file in open_files(found) if file.writable]
+        image.encode(convert.flatten(found, [0x400000], outputs=outputs))
     return None
 
 
@@ -189,9 +195,18 @@ def _flats(folder: Path) -> Sequence[bytes]:
     made.runs = [image.Run(0x400000, 2), image.Run(0x7FFF2000, 2)]
     made.patches = [(0x400000, bytes(4096))]
     made.descriptors = [image.OpenDescriptor(0, 4, 0, 0, 0, 0, path), image.OpenDescriptor(1, 5, 1, 0, 0, 0, path)]
+    kept = image.encode(made)
+    kind = image.Kind
+    made.descriptors += [
+        image.OpenDescriptor(5, kind.PIPE, 0, 65536, 9), image.OpenDescriptor(6, kind.EPOLL),
+        image.OpenDescriptor(7, kind.SOCKET, 2, 212992, 8, 0, 1), image.OpenDescriptor(8, kind.SOCKET, 2, 0, 7, 1, 1),
+        image.OpenDescriptor(9, kind.PIPE, 1, 0, 5), image.OpenDescriptor(10, kind.EVENT, 0, 3),
+        image.OpenDescriptor(11, kind.TIMER, 0, 1), image.OpenDescriptor(12, kind.SIGNALS, 0, 1 << 9),
+    ]  # fmt: skip
+    made.contents, made.watches = [(5, b"unread"), (8, b"mail")], [image.OpenDescriptor(6, kind.WATCH, 1, 77, 5)]
     made.stamps, made.touch_order, made.calls = [0x402000], [0x400000, 0x7FFF2000], [0, 1, 60]
     made.files, made.written, made.opened = ["/usr/bin/solver"], ["/tmp/out"], ["/etc/hosts"]
-    return [image.encode(made)]
+    return [image.encode(made), kept]
 
 
 def _summed(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -278,9 +293,9 @@ def _check(data: bytes, folder: Path) -> Any:
 
 
 READERS = (
-    Reader("criu-images", _checkpoint, _read_images, (ProbeError, ProtobufError, convert.NotFlat), change=_other_image),
+    Reader("criu-images", _checkpoint, _read_images, (ProbeError, ProtobufError, NotFlat), change=_other_image),
     Reader("criu-entries", _entries, _message, (ProbeError,), change=lambda c, d, o: _core(c, d)),
-    Reader("captured-state", _states, _read_state, (ProbeError, convert.NotFlat), change=damaged),
+    Reader("captured-state", _states, _read_state, (ProbeError, NotFlat), change=damaged),
     Reader("flat-image", _flats, _decode, (ProbeError,), change=_summed),
     Reader("restorer", _flats, _check, (Refused,), change=_summed, prepared=_sanitized),
 )

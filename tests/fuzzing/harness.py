@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import mmap
 import os
 import resource
 import shutil
@@ -33,6 +34,8 @@ HANG_SECONDS = 10.0
 _MEMORY = 2 << 30
 _LEAK_BYTES = 200 << 20
 _LEAK_ROUNDS = 500
+_LARGEST_KEPT, _LENGTH = 4 << 20, 8
+"""Bytes of the file with the input that is being read, and of the number before it."""
 
 
 class Hangs(BaseException):
@@ -47,6 +50,7 @@ class Outcome:
     taken: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     found: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    last: mmap.mmap | None = None
 
 
 def corpus_of(reader: Reader) -> list[bytes]:
@@ -54,10 +58,13 @@ def corpus_of(reader: Reader) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.iterdir())] if folder.is_dir() else []
 
 
-def fuzz(name: str, seconds: float, seed: int, *, most: int | None = None) -> Outcome:
-    """Read the corpus, then changed inputs for so many seconds, or `most` of them. To be run in a process alone."""
+def fuzz(name: str, seconds: float, seed: int, *, most: int | None = None, last: Path | None = None) -> Outcome:
+    """Read the corpus, then changed inputs for so many seconds, or `most` of them. To be run in a process alone.
+
+    `last`: a file that holds each input while it is read, for those that end the process (`read_last`).
+    """
     reader, choose = READERS[name], Random(f"{name} {seed}")
-    outcome = Outcome()
+    outcome = Outcome(last=_shared(last) if last else None)
     signal.signal(signal.SIGVTALRM, _too_long)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory(prefix="probe-fuzz-") as made:
@@ -87,7 +94,21 @@ def fuzz(name: str, seconds: float, seed: int, *, most: int | None = None) -> Ou
                     break
             if outcome.inputs > 2 * _LEAK_ROUNDS:
                 _look_for_leaks(before, outcome)
+    outcome.last = None
     return outcome
+
+
+def _shared(path: Path) -> mmap.mmap:
+    """What is written there stays in the file although the process crashes."""
+    with path.open("w+b") as file:
+        file.truncate(_LARGEST_KEPT)
+        return mmap.mmap(file.fileno(), _LARGEST_KEPT)
+
+
+def read_last(path: Path) -> bytes:
+    """The input that was being read, or was read last; b"" where there was none, or it was very large."""
+    held = path.read_bytes() if path.exists() else b""
+    return held[_LENGTH : _LENGTH + int.from_bytes(held[:_LENGTH], "little")]
 
 
 def _whole(reader: Reader, data: bytes, folder: Path) -> Any:
@@ -103,6 +124,8 @@ def _whole(reader: Reader, data: bytes, folder: Path) -> Any:
 
 def _one(reader: Reader, data: bytes, folder: Path, outcome: Outcome) -> Any:
     outcome.inputs += 1
+    if outcome.last is not None and _LENGTH + len(data) <= _LARGEST_KEPT:
+        outcome.last[: _LENGTH + len(data)] = len(data).to_bytes(_LENGTH, "little") + data
     signal.setitimer(signal.ITIMER_VIRTUAL, HANG_SECONDS)
     try:
         gave = reader.read(data, folder)

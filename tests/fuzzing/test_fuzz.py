@@ -7,6 +7,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +20,7 @@ import pytest
 
 from checkpoint.errors import ProbeFileDamaged
 from fuzzing import harness
-from fuzzing.harness import CORPUS, fuzz
+from fuzzing.harness import CORPUS, fuzz, read_last
 from fuzzing.mutation import damaged, forged
 from fuzzing.reader import Reader
 from fuzzing.readers import READERS
@@ -99,6 +102,27 @@ def test_what_is_wrong_is_found(
 
 def test_a_process_that_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ended" in turn("no such reader", 0.1, 1).found
+
+
+def test_the_input_that_ended_a_process_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A crash takes the process along, but not what it was reading."""
+    seeds: list[bytes] = []
+
+    def reads(data: bytes, folder: Path) -> None:
+        if seeds:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        seeds.append(data)
+
+    monkeypatch.setitem(harness.READERS, "x", Reader("x", lambda _: [b"seed" * 9], reads, (ProbeFileDamaged,)))
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            tempfile.tempdir = str(tmp_path)
+            fuzz("x", 20.0, 1, last=tmp_path / "last")
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
+    kept = read_last(tmp_path / "last")
+    assert kept and kept != b"seed" * 9
 
 
 def test_the_same_seed_makes_the_same_inputs() -> None:

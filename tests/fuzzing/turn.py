@@ -10,10 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fuzzing.harness import HANG_SECONDS, Outcome, fuzz
+from fuzzing.harness import HANG_SECONDS, Outcome, fuzz, read_last
 
 _TESTS = Path(__file__).parents[1]
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{_TESTS.parent}:{_TESTS}:{_TESTS / 'support'}"}
+_LAST = "last"
 _GRACE_SECONDS = 60.0 + 2 * HANG_SECONDS
 
 
@@ -33,7 +34,8 @@ def turn(name: str, seconds: float, seed: int, most: int = 0) -> Outcome:
                 child.wait()
         if not answer.exists():
             told = (Path(folder) / "said").read_text(errors="replace")[-3000:]
-            return Outcome(found={"ended": (b"", f"seed {seed}: hung or ended with {child.returncode}: {told}")})
+            data = read_last(Path(folder) / _LAST)
+            return Outcome(found={"ended": (data, f"seed {seed}: hung or ended with {child.returncode}: {told}")})
         outcome = pickle.loads(answer.read_bytes())
         assert isinstance(outcome, Outcome)
         return outcome
@@ -41,5 +43,6 @@ def turn(name: str, seconds: float, seed: int, most: int = 0) -> Outcome:
 
 if __name__ == "__main__":
     place, reader, given, number, limit = sys.argv[1:]
-    found = pickle.dumps(fuzz(reader, float(given), int(number), most=int(limit) or None))
+    held = Path(place).with_name(_LAST)
+    found = pickle.dumps(fuzz(reader, float(given), int(number), most=int(limit) or None, last=held))
     Path(place).write_bytes(found)

@@ -88,6 +88,16 @@ def test_importance_is_time_and_only_phases_that_run_count() -> None:
     assert [p.id for p in by_importance(manifest_of(phases))] == [2, 4, 3, 0]
 
 
+def test_a_phase_that_is_named_and_not_there(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "phase-0", [1])
+    whole = tmp_path / "whole.probe"
+    write_probe(whole, manifest_of([record(0), record(3)]).to_json(), [PhaseCheckpoint(0, folder)])
+    with pytest.raises(ProbeFileDamaged, match="names a phase 3 that it does not hold"):
+        tradeoff(whole)
+    with pytest.raises(ProbeFileDamaged, match="names a phase 3"):
+        trim(whole, tmp_path / "small.probe", phases=2)
+
+
 def test_phases_that_cannot_run_are_dropped_first(tmp_path: Path) -> None:
     phases = [record(0), record(1, criu=Times(failure="why"))]
     folders = [make_checkpoint(tmp_path / f"phase-{n}", [n + 1]) for n in range(2)]

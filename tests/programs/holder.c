@@ -1,48 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes while it holds something that no probe can carry.
-// Usage: holder MILLISECONDS deleted|mapped|eventfd|epoll|timerfd|signalfd|inotify|memfd|fifo
+// Usage: holder MILLISECONDS early|large|timerfd|inotify|memfd|fifo
+// early: a socket, closed halfway; large: a deleted file of 65 MB
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
-#include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 #include "site.h"
 
-static int deleted_file(void)
+static int large_file(void)
 {
     char path[] = "holder-XXXXXX";
     int file = mkstemp(path);
-    if (file < 0 || write(file, path, sizeof path) != sizeof path || unlink(path))
-        return -1;
-    return file;
+    return file < 0 || unlink(path) || ftruncate(file, 65 << 20) ? -1 : file;
+}
+
+static int running_timer(void)
+{
+    struct itimerspec later = {{0, 0}, {600, 0}};
+    int timer = timerfd_create(CLOCK_MONOTONIC, 0);
+    return timerfd_settime(timer, 0, &later, NULL) ? -1 : timer;
 }
 
 static int hold(const char *what)
 {
-    sigset_t none;
-    sigemptyset(&none);
-    if (!strcmp(what, "deleted"))
-        return deleted_file();
-    if (!strcmp(what, "mapped")) {
-        int file = deleted_file();
-        void *at = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0);
-        return at == MAP_FAILED ? -1 : close(file);
-    }
-    if (!strcmp(what, "eventfd"))
-        return eventfd(0, 0);
-    if (!strcmp(what, "epoll"))
-        return epoll_create1(0);
+    if (!strcmp(what, "early"))
+        return socket(AF_INET, SOCK_DGRAM, 0);
+    if (!strcmp(what, "large"))
+        return large_file();
     if (!strcmp(what, "timerfd"))
-        return timerfd_create(CLOCK_MONOTONIC, 0);
-    if (!strcmp(what, "signalfd"))
-        return signalfd(-1, &none, 0);
+        return running_timer();
     if (!strcmp(what, "inotify"))
         return inotify_init();
     if (!strcmp(what, "memfd"))
@@ -55,12 +47,17 @@ static int hold(const char *what)
 int main(int argc, char **argv)
 {
     uint64_t state = 1;
-    if (argc < 3 || hold(argv[2]) < 0) {
+    long milliseconds = size_argument(argc, argv, 400);
+    int held = argc < 3 ? -1 : hold(argv[2]);
+    if (held < 0) {
         perror("holder");
         return 2;
     }
-    for (long i = size_argument(argc, argv, 400); i; i--)
+    for (long i = 0; i < milliseconds; i++) {
+        if (i == milliseconds / 2 && !strcmp(argv[2], "early"))
+            close(held);
         state = work(state);
+    }
     printf("holder %016llx\n", (unsigned long long)state);
     return 0;
 }

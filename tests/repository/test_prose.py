@@ -27,6 +27,7 @@ SHORT_SENTENCES = (
     "CONTRIBUTING.md",
     "README.md",
     "docs/accuracy.md",
+    "docs/breadth.md",
     "docs/candidates.md",
     "docs/cli.md",
     "docs/comparison.md",
@@ -40,6 +41,7 @@ SHORT_SENTENCES = (
     "docs/profile-format.md",
     "docs/ranking.md",
     "docs/report.md",
+    "docs/scaling.md",
     "docs/schedulers.md",
     "docs/slurm.md",
     "docs/ssh.md",
@@ -73,7 +75,7 @@ SMALL_CELLS = (
 
 PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")))
 
-README_LINES = 110
+README_LINES = 116
 
 _ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s")
 

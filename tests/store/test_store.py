@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,6 +271,51 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreUnusable, match=r"malformed|damaged|not a database|corrupt"), open_store(path) as store:
         history(store)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("probes", "program", "[1"), ("probes", "tags", "7"), ("nodes", "features", '[["a"]]'), ("nodes", "cores", "x"),
+        ("nodes", "last_seen", 1e17), ("predictions", "seconds", -1), ("predictions", "made_at", b"x"),
+        ("predictions", "phases", "[" * 3000), ("predictions", "phases", "[[1, 2]]"), ("predictions", "seconds", 1e308),
+        ("predictions", "estimators", '{"direct": "x"}'), ("predictions", "low", "NaN"),
+    ],
+)  # fmt: skip
+def test_a_row_that_nothing_here_wrote_is_named(table: str, column: str, value: Any, tmp_path: Path) -> None:
+    """SQLite keeps any value in any column, and a file may be damaged, or somebody else's."""
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        import_results(store, [result(1.0), result(2.0)])
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    connection.close()
+    with open_store(path) as store, pytest.raises(StoreUnusable, match="is damaged, or not of this program"):
+        all_probes(store)
+        all_nodes(store)
+        history(store)
+
+
+def test_two_writers_of_a_damaged_store_end_with_its_name(tmp_path: Path) -> None:
+    """Neither hangs, neither makes it worse for the other."""
+    path = tmp_path / "store.db"
+    with open_store(path) as store:
+        import_results(store, [result(float(n)) for n in range(1, 400)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+    content = bytearray(path.read_bytes())
+    content[8192:-8192] = random.Random(1).randbytes(len(content) - 16384)
+    path.write_bytes(content)
+    given = tmp_path / "result.json"
+    given.write_text(json.dumps(result(3.0)))
+    command = [sys.executable, "-m", "probe", "store", "import", str(given), "--store", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
+    for writer in writers:
+        _, said = writer.communicate(timeout=100)
+        assert writer.returncode == StoreUnusable.exit_code and said.startswith(f"probe: {path}: "), said
+        assert "malformed" in said and "Traceback" not in said
 
 
 def test_unreachable_and_unknown_servers(tmp_path: Path) -> None:

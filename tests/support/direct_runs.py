@@ -20,6 +20,7 @@ from typing import Any
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.flat.convert import flatten
+from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.image import NAME, FlatImage, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_agent import Control, launch
@@ -33,6 +34,7 @@ def flat_job(job: RestoreJob, scratch: Path, *, watched: bool = True, **more: An
     """Put a flat image beside a job's images; `watched`: with the system calls that it makes."""
     images = read_state(job.images)
     events = (job.warm_event, job.start_event, job.end_event)
+    write_deleted(images)
     flat = flatten(images, events, outputs=job.outputs, written=[path for _, path in job.written], **more)
     (job.images / NAME).write_bytes(encode(flat))
     if watched:

@@ -139,6 +139,10 @@ PROGRAMS: Mapping[str, Program] = {
     # What a checkpoint must refuse or carry.
     "socket": Program("holds a socket pair and a listening socket"),
     "pipe": Program("holds a pipe with data in it"),
+    "inside": Program(
+        "descriptors that lead to itself (pipes, sockets, epoll sets, deleted files), checked in a region",
+        quick=("events",),
+    ),
     "shm": Program("works in shared mappings, anonymous and of a memory file"),
     "fileread": Program(
         "reads text.txt at offsets; 'FILE reopen' opens it for every piece",
@@ -147,7 +151,7 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     "filewrite": Program("writes and appends to filewrite.out beside it, or to the 2nd argument", quick=("1",)),
     "records": Program("reads numbered records from standard input, dies at one that is not the next", quick=()),
-    "holder": Program("holds what its second argument names: to be refused", quick=("10", "eventfd")),
+    "holder": Program("holds what its second argument names: to be refused", quick=("10", "inotify")),
     "elsewhere": Program("misbehaves as the host's name says once that changes"),
     "household": Program(
         "reads, writes, renames and removes files of its folder, and dies when they are not as it left them",

@@ -19,7 +19,8 @@ from checkpoint.process.program import Streams
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.markers import Marker
-from probe.pipeline.capture import Place, RegionPlan, capture
+from probe.pipeline.boundaries import Place, RegionPlan
+from probe.pipeline.capture import capture
 
 SECONDS = 10.0
 

@@ -21,6 +21,7 @@ import probe.tracers.native as native
 import probe.tracers.stream as stream
 from checkpoint.process.program import Program, Streams
 from probe.formats.arrays import FloatArray, IntArray
+from probe.tracers import outside_looks
 from probe.tracers.joining import join_neighbours, matrix_of, sum_of_vectors
 from probe.tracers.native import DEFAULT_INTERVAL, _Recording
 from probe.tracers.stream import Recorded, read_stream
@@ -80,9 +81,11 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(native, "time", clock)
     monkeypatch.setattr(native, "run_delay", lambda pid: 0.0)
     monkeypatch.setattr(native, "written_files", lambda pid: set())
+    monkeypatch.setattr(outside_looks, "outside", lambda pid: [])
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
     monkeypatch.setattr(_Recording, "cost", lambda self: np.zeros(counters.columns))
-    made = _Recording(SimpleNamespace(pid=1), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
+    program = SimpleNamespace(argv=("program",))
+    made = _Recording(SimpleNamespace(pid=1, program=program), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
     made.begin()
     return made, counters, clock
 

@@ -187,6 +187,23 @@ def test_an_old_system_criu_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         find_criu()
 
 
+def test_a_private_criu_that_others_could_have_put_there_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run as root."""
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    libraries, program = private_criu_dir() / "usr/lib/x86_64-linux-gnu", private_criu_dir() / "usr/sbin/criu"
+    for path in (libraries / "ld-linux-x86-64.so.2", program):
+        path.parent.mkdir(parents=True)
+        path.write_text("#!/bin/sh\necho Version: 4.1\n")
+        path.chmod(0o755)
+    assert find_criu().origin == "private"
+    os.chown(private_criu_dir(), 65534, 65534)
+    with pytest.raises(CriuError, match="belongs to somebody else, or others can write to it"):
+        find_criu()
+
+
 def test_the_private_criu_runs_under_its_own_loader(tmp_path: Path) -> None:
     assert private_command(tmp_path) is None
     libraries = tmp_path / "usr/lib/x86_64-linux-gnu"

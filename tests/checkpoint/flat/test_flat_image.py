@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat import image as flat_image
-from checkpoint.flat.image import FlatImage, Header, Mapping, OpenDescriptor, Run, decode, encode
+from checkpoint.flat.image import FlatImage, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import direct_agent
 from checkpoint.restore import direct_restore as direct
@@ -28,6 +28,7 @@ C_NAMES = {
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
+kinds = st.integers(1, Kind.SIGNALS)
 names = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), min_size=1, max_size=20)
 
 
@@ -38,7 +39,12 @@ def images(draw: st.DrawFn) -> FlatImage:
     image.mappings = [Mapping(*row) for row in draw(st.lists(st.tuples(*[u64] * 4, *[u32] * 4), max_size=5))]
     image.runs = [Run(a, n) for a, n in draw(st.lists(st.tuples(u64, st.integers(1, 1000)), max_size=5))]
     image.patches = [(a, bytes([b]) * 4096) for a, b in draw(st.lists(st.tuples(u64, st.integers(0, 255)), max_size=2))]
-    image.descriptors = [OpenDescriptor(n, k) for n, k in draw(st.lists(st.tuples(u32, u32), max_size=5))]
+    image.descriptors = [OpenDescriptor(n, k) for n, k in draw(st.lists(st.tuples(u32, kinds), max_size=5))]
+    image.contents = draw(st.lists(st.tuples(u32, st.binary(max_size=50)), max_size=4))
+    image.watches = [
+        OpenDescriptor(n, Kind.WATCH, e, d, f)
+        for n, e, d, f in draw(st.lists(st.tuples(u32, u64, u64, u32), max_size=4))
+    ]
     for name in ("stamps", "touch_order", "calls"):
         setattr(image, name, draw(st.lists(u64, max_size=5)))
     for name in ("files", "written", "opened"):
@@ -48,8 +54,13 @@ def images(draw: st.DrawFn) -> FlatImage:
 
 
 def parts(image: FlatImage) -> dict[str, object]:
-    found: dict[str, object] = {n: [bytes(r) for r in getattr(image, n)] for n in ("mappings", "runs", "descriptors")}
-    found |= {n: getattr(image, n) for n in ("stamps", "touch_order", "calls", "files", "written", "opened", "patches")}
+    found: dict[str, object] = {
+        n: [bytes(r) for r in getattr(image, n)] for n in ("mappings", "runs", "descriptors", "watches")
+    }
+    found |= {
+        n: getattr(image, n)
+        for n in ("contents", "stamps", "touch_order", "calls", "files", "written", "opened", "patches")
+    }
     header = image.header
     return found | {"fields": (header.park, header.umask, header.xstate, header.registers.ip)}
 
@@ -99,9 +110,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 2
+    data[Header.version.offset] = 3
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 2 is unknown, this program reads 1"):
+    with pytest.raises(ProbeFileDamaged, match="version 3 is unknown, this program reads 1 and 2"):
         decode(path)
 
 
@@ -136,13 +147,15 @@ def test_the_structures_are_those_of_the_restorer(tmp_path: Path) -> None:
 
 def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
     kinds = {
-        f"{'SAME_AS' if n == 'SAME_AS' else 'OPEN_' + n}": v for n, v in vars(flat_image.Kind).items() if n.isupper()
+        n if n in ("SAME_AS", "CONTENTS", "WATCH") else f"OPEN_{n}": v
+        for n, v in vars(flat_image.Kind).items()
+        if n.isupper()
     }
     options = {n: v for n, v in vars(flat_image.Option).items() if n.isupper()}
     confined = {"WRITES_CONFINED": flat_image.Confined.WRITES, "CALLS_FILTERED": flat_image.Confined.CALLS}
     told = {"FAILED": direct_agent._FAILED, "RESTORED": direct_agent.RESTORED, "STEP_AGENT": direct_agent.STEP_AGENT}
     expected = {**kinds, **options, **confined, **told,
-                "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSION,
+                "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSIONS[-1],
                 "IMAGE_MAX": flat_image.MAX_BYTES, "USER_END": flat_image.USER_END, "PARK_IMAGE": flat_image.PARK_ROOM,
                 "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS, "PAGE": PAGE_SIZE,
                 "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip

@@ -28,11 +28,47 @@ from direct_state import (
 )
 
 from checkpoint.errors import ProbeFileDamaged
-from checkpoint.flat.image import NAME, Header, Kind, Mapping, Run, decode, encode
+from checkpoint.flat.image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, checksum, decode, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectRefused
 
 __all__ = ["flat_state", "places", "plain", "state"]
+
+DESCRIPTORS_MADE_TO_HARM = {
+    "a pipe without its end": [(OpenDescriptor(50, Kind.PIPE, 0, 0, 51))],
+    "a pipe whose end is another's": [
+        OpenDescriptor(50, Kind.PIPE, 0, 0, 51), OpenDescriptor(51, Kind.PIPE, 1, 0, 51),
+    ],
+    "a pipe that is read twice": [OpenDescriptor(50, Kind.PIPE, 0, 0, 51), OpenDescriptor(51, Kind.PIPE, 0, 0, 50)],
+    "a pipe for both ways": [OpenDescriptor(50, Kind.PIPE, 2, 0, 50)],
+    "a pipe too large": [OpenDescriptor(50, Kind.PIPE, 0, (1 << 20) + 1, 50)],
+    "a pipe's end of sockets": [OpenDescriptor(50, Kind.PIPE, 0, 0, 51), OpenDescriptor(51, Kind.SOCKET, 1, 0, 50)],
+    "a socket alone": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 50, 0, 1)],
+    "a raw socket": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 51, 0, 3), OpenDescriptor(51, Kind.SOCKET, 2, 0, 50, 0, 3)],
+    "a timer that wakes": [OpenDescriptor(50, Kind.TIMER, 0, 9)],
+    "an unknown kind": [OpenDescriptor(50, Kind.WATCH + 1)],
+    "a duplicate of nothing": [OpenDescriptor(50, Kind.SAME_AS, 0, 0, 49)],
+    "contents outside": [
+        OpenDescriptor(50, Kind.PIPE, 0, 0, 50), OpenDescriptor(50, Kind.CONTENTS, 0, 1 << 40, 0, 0, 8),
+    ],
+    "contents too long": [
+        OpenDescriptor(50, Kind.PIPE, 0, 0, 50), OpenDescriptor(50, Kind.CONTENTS, 0, 4096, 0, 0, (1 << 64) - 8),
+    ],
+    "contents of the header": [
+        OpenDescriptor(50, Kind.PIPE, 0, 0, 50), OpenDescriptor(50, Kind.CONTENTS, 0, 0, 0, 0, 8),
+    ],
+    "contents for what reads nothing": [
+        OpenDescriptor(50, Kind.EVENT), OpenDescriptor(50, Kind.CONTENTS, 0, 4096, 0, 0, 8),
+    ],
+    "a watch without a set": [OpenDescriptor(50, Kind.EVENT), OpenDescriptor(50, Kind.WATCH, 1, 0, 0)],
+    "a watch for nothing": [OpenDescriptor(50, Kind.EPOLL), OpenDescriptor(50, Kind.WATCH, 1, 0, 49)],
+    "a watch of itself": [OpenDescriptor(50, Kind.EPOLL), OpenDescriptor(50, Kind.WATCH, 1, 0, 50)],
+    "a descriptor behind the watches": [
+        OpenDescriptor(50, Kind.EPOLL), OpenDescriptor(51, Kind.EVENT), OpenDescriptor(50, Kind.WATCH, 1, 0, 51),
+        OpenDescriptor(52, Kind.EVENT),
+    ],
+}  # fmt: skip
+"""By what is wrong with them: entries that follow those of the process."""
 
 MAPPINGS, RUNS, PATCHES, DESCRIPTORS, STAMPS, TOUCH_ORDER, CALLS, STRINGS, RSEQ = range(9)
 
@@ -64,6 +100,7 @@ def test_a_changed_byte_anywhere_is_refused(plain: RestoreJob, tmp_path: Path) -
         ("touch outside", TABLE, TOUCH_ORDER), ("rseq outside", TABLE, RSEQ), ("park in the kernel", FORMAT, None),
         ("descriptor twice", TABLE, DESCRIPTORS), ("patch outside", TABLE, PATCHES), ("many calls", TABLE, CALLS),
         ("folder outside", TABLE, STRINGS), ("park too small", FORMAT, None),
+        *((what, TABLE, DESCRIPTORS) for what in DESCRIPTORS_MADE_TO_HARM),
     ],
 )  # fmt: skip
 def test_an_image_made_to_harm_is_refused(
@@ -93,12 +130,27 @@ def test_an_image_made_to_harm_is_refused(
         "folder outside": lambda: setattr(flat.header, "cwd", 1 << 40),
         "park too small": lambda: None,
     }
+    changes |= {
+        name: lambda more=more: flat.descriptors.extend(more) for name, more in DESCRIPTORS_MADE_TO_HARM.items()
+    }
     changes[what]()
     data = bytearray(encode(flat))
     if what == "park too small":
         data[Header.park_size.offset : Header.park_size.offset + 8] = (0x41000).to_bytes(8, "little")
     status, progress, found, _ = report_of(bytes(data), pages_of(plain), tmp_path / "run", stamps=4)
     assert os.WIFEXITED(status) and (progress, found) == (FAILED, step)
+
+
+def test_an_image_of_version_1_has_no_new_kinds(plain: RestoreJob, tmp_path: Path) -> None:
+    flat = decode(plain.images / NAME)
+    flat.descriptors.append(OpenDescriptor(50, Kind.EVENT))
+    data = bytearray(encode(flat))
+    at = Header.version.offset
+    assert data[at] == 2
+    data[at] = 1
+    data[8:16] = checksum(memoryview(data)[at:]).to_bytes(8, "little")
+    status, progress, found, _ = report_of(bytes(data), pages_of(plain), tmp_path / "run", stamps=4)
+    assert os.WIFEXITED(status) and (progress, found) == (FAILED, TABLE)
 
 
 def test_pages_that_are_missing_are_noticed(plain: RestoreJob, tmp_path: Path) -> None:
@@ -151,3 +203,29 @@ def test_an_image_cannot_have_the_nodes_files_for_writing(flat_state: RestoreJob
     (job.images / NAME).write_bytes(encode(flat))
     timed(job, tmp_path)
     assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("odd", ["fifo", "/dev/zero", "folder"])
+@pytest.mark.parametrize("where", ["written", "mapped", "opened"])
+def test_an_image_cannot_have_the_nodes_devices(where: str, odd: str, flat_state: RestoreJob, tmp_path: Path) -> None:
+    """Copying /dev/zero fills the disk, a pipe that nobody writes to holds who opens it, and so on."""
+    job = moved(flat_state, tmp_path / "images")
+    path = Path(odd) if odd.startswith("/") else tmp_path / odd
+    if odd == "fifo":
+        os.mkfifo(path)
+    elif odd == "folder":
+        path.mkdir()
+    flat = decode(job.images / NAME)
+    if where == "opened":
+        if odd != "fifo":
+            return  # both may be opened
+        (opened,) = [d for d in flat.descriptors if d.kind == Kind.PATH and d.number == 0]
+        opened.path, opened.flags = flat.string(str(path)), os.O_RDONLY
+    elif where == "written":
+        flat.written = [*flat.written, str(path)]
+    else:
+        flat.files = [*flat.files, str(path)]
+    (job.images / NAME).write_bytes(encode(flat))
+    said = "Not a directory" if where == "opened" else f"{path} is not a regular file here"
+    with pytest.raises(DirectRefused, match=said):
+        timed(job, tmp_path)

@@ -49,6 +49,18 @@ def test_an_interruption_while_calls_are_watched_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_watching_has_an_end_before_the_region_is_given_up(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A region that asks the time in a loop took longer to watch than a region may take, and was for CRIU alone."""
+    (job,) = captured_regions(build("touches", builds), "plain", folder=tmp_path / "plain")
+    flat = flat_job(job, tmp_path, watched=False)
+    monkeypatch.setattr(recorded_calls, "WATCHED_SECONDS", 0.0)
+    pages = read_checkpoint(job.images).pages_image
+    found = recorded_calls.record_calls(job, flat, pages, restorer(), scratch=tmp_path)
+    assert not found.complete and found.changes_paths
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_look_hides_no_end(inside: bool, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel keeps one SIGSTOP: ours, sent before the phase's own was taken, becomes the same one. The phase ran on

@@ -1,0 +1,15 @@
+;; Ackermann-like recursion, vectors, and strings: three phases.
+(define (tak x y z) (if (< y x) (tak (tak (- x 1) y z) (tak (- y 1) z x) (tak (- z 1) x y)) z))
+(define (sieve n)
+  (let ((flags (make-vector (+ n 1) #t)))
+    (let outer ((i 2) (count 0))
+      (if (> i n) count
+          (if (vector-ref flags i)
+              (begin (do ((j (* i i) (+ j i))) ((> j n)) (vector-set! flags j #f)) (outer (+ i 1) (+ count 1)))
+              (outer (+ i 1) count))))))
+(define (strings n)
+  (let loop ((i 0) (made '()))
+    (if (= i n) (length (sort made string<?))
+        (loop (+ i 1) (cons (number->string (modulo (* i 7919) 100003)) made)))))
+(display (list (tak 24 16 8) (sieve 5000000) (strings 500000)))
+(newline)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time-independent traces of an application's plan, a file a rank, for SimGrid's `smpirun -replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from checkpoint.errors import ModelInvalid, StorageError
+from probe.models.communication import Collective, Exchange, Grid, size_of
+from probe.simulation.plan import Compute, Step, datatype, length, refuse_unfit, transfers, unrolled, values
+
+INDEX = "trace.txt"
+"""The file that names the ranks' files, in order: what is replayed."""
+
+MOST_LINES = 200_000_000
+
+
+def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_second: float = 1e9) -> Path:
+    """Write the traces into a new folder. Computing is written as operations of a host of that speed.
+
+    Returns the file to replay. Raises ModelInvalid and StorageError.
+    """
+    refuse_unfit(steps, grid)
+    lines = size_of(grid) * length(steps)
+    if lines > MOST_LINES:
+        raise ModelInvalid(f"the trace would have {lines} lines, more than {MOST_LINES}: fewer ranks or turns")
+    try:
+        folder.mkdir(parents=True, exist_ok=False)
+        names = []
+        for rank in range(size_of(grid)):
+            path = folder / f"rank-{rank}.txt"
+            with path.open("w") as file:
+                file.writelines(f"{line}\n" for line in rank_lines(steps, rank, grid, flops_per_second))
+            names.append(path.name)
+        index = folder / INDEX
+        index.write_text("".join(f"{folder.resolve() / name}\n" for name in names))
+    except FileExistsError as error:
+        raise StorageError(f"{folder}: exists already; name a new folder") from error
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
+    return index
+
+
+def rank_lines(steps: tuple[Step, ...], rank: int, grid: Grid, flops_per_second: float) -> Iterator[str]:
+    """The lines of one rank."""
+    yield f"{rank} init"
+    for step in unrolled(steps):
+        if isinstance(step, Compute):
+            yield f"{rank} compute {step.seconds * flops_per_second:.0f}"
+        elif isinstance(step, Collective):
+            yield f"{rank} {_collective(step)}".rstrip()
+        else:
+            yield from _exchange(step, rank, grid)
+    yield f"{rank} finalize"
+
+
+def _collective(step: Collective) -> str:
+    count, kind = values(step.count, step), datatype(step).number
+    if step.kind == "barrier":
+        return "barrier"
+    if step.kind == "bcast":
+        return f"bcast {count} 0 {kind}"
+    if step.kind == "reduce":
+        return f"reduce {count} 0 0 {kind}"
+    if step.kind == "allreduce":
+        return f"allreduce {count} 0 {kind}"
+    return f"{step.kind} {count} {count} {kind} {kind}"
+
+
+def _exchange(step: Exchange, rank: int, grid: Grid) -> Iterator[str]:
+    coming, going = transfers(step, rank, grid)
+    kind = datatype(step).number
+    for message in coming:
+        yield f"{rank} irecv {message.other} {message.tag} {message.values} {kind}"
+    for message in going:
+        yield f"{rank} isend {message.other} {message.tag} {message.values} {kind}"
+    if coming or going:
+        yield f"{rank} waitall {len(coming) + len(going)}"

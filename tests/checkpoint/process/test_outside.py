@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes that hold what no probe can, or only what leads to themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from checkpoint.process.descriptors import LARGEST_DELETED, outside
+from checkpoint.process.socket_pairs import nameless_pairs
+
+CHILD = """
+import ctypes, mmap, os, select, signal, socket, sys, tempfile, time
+libc = ctypes.CDLL(None)
+def timer(seconds):
+    made = libc.timerfd_create(1, 0)
+    assert libc.timerfd_settime(made, 0, (ctypes.c_long * 4)(0, 0, seconds, 0), None) == 0
+    return made
+def deleted(size):
+    file = tempfile.TemporaryFile(dir=".")
+    os.truncate(file.fileno(), size)
+    return file
+kept = eval(sys.argv[1])
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def holding(expression: str, folder: Path, **streams: int) -> Iterator[int]:
+    """A process that holds what a Python expression makes; its number."""
+    said = folder / "said"
+    with said.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, expression],
+            **{"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, **streams},
+            cwd=folder,
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while "stdout" not in streams and b"ready" not in said.read_bytes():
+            assert process.poll() is None, said.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "os.pipe()", "os.close(os.pipe()[1])", "os.close(os.pipe()[0])", "socket.socketpair()", "os.eventfd(3)",
+        "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", "select.epoll()", "timer(0)", "deleted(1 << 20)",
+        "libc.signalfd(-1, bytes(128), 0)", "open('/dev/null')", "open('/dev/zero', 'w')", "open('file', 'w')",
+        "[mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) for f in [deleted(4096)]]",
+        "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)",
+    ],
+)  # fmt: skip
+def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
+    with holding(expression, tmp_path) as pid:
+        assert outside(pid) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("socket.socket()", r"a socket \(descriptor 3\)"),
+        ("socket.socket(socket.AF_UNIX)", r"a socket \(descriptor 3\)"),
+        ("socket.socketpair()[0]", r"a socket \(descriptor \d\)"),
+        ("[s.bind(p) or s for s, p in [(socket.socket(socket.AF_UNIX), 'name')]]", r"a socket \(descriptor 3\)"),
+        ("os.pipe2(os.O_DIRECT)", r"a pipe of packets \(descriptor 4\)"),
+        ("os.mkfifo('f') or os.open('f', os.O_RDWR)", r"a named pipe \(descriptor 3\)"),
+        ("os.eventfd(1, os.EFD_SEMAPHORE)", r"an eventfd that counts \(EFD_SEMAPHORE\) \(descriptor 3\)"),
+        ("timer(600)", r"a running timer \(descriptor 3\)"),
+        ("os.memfd_create('m')", r"a memfd \(descriptor 3\)"),
+        ("libc.inotify_init()", r"an inotify descriptor \(descriptor 3\)"),
+        ("os.pidfd_open(os.getpid())", r"a pidfd \(descriptor 3\)"),
+        ("open('/dev/kmsg')", r"the device /dev/kmsg \(descriptor 3\)"),
+        ("os.openpty()", r"a terminal \(descriptor 4\)|the device /dev/\S+ \(descriptor 4\)"),
+        (f"deleted({LARGEST_DELETED + 1})", r"a deleted file of more than 64 MB \(descriptor 3, /\S+\)"),
+        ("mmap.mmap(-1, 4096)", r"shared memory at 0x[0-9a-f]+-0x[0-9a-f]+"),
+        ("os.write(os.open('f', 66), b'1234') and mmap.mmap(3, 4)", r"/\S+/f mapped shared and writable at 0x\S+"),
+        ("libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0) and libc.shmctl(0, 0, None)", "System V shared memory at"),
+    ],
+)
+def test_what_leads_elsewhere_is_named(expression: str, expected: str, tmp_path: Path) -> None:
+    if "kmsg" in expression and not os.access("/dev/kmsg", os.R_OK):
+        expression, expected = "open('/dev/ptmx')", r"the device /dev/\S+ \(descriptor 3\)"
+    with holding(expression, tmp_path) as pid:
+        found = outside(pid)
+    assert any(re.match(expected, fault) for fault in found), found
+
+
+def test_a_pipe_to_somebody(tmp_path: Path) -> None:
+    with holding("None", tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as pid:
+        assert outside(pid) == ["a pipe (descriptor 0)", "a pipe (descriptor 1)"]
+
+
+def test_of_a_process_that_is_gone_nothing_is_known() -> None:
+    assert outside(2**22 - 1) == []
+
+
+def test_the_kernel_says_which_sockets_belong_together(tmp_path: Path) -> None:
+    with holding("socket.socketpair()", tmp_path) as pid:
+        targets = [str(Path(f"/proc/{pid}/fd/{fd}").readlink()) for fd in (3, 4)]
+        one, other = (int(target[8:-1]) for target in targets)
+        pairs = nameless_pairs()
+    assert pairs[one] == other and pairs[other] == one

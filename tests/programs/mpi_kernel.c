@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parallel kernels like those of the NAS benchmarks, small: ep (random numbers, a reduction a step), cg (a sparse matrix by a
+// vector, reductions and gathers), ft (transposes by all-to-all).
+//
+//   mpi_kernel KIND SIZE STEPS      prints "KIND sum" on rank 0; the sum does not depend on the number of ranks
+
+#include <math.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, ranks;
+
+static long from(long n, int r)
+{
+    return n * r / ranks;
+}
+
+static double ep(long size, int steps)
+{
+    double all = 0;
+    for (int step = 0; step < steps; step++) {
+        double sum = 0;
+        for (long n = from(size, rank); n < from(size, rank + 1); n++) {
+            unsigned long x = (unsigned long)(n + 1) * 6364136223846793005UL + (unsigned long)step;
+            x ^= x >> 33;
+            x *= 0xff51afd7ed558ccdUL;
+            sum += sqrt((double)(x >> 11));
+        }
+        MPI_Allreduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    }
+    return all;
+}
+
+static double cg(long size, int steps)
+{
+    const long begin = from(size, rank), mine = from(size, rank + 1) - begin;
+    double *x = malloc((size_t)size * sizeof *x), *y = malloc((size_t)mine * sizeof *y);
+    int *counts = malloc((size_t)ranks * sizeof *counts), *places = malloc((size_t)ranks * sizeof *places);
+    for (int r = 0; r < ranks; r++) {
+        counts[r] = (int)(from(size, r + 1) - from(size, r));
+        places[r] = (int)from(size, r);
+    }
+    for (long n = 0; n < size; n++)
+        x[n] = 1;
+    double norm = 0;
+    for (int step = 0; step < steps; step++) {
+        double own = 0;
+        for (long n = 0; n < mine; n++) {
+            double sum = 20 * x[begin + n];
+            for (long k = 1; k <= 16; k++)
+                sum -= x[(begin + n + k * k * 7) % size] / (double)k;
+            y[n] = sum;
+            own += sum * sum;
+        }
+        MPI_Allreduce(&own, &norm, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        for (long n = 0; n < mine; n++)
+            y[n] /= sqrt(norm);
+        MPI_Allgatherv(y, (int)mine, MPI_DOUBLE, x, counts, places, MPI_DOUBLE, MPI_COMM_WORLD);
+    }
+    free(x);
+    free(y);
+    free(counts);
+    free(places);
+    return norm;
+}
+
+static double ft(long size, int steps)
+{
+    const long block = size / ranks / ranks, mine = block * ranks;
+    double *a = malloc((size_t)mine * sizeof *a), *b = malloc((size_t)mine * sizeof *b), sum = 0, all = 0;
+    for (long n = 0; n < mine; n++)
+        a[n] = (double)n / (double)mine;
+    for (int step = 0; step < steps; step++) {
+        for (long n = 0; n < mine; n++)
+            for (int k = 0; k < 8; k++)
+                a[n] = a[n] * 0.999 + 0.001 / (1 + a[n] * a[n]);
+        MPI_Alltoall(a, (int)block, MPI_DOUBLE, b, (int)block, MPI_DOUBLE, MPI_COMM_WORLD);
+        memcpy(a, b, (size_t)mine * sizeof *a);
+    }
+    for (long n = 0; n < mine; n++)
+        sum += a[n];
+    MPI_Allreduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    free(a);
+    free(b);
+    return all;
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (argc != 4) {
+        MPI_Abort(MPI_COMM_WORLD, 2);
+        return 2;
+    }
+    const long size = atol(argv[2]);
+    const int steps = atoi(argv[3]);
+    const double found = !strcmp(argv[1], "ep")   ? ep(size, steps)
+                         : !strcmp(argv[1], "cg") ? cg(size, steps)
+                                                  : ft(size, steps);
+    if (rank == 0)
+        printf("%s %.6e\n", argv[1], found);
+    MPI_Finalize();
+    return 0;
+}
