@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct capture: the state and the memory of a process that is traced by an ordinary user, without CRIU."""
+"""Capture of a traced process: its state and its memory, directly as an ordinary user, or by CRIU as root."""

@@ -18,6 +18,7 @@ from checkpoint.capture.page_copy import copy_pages, require_room
 from checkpoint.capture.page_table import PageTable
 from checkpoint.capture.stored import write_state
 from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
+from checkpoint.process.plain_run import children_of
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
 
@@ -79,7 +80,7 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
     vmas = [area.vma(files.named(area.file) if area.file else 0) for area in areas]
     state = ProcessState(
         folder=folder,
-        tasks=(Task(pid, int(status["PPid"]), _threads(pid)),),
+        tasks=(Task(pid, int(status["PPid"]), _threads(pid)), *_children(pid)),
         pid=pid,
         comm=Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n").decode("utf-8", "surrogateescape"),
         state=STOPPED,
@@ -110,6 +111,13 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
         filtered=process_facts.is_filtered(status),
     )
     return state, tuple((area.start, area.end) for area in areas if area.huge)
+
+
+def _children(pid: int) -> Iterator[Task]:
+    """All processes below another that nobody has waited for: they are named, not captured."""
+    for child in children_of(pid):
+        yield Task(child, pid, (child,))
+        yield from _children(child)
 
 
 def _threads(pid: int) -> tuple[int, ...]:

@@ -149,6 +149,8 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
             )
         )
     reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)
+    if manifest.outside is not None:
+        reference = replace(reference, outside=manifest.outside.share)
     prediction = predict(reference, timings, min_coverage=min_coverage)
     doubts = doubts_of_run(manifest, measured, prediction.seconds)
     return replace(prediction, warnings=(*prediction.warnings, *doubts))

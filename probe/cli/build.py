@@ -21,6 +21,8 @@ from probe.cli.parameters import (
     STDIN,
     TARGET_ERROR,
     TRACER,
+    WORKER,
+    WORKER_PROGRAM,
     Length,
     Warmup,
 )
@@ -82,6 +84,8 @@ from reducer.choices import REDUCTIONS, Compression, Reduction
 )
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
+@WORKER_PROGRAM
+@WORKER
 @click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
@@ -113,6 +117,8 @@ def build(
     capture: str,
     with_criu: bool,
     target_error: float | None,
+    worker_program: str | None,
+    worker: int | None,
     work: Path | None,
     simpoints: Path | None,
     weights: Path | None,
@@ -122,6 +128,8 @@ def build(
     program: tuple[str, ...],
 ) -> None:
     """Build a probe of PROGRAM."""
+    if worker_program is not None and worker is not None:
+        raise click.UsageError("--program and --worker exclude each other")
     if (simpoints is None) != (weights is None):
         raise click.UsageError("--simpoints and --weights go together")
     from probe.pipeline.build import build as build_probe
@@ -141,6 +149,8 @@ def build(
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
         points=read_points(simpoints, weights) if simpoints and weights else (),
         target_error=target_error,
+        program=worker_program,
+        worker=worker,
     )
     build_probe(
         program,

@@ -35,6 +35,12 @@ _CHEAP = 0.002
 alone: a marker's stub runs the whole time, not just near its boundary."""
 
 
+_DEAR = 0.02
+_NEAR = 5
+"""A marker that costs more than this share of the run is none where a cheaper one is so many boundaries away: a hot
+loop's stub would slow down the whole run, and two intervals that become one cost little."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Boundary `boundary` (between intervals boundary-1 and boundary) is execution `count` of block `column`."""
@@ -109,7 +115,16 @@ def candidates(
             both, steady = both[near], steady[near]
         chosen = _chosen(both, steady, cost, most)
         found += [Candidate(boundary, int(c), int(so_far[c]) + 1) for c in chosen]
-    return found
+    return _without_dear(found, cost)
+
+
+def _without_dear(found: list[Candidate], cost: FloatArray) -> list[Candidate]:
+    cheap = np.array([c.boundary for c in found if cost[c.column] <= _DEAR])
+
+    def needed(one: Candidate) -> bool:
+        return not len(cheap) or int(np.abs(cheap - one.boundary).min()) > _NEAR
+
+    return [c for c in found if cost[c.column] <= _DEAR or needed(c)]
 
 
 def _seen_behind(profile: Profile, boundary: int) -> IntArray:
@@ -169,5 +184,5 @@ def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int
         column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
         return Place(marker_of(profile, column), count)
 
-    length = min(warmup, interval - 1)
+    length = min(warmup, timed.room_before(interval))
     return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))

@@ -8,7 +8,6 @@ runs the program's own code with at most two patched instructions.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
@@ -17,23 +16,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
 from checkpoint.capture.direct import capture_process
 from checkpoint.capture.stored import read_state
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
-from checkpoint.errors import CriuError, Diverged
+from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
-from checkpoint.flat.convert import flatten
-from checkpoint.flat.deleted import write_deleted
-from checkpoint.flat.image import NAME as FLAT_NAME
-from checkpoint.flat.image import FlatImage, encode
-from checkpoint.process.descriptors import LARGEST_DELETED, outside, refusal_of_phases
+from checkpoint.process.descriptors import outside, refusal_of_phases
 from checkpoint.process.loader import LoadWatch
-from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.restore.criu_restore import RestoreJob
-from checkpoint.state.process_state import STOPPED, ProcessState
+from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.carried_files import copy_written_files, needed_files, set_apart
@@ -47,6 +42,7 @@ from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
+from probe.tracers.worker import let_wrapper_end
 from reducer.archive import ContainedFile
 
 NAME = "capture"
@@ -58,7 +54,6 @@ _RESULT = "captured.json"
 MOST_LEFT_OUT = 0.05
 """Share of the time of phases that a probe may do without, because none of their intervals can be captured."""
 
-DUMP_SECONDS = 300.0
 RUNS = 3
 """Capture runs, each with other intervals for the phases at which the program held what no probe can."""
 
@@ -86,7 +81,7 @@ def capture(
     `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
-    CriuError, StorageError. The run is ended after the last dump.
+    CriuError, StorageError. The run is ended after the last dump, but for a wrapper's.
     """
     faults: dict[int, list[str]] = {}
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
@@ -116,10 +111,8 @@ def capture(
                         faults[plan.phase] = error.faults
                     if progress:
                         progress(len(captured) + len(faults))
-                if waiting and criu is not None:
-                    tracee.continue_from_stop()
-                elif waiting:
-                    tracee.resume()
+                if waiting:
+                    run.go_on(criu)
                 continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
@@ -128,6 +121,10 @@ def capture(
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
             tracee.resume()
+        if profile.program.worker is not None:
+            run.watch.disarm()
+            run.go_on(criu)
+            let_wrapper_end(tracee, deadline)
     if unfit is None and faults:
         raise refusal_of_phases(profile.program.argv[0], faults)
     if unfit is not None:
@@ -202,15 +199,14 @@ class _CaptureRun:
             start_event = warm_event if plan.start == plan.warm else address(plan.start)
             end_event = address(plan.end)
             if criu is not None:
-                huge = tuple(huge_ranges(self.tracee.pid))
-                state = self._dumped(criu, target)
+                done = dump_process(self.tracee, target, criu)
             else:
                 done = capture_process(self.tracee, target, f"phase {plan.phase}")
-                state, huge = done.state, done.huge
         if armed:
             self.watch.arm()
-        self._refuse_unsupported(state)
-        copies = on_dump(plan, state)
+        if problems := unsupported(done.state):
+            raise _Unfit(problems)
+        copies = on_dump(plan, done.state)
         return CapturedPhase(
             phase=plan.phase,
             interval=plan.representative,
@@ -221,29 +217,16 @@ class _CaptureRun:
             start_event=start_event,
             end_event=end_event,
             written={path: str(copy.relative_to(folder)) for path, copy in copies.items()},
-            huge=huge,
+            huge=done.huge,
         )
 
-    def _dumped(self, criu: Criu, folder: Path) -> ProcessState:
-        if self.tracee.attached:
-            self.tracee.detach(leave_stopped=True)
-        self.tracee.wait_until_stopped()
-        criu.dump(self.tracee.pid, folder, leave_stopped=True, timeout=DUMP_SECONDS, largest_deleted=LARGEST_DELETED)
-        self.tracee.wait_until_stopped()
-        self.tracee.reattach()
-        # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
-        for image in folder.glob("timens-*.img"):
-            image.unlink()
-        with contextlib.suppress(FileNotFoundError):
-            (folder / "dump.log").unlink()
-        state = read_state(folder)
-        if not unsupported(state) and state.state != STOPPED:
-            raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
-        return state
-
-    def _refuse_unsupported(self, state: ProcessState) -> None:
-        if problems := unsupported(state):
-            raise _Unfit(problems)
+    def go_on(self, criu: Criu | None) -> None:
+        """Let the process run on from a stop at which it was captured."""
+        if criu is not None:
+            self.tracee.continue_from_stop()
+        else:
+            # The signal that stopped it was never delivered: nothing is to be continued.
+            self.tracee.resume()
 
 
 def captured_outputs(folder: Path) -> tuple[str, str]:
@@ -295,7 +278,7 @@ def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: Capt
         phase=phase.phase,
         images=folder / images,
         outputs=captured_outputs(folder),
-        folders=(program.cwd,),
+        folders=(program.probed_cwd,),
         binds=(),
         written=[(str(copy), path) for path, copy in written_copies(folder, phase).items()],
         warm_event=phase.warm_event,
@@ -303,23 +286,6 @@ def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: Capt
         end_event=phase.end_event,
         expected_seconds=float(seconds),
     )
-
-
-def write_flat_image(
-    job: RestoreJob, state: ProcessState, huge: Sequence[tuple[int, int]], touched: Sequence[int] = ()
-) -> FlatImage:
-    """Put the flat image of a phase into the folder of its images. Raises NotFlat, ValueError."""
-    write_deleted(state)
-    flat = flatten(
-        state,
-        (job.warm_event, job.start_event, job.end_event),
-        outputs=job.outputs,
-        written=[path for _, path in job.written],
-        huge=huge,
-        touched=touched,
-    )
-    (job.images / FLAT_NAME).write_bytes(encode(flat))
-    return flat
 
 
 def checkpoint_files(
@@ -331,7 +297,7 @@ def checkpoint_files(
 ) -> list[ContainedFile]:
     """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
     images = [(read_state(folder / c.folder), c.written) for c in captured]
-    return needed_files(images, os.path.realpath(program.executable), outputs, opened)
+    return needed_files(images, os.path.realpath(program.probed_executable), outputs, opened)
 
 
 def run(build: Build, report: Report) -> None:

@@ -22,7 +22,8 @@ class BuildOptions:
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
     that a prediction for this node should have; the self-check then repeats more often. `capture`: DIRECT, CRIU, or
-    AUTO: by CRIU as root, directly as any other user.
+    AUTO: by CRIU as root, directly as any other user. `program`, `worker`: which of a wrapper's processes is probed, by
+    what it executes or by its number (probe.tracers.worker).
     """
 
     tracer: str = "auto"
@@ -39,6 +40,8 @@ class BuildOptions:
     points: tuple[Point, ...] = ()
     target_error: float | None = None
     capture: str = AUTO
+    program: str | None = None
+    worker: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""

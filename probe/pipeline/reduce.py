@@ -18,9 +18,10 @@ from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import FlatImage
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.state.process_state import ProcessState
 from probe.formats.checkpoints import ReducedPhase
-from probe.pipeline.capture import restore_job, write_flat_image
+from probe.pipeline.capture import restore_job
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
 from probe.progress import Report

@@ -42,11 +42,12 @@ def plain_run(
     cpu: int | None,
     expected: int,
     environment: Mapping[str, str] | None = None,
+    others: bool = False,
 ) -> PlainRun:
     """One full run whose output stays in `folder` under `name`. Raises ProgramFailed, and Diverged where it exits with
     another status than `expected`."""
     streams = output_streams(folder, name)
-    result = run_plain(program, streams, environment=environment, cpu=cpu)
+    result = run_plain(program, streams, environment=environment, cpu=cpu, others=others)
     exit_status(program, result.status, streams, expected)
     return result
 
@@ -56,16 +57,27 @@ class SpreadRuns:
     speed drifts by several percent within minutes."""
 
     def __init__(
-        self, program: Program, folder: Path, *, runs: int, rounds: int, cpu: int | None, expected: int = 0
+        self,
+        program: Program,
+        folder: Path,
+        *,
+        runs: int,
+        rounds: int,
+        cpu: int | None,
+        expected: int = 0,
+        others: bool = False,
     ) -> None:
         self._program, self._folder, self._cpu, self._expected = program, folder, cpu, expected
-        self._runs, self._rounds = runs, rounds
+        self._runs, self._rounds, self._others = runs, rounds, others
         self._done: list[PlainRun] = []
 
     def after_round(self, rounds: int) -> None:
         """Make the runs that are due after so many rounds. Raises ProgramFailed."""
         while len(self._done) < rounds * self._runs // self._rounds:
-            self._done.append(plain_run(self._program, self._folder, "between", cpu=self._cpu, expected=self._expected))
+            run = plain_run(
+                self._program, self._folder, "between", cpu=self._cpu, expected=self._expected, others=self._others
+            )
+            self._done.append(run)
 
     def reference(self, early: Reference) -> Reference:
         """`early` with ET_ref from these runs."""
@@ -78,22 +90,25 @@ def measure_reference(
     folder: Path,
     cpu: int | None = None,
     expected: int = 0,
+    others: bool = False,
     progress: Callable[[float], None] | None = None,
     after_run: Callable[[str], None] | None = None,
 ) -> Reference:
     """Run the program EARLY_RUNS times plainly, and once more in the caller's own environment.
 
-    Each exits with status `expected`. Outputs stay in `folder` for comparison; `after_run` gets the name of each run
-    when it is over; `progress` gets the share done. Raises ProgramFailed, Diverged.
+    Each exits with status `expected`; `others`: it starts processes. Outputs stay in `folder` for comparison.
+    `after_run` gets the name of each run when it is over, `progress` the share done. Raises ProgramFailed, Diverged.
     """
     done = []
     for name in plain_run_names(EARLY_RUNS):
-        done.append(plain_run(program, folder, name, cpu=cpu, expected=expected))
+        done.append(plain_run(program, folder, name, cpu=cpu, expected=expected, others=others))
         if after_run:
             after_run(name)
         if progress:
             progress(len(done) / (EARLY_RUNS + 1))
-    own = plain_run(program, folder, "own-environment", cpu=cpu, expected=expected, environment=program.env)
+    own = plain_run(
+        program, folder, "own-environment", cpu=cpu, expected=expected, environment=program.env, others=others
+    )
     blocked = statistics.median(r.blocked / r.wall for r in done)
     return Reference(
         wall=tuple(r.wall for r in done),
@@ -115,6 +130,7 @@ def run(build: Build, report: Report) -> None:
         folder=folder,
         cpu=build.cpu,
         expected=build.profile.exit_status,
+        others=bool(build.profile.processes),
         progress=report,
         after_run=lambda run: note_run(folder, run, build.profile.written),
     )

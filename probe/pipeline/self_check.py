@@ -121,7 +121,7 @@ def run(build: Build, report: Report) -> None:
     folder, options = build.folder.path, build.options
     runs = SpreadRuns(
         build.program, folder, runs=options.runs, rounds=options.repeats, cpu=build.cpu,
-        expected=build.profile.exit_status,
+        expected=build.profile.exit_status, others=bool(build.profile.processes),
     )  # fmt: skip
     done = self_check(
         _phases(build),

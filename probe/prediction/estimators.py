@@ -36,7 +36,7 @@ class Prediction:
     coverage: time share of the phases measured.
     estimators: seconds by each of calibrated, direct and strube (NaN where one cannot be formed).
     variances: relative variance by cause: repeats_candidate, repeats_reference, reference_runs,
-        within_strata, uncovered, minimum. Their sum is the squared relative standard error.
+        within_strata, uncovered, outside, minimum. Their sum is the squared relative standard error.
     degrees_of_freedom: of that sum (Welch-Satterthwaite).
     disturbed: number of repeats left out, by phase id.
     terms: the parts of the variance, phase by phase where they are, with their degrees of freedom.
@@ -136,7 +136,8 @@ def _estimators(reference: ReferenceRun, measured: Sequence[Measured], coverage:
         seconds = math.fsum(m.phase.weight * m.cand.median / m.phase.work for m in worked)
         # Phases without counted work have no time per work: they enter by their time share.
         rest = math.fsum(m.phase.time_share * m.ratio for m in measured if m.phase.work <= 0)
-        direct = seconds * reference.total_work / weight + et_ref * rest
+        own = 1.0 - reference.outside
+        direct = seconds * reference.total_work / weight + et_ref * own * rest + reference.outside * calibrated
     all_weight = math.fsum(m.phase.weight for m in measured)
     if all_weight > 0:
         strube = et_ref * math.fsum(m.phase.weight * m.ratio for m in measured) / reference.noise / all_weight

@@ -35,6 +35,9 @@ class PredictionOptions:
     session_spread: relative standard deviation of the median times of a session (a probe run, a self-check) between
         sessions, beyond what the repeats in it explain. Measured: docs/estimators.md, "Between sessions".
     session_freedom: degrees of freedom that it was measured with.
+    outside_spread: relative standard deviation of the ratio of other processes' time (children, wrapper),
+        assumed beside the differences between phases.
+    outside_change: the same, as a part of the logarithm of the ratio of the program's own time.
     mix_freedom: fewest degrees of freedom given to the differences between phases.
     """
 
@@ -47,6 +50,8 @@ class PredictionOptions:
     unrepeated_spread: float = 0.05
     session_spread: float = 0.004
     session_freedom: float = 10.0
+    outside_spread: float = 0.1
+    outside_change: float = 0.5
     mix_freedom: float = 2.0
 
 
@@ -57,12 +62,14 @@ class ReferenceRun:
     runs: seconds of each run, under the environment the phases were captured in.
     total_work: amount of work of the run, in `work_unit` (as in PhaseTiming.work).
     noise: instrumented / plain reference time (thesis, equation 4.3).
+    outside: share of these seconds in other processes than the one with the phases.
     """
 
     runs: Sequence[float]
     total_work: float
     noise: float = 1.0
     work_unit: str = "counted instructions"
+    outside: float = 0.0
 
     @property
     def et_ref_seconds(self) -> float:
@@ -131,6 +138,8 @@ def check_reference(reference: ReferenceRun) -> None:
     runs = np.asarray(reference.runs, dtype=np.float64)
     if runs.size == 0 or not (np.isfinite(runs).all() and (runs > 0).all()):
         raise ProbeError("the reference needs at least one full run, each finite and above zero: build again")
+    if not 0.0 <= reference.outside < 1.0:
+        raise ProbeError(f"outside of the reference run is {reference.outside}: the probe is damaged, build it again")
     for name, value in (("total_work", reference.total_work), ("noise", reference.noise)):
         lowest_allowed = value >= 0 if name == "total_work" else value > 0
         if not (math.isfinite(value) and lowest_allowed):

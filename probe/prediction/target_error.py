@@ -33,6 +33,7 @@ REASONS = {
     "reference_runs": "full runs of the program differ by as much on the reference node: build on a quieter one",
     "within_strata": "phases may hide members that behave differently here: build with more --max-phases",
     "uncovered": "part of the run is in no phase that could be measured: see the failed phases",
+    "outside": "other processes than the one with the phases have part of the time: probe that one by itself",
     "minimum": "whole sessions of repeats differ by this",
 }
 """What each term of the variance says of a probe that cannot reach the width, and what to do."""

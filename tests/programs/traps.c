@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "site.h"
@@ -156,6 +157,28 @@ static void profiled(void)
     region_end();
 }
 
+// Processes of its own: one that lives, and one that has ended and was not waited for.
+static void child(void)
+{
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;)
+            pause();
+    }
+    begin();
+    region_end();
+}
+
+static void zombie(void)
+{
+    siginfo_t found;
+    if (fork() == 0)
+        _exit(0);
+    require(!waitid(P_ALL, 0, &found, WEXITED | WNOWAIT));
+    begin();
+    region_end();
+}
+
 int main(int count_of, char **arguments)
 {
     static const struct {
@@ -164,7 +187,7 @@ int main(int count_of, char **arguments)
     } all[] = {
         {"pending", pending}, {"posix", posix},         {"nondumpable", nondumpable}, {"unreadable", unreadable},
         {"sparse", sparse},   {"scattered", scattered}, {"advised", advised},         {"unforked", unforked},
-        {"profiled", profiled},
+        {"profiled", profiled}, {"child", child},       {"zombie", zombie},
     };
 
     for (size_t i = 0; count_of == 2 && i < sizeof(all) / sizeof(*all); i++) {

@@ -47,6 +47,12 @@ def test_a_pending_signal_is_named(builds: Path, tmp_path: Path) -> None:
         captured("pending", builds, tmp_path)
 
 
+@pytest.mark.parametrize("scenario", ["child", "zombie"])
+def test_another_process_is_named(scenario: str, builds: Path, tmp_path: Path) -> None:
+    with pytest.raises(ProgramUnsupported, match=r"2 processes \(child \d+\)"):
+        captured(scenario, builds, tmp_path)
+
+
 def test_a_posix_timer_is_named(builds: Path, tmp_path: Path) -> None:
     job = captured("posix", builds, tmp_path)
     with pytest.raises(NotFlat, match="POSIX timers"):
