@@ -114,7 +114,7 @@ def made_result(
         "estimators": {"calibrated": seconds, "direct": seconds * 1.02, "strube": None},
         "variances": {
             "repeats_candidate": 1e-5, "repeats_reference": 1e-5, "reference_runs": 4e-5, "within_strata": 3e-5,
-            "uncovered": 0.0, "minimum": 4e-6,
+            "uncovered": 0.0, "outside": 0.0, "minimum": 4e-6,
         },
         "degrees_of_freedom": 8.0,
         "disturbed": {},
