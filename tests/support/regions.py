@@ -35,10 +35,11 @@ def captured_regions(
     folder: Path,
     regions: int = 1,
     direct: bool = False,
+    cpu: int | None = None,
     on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]] = no_copies,
 ) -> list[RestoreJob]:
     """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
-    in `folder / "stdout"`. `direct`: captured without CRIU."""
+    in `folder / "stdout"`. `direct`: captured without CRIU. `cpu`: it runs there alone."""
     image = str(path.resolve())
     places = {name: Marker(image, symbols(path)[name]) for name in ("site_warm", "site_start", "site_end")}
 
@@ -59,6 +60,7 @@ def captured_regions(
         folder=folder,
         streams=streams,
         expected_seconds=SECONDS,
+        cpu=cpu,
         on_dump=on_dump,
     )
     return [
