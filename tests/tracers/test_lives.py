@@ -13,9 +13,9 @@ from native_profiles import INTERVAL, column_of, totals
 from programs import build, symbols
 from tracing import program_of, streams_of
 
-import probe.tracers.other_processes as other_processes
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child
+from probe.tracers import other_processes
 from probe.tracers.lives import Lives, covered, longest_first, named
 from probe.tracers.native import trace
 
