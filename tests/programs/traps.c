@@ -3,6 +3,7 @@
 // there. Usage: traps SCENARIO
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -193,6 +194,7 @@ int main(int count_of, char **arguments)
     for (size_t i = 0; count_of == 2 && i < sizeof(all) / sizeof(*all); i++) {
         if (!strcmp(arguments[1], all[i].name)) {
             all[i].run();
+            puts(all[i].name);
             return 0;
         }
     }
