@@ -19,6 +19,7 @@ from checkpoint.capture.page_table import PageTable
 from checkpoint.capture.stored import write_state
 from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
 from checkpoint.process.plain_run import children_of
+from checkpoint.process.threads import HelperThreads
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
 
@@ -80,7 +81,7 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
     vmas = [area.vma(files.named(area.file) if area.file else 0) for area in areas]
     state = ProcessState(
         folder=folder,
-        tasks=(Task(pid, int(status["PPid"]), _threads(pid)), *_children(pid)),
+        tasks=(Task(pid, int(status["PPid"]), _threads(pid, tracee.helpers)), *_children(pid)),
         pid=pid,
         comm=Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n").decode("utf-8", "surrogateescape"),
         state=STOPPED,
@@ -120,5 +121,7 @@ def _children(pid: int) -> Iterator[Task]:
         yield from _children(child)
 
 
-def _threads(pid: int) -> tuple[int, ...]:
-    return tuple(sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()))
+def _threads(pid: int, helpers: HelperThreads) -> tuple[int, ...]:
+    """Without those that are known to wait: nothing of them is captured."""
+    waiting = {child.pid for child in helpers.all}
+    return tuple(sorted({int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()} - waiting))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from checkpoint.process.isa import DEFAULT_ISA
+from checkpoint.binary.isa import DEFAULT_ISA
 from probe.formats.choices import AUTO, DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection.simpoint import Point

@@ -125,6 +125,7 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     # Processes.
     "threads": Program("starts two threads: to be refused", flags=("-pthread",)),
+    "waiters": Program("one thread works, others wait in one of many ways", flags=("-pthread",)),
     "forker": Program("forks two workers: to be refused"),
     "vforker": Program("spawns a helper: to be refused"),
     "helpers": Program("starts processes in one of many ways", quick=("60", "start"), steady=False),
