@@ -31,19 +31,18 @@ _GRACE_SECONDS = 1.0
 MOST_BY_THREADS = 0.05
 """Share of the CPU time that threads beside the first may have: no phase shows it, as with other processes."""
 
-_MANY_BY_THREADS = 0.25
-_THREADS_EARLY_SECONDS = 2.0
-"""After so long many are too many. Fewer may be those of the start, which a longer run makes small."""
+_SOON = ((2.0, 0.5), (EARLY_SECONDS, 0.25))
+"""Seconds, and the share that is too much by then. Less may be work of the start, which a longer run makes small."""
 
 
 def judge_early(tracee: Tracee, started: float) -> None:
     """Raise ProgramUnsupported where the run so far, since `started`, shows that children or threads leave no room."""
     now = time.monotonic()
-    if tracee.helpers.all and now - started > _THREADS_EARLY_SECONDS:
+    most = [share for seconds, share in _SOON if now - started > seconds]
+    if tracee.helpers.all and most:
         with contextlib.suppress(OSError):
             first, whole = running_time(tracee.pid), process_cpu(tracee.pid)
-            most = MOST_BY_THREADS if now - started > EARLY_SECONDS else _MANY_BY_THREADS
-            _refuse_threads(tracee, whole - first, whole, most)
+            _refuse_threads(tracee, whole - first, whole, most[-1])
     if tracee.children.all and now - started > EARLY_SECONDS:
         with contextlib.suppress(OSError):  # ended since the last wait: the next one says so
             own = process_cpu(tracee.pid)
