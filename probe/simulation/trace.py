@@ -53,6 +53,19 @@ def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_
     return Trace(index, lines)
 
 
+def rank_files(index: Path) -> list[Path]:
+    """The files that an index names, from its own folder. Raises ModelInvalid where it is no text, StorageError."""
+    try:
+        names = [line.strip() for line in index.read_text().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ModelInvalid(f"{index}: not text, so no trace") from error
+    except OSError as error:
+        raise StorageError(
+            f"{index}: cannot be read ({error.strerror}); it should name a file for each rank"
+        ) from error
+    return [index.resolve().parent / name for name in names]
+
+
 def rank_lines(steps: tuple[Step, ...], rank: int, grid: Grid, flops_per_second: float) -> Iterator[str]:
     """The lines of one rank."""
     yield f"{rank} init"
