@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from checkpoint.errors import ModelInvalid, StorageError
-from probe.simulation.trace import INDEX, MOST_LINES, Trace, rank_files
+from probe.simulation.trace import ANY_SOURCE, INDEX, MOST_LINES, RECORDED_ANY_SOURCE, Trace, rank_files
 
 MOST_RANKS = 4_000_000
 LONGEST_LINE = 100_000
@@ -36,6 +36,9 @@ _BYTES: Final = {
 """Of SMPI's datatypes by number: MPI_DOUBLE, MPI_INT, MPI_CHAR, MPI_SHORT, MPI_LONG, MPI_FLOAT, MPI_BYTE and others."""
 
 _DEFAULT_TYPE = 6
+
+_ANY_TAG = -444
+_ANY_SOURCES: Final = (ANY_SOURCE, RECORDED_ANY_SOURCE)
 
 Route = tuple[int, int, int]
 """Sender, receiver, tag; below 0: any."""
@@ -146,7 +149,7 @@ def _check(rank: _Rank, action: str, words: list[str], ranks: int, messages: _Me
     if action not in _WORDS:
         raise rank.refused(f"does '{action}', which SimGrid does not replay")
     if len(words) < _WORDS[action]:
-        raise rank.refused(f"has {len(words)} numbers behind {action}, which has {_WORDS[action]}: it is cut short")
+        raise rank.refused(f"has too few numbers behind {action}: {len(words)} of {_WORDS[action]}; it is cut short")
     try:
         numbers = [float(word) for word in words]
     except ValueError:
@@ -169,8 +172,10 @@ def _message(rank: _Rank, action: str, numbers: list[float], ranks: int, message
     other, tag, amount = int(numbers[0]), int(numbers[1]), numbers[2]
     kind = int(numbers[3]) if len(numbers) > 3 else _DEFAULT_TYPE
     sends = action.endswith("send")
-    if other >= ranks or (sends and other < 0):
+    if not 0 <= other < ranks and (sends or other not in _ANY_SOURCES):
         raise rank.refused(f"has a message with rank {other}: there are ranks 0 to {ranks - 1}")
+    if tag < 0 and (sends or tag != _ANY_TAG):
+        raise rank.refused(f"has a message with tag {tag}: tags are 0 or more")
     if kind not in _BYTES or amount < 0:
         raise rank.refused(f"has a message of {amount:g} values of datatype {kind}, which is unknown here")
     route = (rank.rank, other, tag) if sends else (other, rank.rank, tag)
@@ -208,11 +213,11 @@ def _refuse_other_collectives(first: _Rank, rank: _Rank) -> None:
         return
     for expected, found in zip_longest(first.collectives, rank.collectives):
         if found is None:
-            raise rank.refused(f"ends without a {expected[0]} that rank 0 makes in line {expected[1]}: it is cut short")
+            raise rank.refused(f"ends without the {expected[0]} of rank 0's line {expected[1]}: it is cut short")
         if expected is None:
-            raise rank.refused(f"makes a {found[0]} that rank 0 does not", found[1])
+            raise rank.refused(f"calls {found[0]}, which rank 0 does not", found[1])
         if expected[0] != found[0]:
-            raise rank.refused(f"makes a {found[0]} where rank 0 makes a {expected[0]}", found[1])
+            raise rank.refused(f"calls {found[0]} where rank 0 calls {expected[0]}", found[1])
 
 
 def _refuse_unmatched(messages: _Messages, files: list[Path]) -> None:

@@ -15,7 +15,7 @@ from probe.simulation.networks import Network
 from probe.simulation.plan import Step
 from probe.simulation.platform import Links, write_platform
 from probe.simulation.smpirun import COMMAND, installed, simulated
-from probe.simulation.trace import Trace, rank_files, write_trace
+from probe.simulation.trace import Trace, write_replayable, write_trace
 
 _OTHER_FILES = 64
 """That SimGrid opens beside the traces."""
@@ -55,9 +55,7 @@ def replay_trace(trace: Trace, ranks: int, network: Network, links: Links, *, li
     with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
         folder = Path(made)
         platform = write_platform(network, ranks, links, folder)
-        index = folder / "index.txt"
-        # SimGrid would look for the files from where it is started.
-        index.write_text("".join(f"{file}\n" for file in rank_files(trace.index)))
+        index = write_replayable(trace.index, folder)
         done = simulated(ranks, platform, ["-replay", str(index)], folder, limit)
     found = re.findall(r"Simulation time ([0-9.eE+-]+)", done.printed)
     if not found:
