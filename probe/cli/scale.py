@@ -190,7 +190,7 @@ def export(
 ) -> None:
     """Write the runs behind each curve for other programs: Extra-P's text format."""
     from probe.applications.application import read_application
-    from probe.report.writing import write_file
+    from probe.report.figure_files import write_file
     from probe.scaling.asking import fit_application
     from probe.scaling.exporting import extrap_text, file_name
     from probe.store.opening import open_store

@@ -220,7 +220,7 @@ def _written(options: Options, on: On, found: Outcome) -> list[Path]:
 
 def _drawn(path: Path, found: Outcome, on: On) -> Path:
     from checkpoint.errors import ModelInvalid
-    from probe.report.writing import as_png, as_svg, write_file
+    from probe.report.figure_files import as_png, as_svg, write_file
     from probe.simulation.load_figure import load_figure
 
     drawing = load_figure(found.traffic, on.network.name)

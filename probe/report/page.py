@@ -22,7 +22,7 @@ from probe.report.refusals import nodes_without, phases_left_out, warnings
 from probe.report.trust import checks, headline, verdict
 
 if TYPE_CHECKING:
-    from probe.report.scaling_report import DrawnScaling
+    from probe.report.scaling_figures import DrawnScaling
 
 MOST_ROWS = 60
 """Rows of a table on the page; the CSV files have all."""

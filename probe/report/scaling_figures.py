@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,22 @@ from probe.scaling.model import KernelModel
 _POINTS = 25
 _DRAWS = 1000
 _HEIGHT = 3.6
+
+
+@dataclass(frozen=True)
+class DrawnScaling:
+    """Figures of an application, the curves in them, and what could not be predicted, with the reasons."""
+
+    application: Application
+    fitted: ScalingFit
+    drawings: tuple[Drawing, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of the types of nodes, and of every curve by its name."""
+        models = self.fitted.models
+        return [*self.fitted.warnings, *(f"{model.name}: {said}" for model in models for said in model.warnings)]
 
 
 def scaling_figures(

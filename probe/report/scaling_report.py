@@ -15,9 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from checkpoint.errors import NoPrediction, NotInStore, Unpredictable
 from probe.applications.application import Application
 from probe.report.drawing import Drawing, style
+from probe.report.figure_files import as_png, as_svg, as_text, write_file
 from probe.report.page import picture
-from probe.report.scaling_figures import scaling_figures
-from probe.report.writing import as_png, as_svg, as_text, write_file
+from probe.report.scaling_figures import DrawnScaling, scaling_figures
 from probe.scaling.asking import Question, ScalingFit, ScalingPrediction, fit_application, predict_application
 from probe.scaling.forms import LEAST_SIZES
 from probe.scaling.judging import EXTRAPOLATION_WARNED
@@ -66,22 +66,6 @@ def write_scaling_report(
             text = _page(drawn)
             write_file(page, lambda out: out.write(text.encode("utf-8", "replace")))
     return ScalingReport(page, tuple(files), drawn.refused)
-
-
-@dataclass(frozen=True)
-class DrawnScaling:
-    """Figures of an application, the curves in them, and what could not be predicted, with the reasons."""
-
-    application: Application
-    fitted: ScalingFit
-    drawings: tuple[Drawing, ...]
-    refused: tuple[str, ...]
-
-    @property
-    def warnings(self) -> list[str]:
-        """Of the types of nodes, and of every curve by its name."""
-        models = self.fitted.models
-        return [*self.fitted.warnings, *(f"{model.name}: {said}" for model in models for said in model.warnings)]
 
 
 def draw_scaling(

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-import io
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from probe.progress import Display, Silent
+from probe.report.figure_files import as_png, as_text, write_file
 from probe.report.gathering import Gathered, gather
-from reducer.output_file import check_target, create_file, storage_errors
+from reducer.output_file import check_target, storage_errors
 
 if TYPE_CHECKING:
-    from probe.report.drawing import Drawing
-    from probe.report.scaling_report import DrawnScaling
+    from probe.report.scaling_figures import DrawnScaling
 
 FORMAT_VERSION = 1
 
@@ -111,34 +108,3 @@ def _scaling(application: Path, store: str | None) -> DrawnScaling:
     described = read_application(application)
     with open_store(store, create=False) as opened:
         return draw_scaling(opened, described, {})
-
-
-def as_text(drawing: Drawing, out: IO[bytes]) -> None:
-    """Write the figure's data as CSV."""
-    text = io.TextIOWrapper(out, encoding="utf-8", errors="replace", newline="")
-    drawing.write_csv(text)
-    # The file is closed by whoever opened it.
-    text.detach()
-
-
-def as_png(drawing: Drawing, out: IO[bytes]) -> None:
-    """Write the picture as PNG."""
-    out.write(drawing.png())
-
-
-def as_svg(drawing: Drawing, out: IO[bytes]) -> None:
-    """Write the picture as SVG."""
-    out.write(drawing.svg())
-
-
-def write_file(path: Path, fill: Callable[[IO[bytes]], Any]) -> Path:
-    """Replace `path` in one step by a file of mode 0600 that `fill` writes."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    check_target(path)
-    with storage_errors("write", path), ExitStack() as undo:
-        part.unlink(missing_ok=True)
-        with create_file(part, undo) as out:
-            fill(out)
-        part.replace(path)
-        undo.pop_all()
-    return path

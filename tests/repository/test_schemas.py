@@ -46,7 +46,7 @@ def leaves(of: click.Group = cli, name: str = "probe") -> Iterator[tuple[str, cl
             yield f"{name} {word}", inner
 
 
-WITHOUT_JSON = {"probe completion": "prints a script"}
+WITHOUT_JSON = {"probe completion": "prints a script", "probe scale export": "prints the format of another program"}
 
 
 @pytest.mark.parametrize(("name", "of"), list(leaves()), ids=lambda value: value if isinstance(value, str) else "")
