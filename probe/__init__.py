@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from probe.pipeline.options import BuildOptions
     from probe.pipeline.trace import trace
     from probe.prediction.estimators import Prediction
+    from probe.scaling.asking import ScalingFit, ScalingPrediction
+    from probe.scaling.interface import fit_scaling, plan_scaling, predict_scaling
+    from probe.scaling.planning import ScalingPlan
     from probe.ssh.interface import SshOptions
 
 _HOMES = {
@@ -41,11 +44,17 @@ _HOMES = {
     "ProbeError": "checkpoint.errors",
     "Profile": "probe.formats.profile",
     "RunResult": "probe.candidates.result",
+    "ScalingFit": "probe.scaling.asking",
+    "ScalingPlan": "probe.scaling.planning",
+    "ScalingPrediction": "probe.scaling.asking",
     "SelectionOptions": "probe.formats.choices",
     "SshOptions": "probe.ssh.interface",
     "TrimmedProbe": "probe.inspection.trimming",
     "build": "probe.pipeline.build",
     "explain": "probe.inspection.explanation",
+    "fit_scaling": "probe.scaling.interface",
+    "plan_scaling": "probe.scaling.interface",
+    "predict_scaling": "probe.scaling.interface",
     "run": "probe.candidates.local",
     "run_on": "probe.candidates.remote",
     "show": "probe.inspection.description",
@@ -66,11 +75,17 @@ __all__ = [
     "ProbeError",
     "Profile",
     "RunResult",
+    "ScalingFit",
+    "ScalingPlan",
+    "ScalingPrediction",
     "SelectionOptions",
     "SshOptions",
     "TrimmedProbe",
     "build",
     "explain",
+    "fit_scaling",
+    "plan_scaling",
+    "predict_scaling",
     "run",
     "run_on",
     "show",

@@ -104,6 +104,15 @@ def test_logs_of_reframe_with_commas_and_missing_fields(tmp_path: Path, origin: 
     assert left_out["fields are missing, or are no numbers"] == 3
 
 
+def test_a_log_whose_line_is_cut(tmp_path: Path, origin: Origin) -> None:
+    path = tmp_path / "gem.log"
+    head = "result|job_completion_time|num_tasks|elapsed_value|elapsed_unit|system|partition|"
+    row = "pass|2026-11-20T10:00:00+00:00|4|12.5|s|eagle|haswell|"
+    path.write_text(f"{head}\n{row}\n{row[: row.index('haswell') - 1]}\n")
+    found, left_out = runs_of_reframe(path, origin, "elapsed")
+    assert len(found) == 1 and left_out == {"fields are missing, or are no numbers": 1}
+
+
 @pytest.mark.parametrize("text", ["", "\0", "a|b\n1|2\n", log().replace("num_tasks|", "tasks|"), "x" * 200_000])
 def test_what_is_no_log(tmp_path: Path, origin: Origin, text: str) -> None:
     path = tmp_path / "gem.log"
