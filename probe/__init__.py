@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from probe.candidates.local import run
     from probe.candidates.remote import CandidateResult, run_on
     from probe.candidates.result import RunResult
+    from probe.emulation.sampling import profile_usage
+    from probe.emulation.usage import Usage
     from probe.formats.choices import SelectionOptions
     from probe.formats.profile import Profile
     from probe.inspection.description import show
@@ -44,8 +46,10 @@ _HOMES = {
     "SelectionOptions": "probe.formats.choices",
     "SshOptions": "probe.ssh.interface",
     "TrimmedProbe": "probe.inspection.trimming",
+    "Usage": "probe.emulation.usage",
     "build": "probe.pipeline.build",
     "explain": "probe.inspection.explanation",
+    "profile_usage": "probe.emulation.sampling",
     "run": "probe.candidates.local",
     "run_on": "probe.candidates.remote",
     "show": "probe.inspection.description",
@@ -69,8 +73,10 @@ __all__ = [
     "SelectionOptions",
     "SshOptions",
     "TrimmedProbe",
+    "Usage",
     "build",
     "explain",
+    "profile_usage",
     "run",
     "run_on",
     "show",
