@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from probe.candidates.local import run
     from probe.candidates.remote import CandidateResult, run_on
     from probe.candidates.result import RunResult
+    from probe.emulation.plan import EmulateOptions
+    from probe.emulation.running import EmulationResult, emulate
     from probe.emulation.sampling import profile_usage
     from probe.emulation.usage import Usage
     from probe.formats.choices import SelectionOptions
@@ -38,6 +40,8 @@ _HOMES = {
     "BuildOptions": "probe.pipeline.options",
     "BuiltProbe": "probe.pipeline.build",
     "CandidateResult": "probe.candidates.remote",
+    "EmulateOptions": "probe.emulation.plan",
+    "EmulationResult": "probe.emulation.running",
     "Orders": "probe.candidates.agent_client",
     "Prediction": "probe.prediction.estimators",
     "ProbeError": "checkpoint.errors",
@@ -48,6 +52,7 @@ _HOMES = {
     "TrimmedProbe": "probe.inspection.trimming",
     "Usage": "probe.emulation.usage",
     "build": "probe.pipeline.build",
+    "emulate": "probe.emulation.running",
     "explain": "probe.inspection.explanation",
     "profile_usage": "probe.emulation.sampling",
     "run": "probe.candidates.local",
@@ -65,6 +70,8 @@ __all__ = [
     "BuildOptions",
     "BuiltProbe",
     "CandidateResult",
+    "EmulateOptions",
+    "EmulationResult",
     "Orders",
     "Prediction",
     "ProbeError",
@@ -75,6 +82,7 @@ __all__ = [
     "TrimmedProbe",
     "Usage",
     "build",
+    "emulate",
     "explain",
     "profile_usage",
     "run",

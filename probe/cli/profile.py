@@ -38,6 +38,7 @@ class _Tag(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 @click.option(
     "--watcher", "watchers", metavar="MODULE:CLASS", multiple=True, help="One more watcher, of your own. Repeatable."
 )
+@click.option("--no-kernels", is_flag=True, help="Do not calibrate kernels, which takes a second (probe emulate).")
 @AS_JSON
 @QUIET
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -46,6 +47,7 @@ def profile(
     tags: tuple[tuple[str, str], ...],
     rate: float,
     watchers: tuple[str, ...],
+    no_kernels: bool,
     as_json: bool,
     quiet: bool,
     command: tuple[str, ...],
@@ -61,7 +63,9 @@ def profile(
     own = [named_watcher(name) for name in watchers]
     with display_for(quiet).stage("profile"):
         # What the command prints must not be taken for our JSON.
-        usage = profile_usage(command, dict(tags), rate=rate, watchers=own, stdout=2 if as_json else None)
+        usage = profile_usage(
+            command, dict(tags), rate=rate, watchers=own, stdout=2 if as_json else None, kernels=not no_kernels
+        )
     save_usage(usage, output)
     if as_json:
         say_json(usage_json([(str(output), usage)]))

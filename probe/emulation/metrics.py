@@ -72,7 +72,7 @@ def _per(usage: Usage, above: str, below: str) -> float | None:
     return first / second if first is not None and second else None
 
 
-def _waiting(usage: Usage) -> float | None:
+def waiting(usage: Usage) -> float | None:
     """Share of the time in which no processor was used or wanted: sample by sample, what CPU time leaves of it."""
     wanted = usage.column("cpu_user") + usage.column("cpu_kernel") + np.nan_to_num(usage.column("run_queue"))
     length = np.diff(usage.end, prepend=0.0)
@@ -83,7 +83,7 @@ _DERIVED: tuple[tuple[str, str, str, Callable[[Usage], float | None]], ...] = (
     ("cpu_seconds", "s", "cpu_user and cpu_kernel", cpu_seconds),
     ("utilisation", "", "of all processors' time, or of their cycles", _utilisation),
     ("efficiency", "", "cycles / (cycles + stalled_frontend + stalled_backend)", _efficiency),
-    ("waiting", "", "length of samples less CPU time and run_queue", _waiting),
+    ("waiting", "", "length of samples less CPU time and run_queue", waiting),
     ("flops_per_second", "operations/s", "flops by run time", lambda u: _per_second(u, "flops")),
     ("allocated", "B", "growth of resident between samples", lambda u: _growth(u, 1)),
     ("freed", "B", "shrinking of resident between samples", lambda u: _growth(u, -1)),

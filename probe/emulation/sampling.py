@@ -23,6 +23,7 @@ import numpy as np
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, StorageError
 from checkpoint.process.exit_status import signal_name
 from probe.emulation import supervisor
+from probe.emulation.kernels import all_rates
 from probe.emulation.tree import look, read
 from probe.emulation.usage import AMOUNT, Column, Header, ProfiledNode, Usage
 from probe.emulation.watchers import Ended, NetworkWatcher, Watcher, own_watchers
@@ -96,12 +97,14 @@ def profile_usage(
     rate: float = MOST_RATE,
     watchers: Sequence[Watcher] = (),
     stdout: int | None = None,
+    kernels: bool = False,
 ) -> Usage:
     """Run a command, or a Python function in a process of its own, and profile what it uses.
 
     rate      samples a second, at most MOST_RATE; fewer where looking takes long or the run does
     watchers  further ones beside those of `own_watchers`
     stdout    descriptor that replaces the command's standard output
+    kernels   also calibrate the emulator's kernels, after the command: other nodes need their rates
 
     Raises ProgramNotRunnable where it cannot be started, ProgramFailed where a signal ends it, ProbeError for bad tags.
     """
@@ -118,11 +121,12 @@ def profile_usage(
         running.end()
     _refuse_killed(words[0], ended.status)
     columns, values, end = _table(series, all_watchers, ended)
+    rates, unrated = _rates() if kernels else ({}, ())
     header = Header(
         command=words, tags=dict(tags or {}), folder=str(Path.cwd()), started=started,
         exit_status=os.waitstatus_to_exitcode(ended.status), node=node, columns=columns,
         endpoints=tuple(e for w in all_watchers if isinstance(w, NetworkWatcher) for e in w.endpoints()),
-        kernels={}, notes=_notes(all_watchers, ended),
+        kernels=rates, notes=(*_notes(all_watchers, ended), *unrated),
     )  # fmt: skip
     return Usage(header, end, values)
 
@@ -315,6 +319,14 @@ def _notes(watchers: Sequence[Watcher], ended: Ended) -> tuple[str, ...]:
             f"{ended.left} processes were still there {supervisor.GRACE:g} s after the command, and were ended"
         )
     return tuple(notes)
+
+
+def _rates() -> tuple[dict[str, float], tuple[str, ...]]:
+    """(rates of the emulator's kernels, notes): a profile is of use without them."""
+    try:
+        return all_rates(), ()
+    except (ProbeError, OSError) as error:
+        return {}, (f"kernels were not calibrated, and other nodes cannot emulate equal work: {error}",)
 
 
 def _node() -> ProfiledNode:
