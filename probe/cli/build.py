@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 
+from checkpoint.errors import Diverged, ProgramUnsupported
 from probe.cli.parameters import (
     COMPRESS,
     DIMENSIONS,
@@ -31,6 +32,10 @@ from probe.cli.show import print_description
 from probe.formats.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.progress import display_for
 from reducer.choices import REDUCTIONS, Compression, Reduction
+
+WITHOUT_PROBE = (
+    "where no probe can be made, `probe profile` records what a program uses, and `probe emulate` uses the same"
+)
 
 
 @click.command()
@@ -142,14 +147,17 @@ def build(
         program=worker_program,
         worker=worker,
     )
-    build_probe(
-        program,
-        output,
-        options=options,
-        stdin=stdin,
-        scrub=scrub_env,
-        work=work,
-        resume=resume,
-        display=display_for(quiet),
-    )
+    try:
+        build_probe(
+            program,
+            output,
+            options=options,
+            stdin=stdin,
+            scrub=scrub_env,
+            work=work,
+            resume=resume,
+            display=display_for(quiet),
+        )
+    except (ProgramUnsupported, Diverged) as error:
+        raise type(error)(f"{error}; {WITHOUT_PROBE}") from error
     print_description(output, as_json)

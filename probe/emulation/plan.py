@@ -23,6 +23,7 @@ SCALES = ("compute", "memory", "read", "write")
 MOST_THREADS, MOST_FILES, MOST_BLOCK = 1024, 1024, 1 << 30
 _MOST_ITERATIONS = 1 << 62
 _MOST_BYTES = 1 << 60
+_MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float])
         iterations=np.rint(iterations), system_calls=np.rint(system_calls), cpu=np.cumsum(busy), read=np.rint(read),
         written=np.rint(written), resident=np.rint(resident), waits=waits, threads=threads, warnings=tuple(warnings),
     )  # fmt: skip
-    if max(plan.iterations.max(), plan.system_calls.max()) > _MOST_ITERATIONS:
-        raise ProbeError("a sample of the profile computes for longer than any program; check it and --scale compute")
+    if max(plan.iterations.max(), plan.system_calls.max()) > _MOST_ITERATIONS or plan.cpu[-1] > _MOST_SECONDS:
+        raise ProbeError("the profile computes for longer than any program; check it and --scale compute")
     if max(plan.read.sum(), plan.written.sum(), plan.resident.max()) > _MOST_BYTES:
         raise NodeUnfit("the profile, scaled, uses more bytes than any node has; check it and --scale")
     return plan
@@ -142,7 +143,8 @@ def _rest(kernel: FloatArray, known: Mapping[str, FloatArray], rates: Mapping[st
 def _threads(usage: Usage) -> int:
     """Processors that the command used where it was busiest, as a whole number."""
     used = (usage.column("cpu_user") + usage.column("cpu_kernel")) / np.diff(usage.end, prepend=0.0)
-    return max(1, min(MOST_THREADS, os.cpu_count() or 1, round(float(np.quantile(used, 0.9)))))
+    most = min(MOST_THREADS, os.cpu_count() or 1)
+    return max(1, round(float(np.quantile(np.minimum(used, most), 0.9))))
 
 
 def _check(options: EmulateOptions) -> None:

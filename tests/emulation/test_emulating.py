@@ -24,7 +24,7 @@ from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageEr
 from probe.emulation import running
 from probe.emulation.kernels import COMPUTING, MOVING, OPTIONS, SOURCES, USER, calibrate, emulator, forget, judged
 from probe.emulation.metrics import cpu_seconds
-from probe.emulation.plan import SECONDS, EmulateOptions, Plan, make_plan
+from probe.emulation.plan import SECONDS, EmulateOptions, make_plan
 from probe.emulation.usage import Usage, save_usage
 from probe.node.facts import this_node
 
@@ -53,10 +53,6 @@ def saved(usage: Usage, tmp_path: Path) -> Path:
     path = tmp_path / "a.usage"
     save_usage(usage, path)
     return path
-
-
-def text_of(plan: Plan, options: EmulateOptions) -> str:
-    return plan.text(options)
 
 
 def run_plan(program: Path, text: str) -> subprocess.CompletedProcess[str]:
@@ -199,6 +195,8 @@ def not_started(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, {"scale": {"network": 1.0}}, ProbeError, "scales are compute, memory, read, write"),
         ({"cpu_user": math.nan}, {}, ProbeError, "does not know its CPU time"),
         ({"cpu_user": 1e17}, {}, ProbeError, "computes for longer than any program"),
+        ({"cpu_user": 1e9}, {"equal": SECONDS}, ProbeError, "computes for longer than any program"),
+        ({"cpu_user": 1e6}, {"scale": {"compute": 1e9}}, ProbeError, "computes for longer than any program"),
     ],
 )
 def test_what_is_refused(
@@ -243,15 +241,20 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """The fixture of all tests finds processes that go on."""
-    path = saved(made_usage(2000), tmp_path)
+    # One long sample, during which the emulator says nothing: no broken pipe ends it.
+    path = saved(made_usage(1, cpu_user=100.0), tmp_path)
     place = tmp_path / "place"
     place.mkdir()
+    emulator()
     words = ["emulate", "-q", "--equal", "seconds", "--folder", str(place), str(path)]
     going = subprocess.Popen([sys.executable, "-m", "probe", *words], stderr=subprocess.PIPE, text=True)
     limit = time.monotonic() + 60
-    while not subprocess.run(["ps", "-o", "pid=", "--ppid", str(going.pid)], capture_output=True).stdout:
+    while (
+        b"emulator" not in subprocess.run(["ps", "-o", "comm=", "--ppid", str(going.pid)], capture_output=True).stdout
+    ):
         assert time.monotonic() < limit
         time.sleep(0.05)
+    time.sleep(0.3)
     going.send_signal(number)
     _, said = going.communicate(timeout=20)
     assert going.returncode == (130 if number == signal.SIGINT else -number)

@@ -24,6 +24,7 @@ from checkpoint.process.program import Program
 from fuzzing.mutation import damaged, forged_json
 from fuzzing.reader import Reader
 from probe.emulation.metrics import usage_json
+from probe.emulation.plan import SECONDS, WORK, EmulateOptions, make_plan
 from probe.emulation.usage import load_usage, save_usage
 from probe.formats import interval_table, phase_code
 from probe.formats.profile import BlockTable, Markers, Profile, load_profile, save_profile
@@ -85,14 +86,23 @@ def _profile(data: bytes, folder: Path) -> str:
     )
 
 
+_RATES = dict.fromkeys(["matrix", "syscalls", "read", "write", "touch"], 1e6)
+
+
 def _usages(folder: Path) -> Sequence[bytes]:
-    save_usage(made_usage(5, {"matrix": 1e6}), folder / "a.usage")
+    save_usage(made_usage(5, _RATES), folder / "a.usage")
     return [(folder / "a.usage").read_bytes()]
 
 
 def _usage(data: bytes, folder: Path) -> str:
     (folder / "a").write_bytes(data)
-    return json.dumps(usage_json([("a", load_usage(folder / "a"))]), allow_nan=False)
+    usage = load_usage(folder / "a")
+    said = json.dumps(usage_json([("a", usage)]), allow_nan=False)
+    for equal in (WORK, SECONDS):
+        options = EmulateOptions(equal=equal, keep_waits=True)
+        plan = make_plan(usage, options, {**_RATES, **usage.header.kernels})
+        assert "nan" not in plan.text(options) and "inf" not in plan.text(options)
+    return said
 
 
 def _tables(folder: Path) -> Sequence[bytes]:
