@@ -33,9 +33,7 @@ from probe.formats.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.progress import display_for
 from reducer.choices import REDUCTIONS, Compression, Reduction
 
-WITHOUT_PROBE = (
-    "where no probe can be made, `probe profile` records what a program uses, and `probe emulate` uses the same"
-)
+WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, and `probe emulate` uses the same"
 
 
 @click.command()

@@ -121,7 +121,8 @@ def judged(name: str, rounds: Sequence[tuple[int, float]]) -> Rate:
             "does; let what it computes go to a volatile variable"
         )
     slower = statistics.median(each[-3:]) / statistics.median(each[:3])
-    if slower > _MOST_SLOWER:
+    # Those of this project keep their numbers near 1; other load may slow down what moves bytes as much.
+    if name == USER and slower > _MOST_SLOWER:
         raise ProbeError(
             f"kernel {name}: its last iterations took {slower:.1f} times as long as its first; numbers that shrink to "
             "denormals do so: keep them near 1"

@@ -103,7 +103,8 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float])
     for name in ("read", "written", "resident"):
         known[name] = np.nan_to_num(usage.column(name))
         if np.isnan(usage.column(name)).all():
-            warnings.append(f"{name} is not known, and not emulated: {usage.header.columns[name].missing}")
+            about = usage.header.columns.get(name)
+            warnings.append(f"{name} is not known, and not emulated: {about.missing if about else 'no such column'}")
     carried = sum(usage.total(name) or 0.0 for name in ("net_received", "net_sent"))
     if carried:
         warnings.append(f"{carried:.0f} bytes of network connections are not emulated")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,9 @@ def test_unknown_columns_are_said_and_not_emulated() -> None:
     plan = make_plan(unknown, EmulateOptions(threads=1), RATES)
     assert plan.read.sum() == 0
     assert plan.warnings[0].startswith("read is not known, and not emulated")
+    columns = {name: column for name, column in usage.header.columns.items() if name != "read"}
+    without = Usage(replace(usage.header, columns=columns), usage.end, unknown.values)
+    assert make_plan(without, EmulateOptions(threads=1), RATES).warnings[0].endswith("no such column")
 
 
 def test_as_many_threads_as_processors_were_used() -> None:
@@ -350,5 +354,5 @@ def test_a_kernel_that_cannot_be_compiled(tmp_path: Path) -> None:
 
 def test_a_profile_has_the_rates_of_its_node() -> None:
     usage = probe.profile_usage(["true"], kernels=True)
-    assert usage.header.kernels.keys() == {*COMPUTING, *MOVING}
     assert usage.header.notes == ()
+    assert usage.header.kernels.keys() == {*COMPUTING, *MOVING}
