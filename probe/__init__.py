@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from probe.pipeline.options import BuildOptions
     from probe.pipeline.trace import trace
     from probe.prediction.estimators import Prediction
+    from probe.scaling.asking import ScalingFit, ScalingPrediction
+    from probe.scaling.interface import fit_scaling, plan_scaling, predict_scaling
+    from probe.scaling.planning import ScalingPlan
     from probe.ssh.interface import SshOptions
 
 _HOMES = {
@@ -47,6 +50,9 @@ _HOMES = {
     "ProbeError": "checkpoint.errors",
     "Profile": "probe.formats.profile",
     "RunResult": "probe.candidates.result",
+    "ScalingFit": "probe.scaling.asking",
+    "ScalingPlan": "probe.scaling.planning",
+    "ScalingPrediction": "probe.scaling.asking",
     "SelectionOptions": "probe.formats.choices",
     "SshOptions": "probe.ssh.interface",
     "TrimmedProbe": "probe.inspection.trimming",
@@ -54,6 +60,9 @@ _HOMES = {
     "build": "probe.pipeline.build",
     "emulate": "probe.emulation.running",
     "explain": "probe.inspection.explanation",
+    "fit_scaling": "probe.scaling.interface",
+    "plan_scaling": "probe.scaling.interface",
+    "predict_scaling": "probe.scaling.interface",
     "profile_usage": "probe.emulation.sampling",
     "run": "probe.candidates.local",
     "run_on": "probe.candidates.remote",
@@ -77,6 +86,9 @@ __all__ = [
     "ProbeError",
     "Profile",
     "RunResult",
+    "ScalingFit",
+    "ScalingPlan",
+    "ScalingPrediction",
     "SelectionOptions",
     "SshOptions",
     "TrimmedProbe",
@@ -84,6 +96,9 @@ __all__ = [
     "build",
     "emulate",
     "explain",
+    "fit_scaling",
+    "plan_scaling",
+    "predict_scaling",
     "profile_usage",
     "run",
     "run_on",

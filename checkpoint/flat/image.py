@@ -43,12 +43,13 @@ class Option:
     """What the restorer is asked to do besides (enum option)."""
 
     TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, FILTER_CALLS, ANY_FOLDER = 1, 2, 4, 8, 16
+    MAP_LAZILY, TRACE_MAPPINGS = 32, 64
 
 
 class Confined:
-    """What could be taken away from a phase on a node (enum confinement)."""
+    """What could be taken away from a phase on a node, and how its pages show (enum confinement)."""
 
-    WRITES, CALLS = 1, 2
+    WRITES, CALLS, TOUCHES_IN_GROUPS = 1, 2, 4
 
 
 class Table(ctypes.LittleEndianStructure):

@@ -199,6 +199,13 @@ class Children:
                 self._end(child, None)
 
 
+def end(pid: int) -> None:
+    """End a traced process, and wait for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    reap(pid)
+
+
 def reap(pid: int) -> int:
     """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone.
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.binary.elf import check_runnable
+from checkpoint.binary.isa import DEFAULT_ISA, ISA_BASELINES
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY, PR_SET_PDEATHSIG
-from checkpoint.process.isa import DEFAULT_ISA, ISA_BASELINES
 
 _NOTHING_INHERITED_ABOVE = 3
 

@@ -28,6 +28,7 @@ from checkpoint.process.children import (
     STOPPING,
     Child,
     Children,
+    end,
     event_message,
     is_thread,
     reap,
@@ -35,8 +36,10 @@ from checkpoint.process.children import (
 )
 from checkpoint.process.memory import ProcessMemory
 from checkpoint.process.occurrence import Ending, Occurrence, What
+from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, ptrace
+from checkpoint.process.threads import HelperThreads
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
 from checkpoint.process.wrapper import reach_worker
 
@@ -54,7 +57,6 @@ _LARGEST_ERRNO = 4095
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
 
-
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
@@ -68,11 +70,14 @@ class Tracee(ProcessMemory):
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self.own_cpu = math.nan
-        """CPU seconds at the exit event, those of children not among them."""
+        """CPU seconds of the first thread at its exit event."""
+        self.helpers_cpu = 0.0
+        """Those of the other threads then."""
         self.started_at = 0.0
         self.ended_at = 0.0
         self.children = Children()
         self.around = Children()
+        self.helpers = HelperThreads(program.argv[0])
         self.root: Child | None = None
         """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
         self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
@@ -192,11 +197,10 @@ class Tracee(ProcessMemory):
     def wait(self, timeout: float | None = None) -> Occurrence:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
 
-        Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends
-        itself is returned as STOPPED and is not delivered while attached. Children are
-        followed, without returning; starting a thread raises ProgramUnsupported. `timeout` in seconds; None waits for
-        ever. Whatever stop comes first answers a pause that was requested: only where no other comes before it is it
-        returned as PAUSED.
+        Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends itself is
+        returned as STOPPED and is not delivered while attached. Children and further threads are followed, without
+        returning; at a stop, further threads are asleep. `timeout` in seconds; None waits for ever. Whatever stop comes
+        first answers a pause that was requested: only where no other comes before it is it returned as PAUSED.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -205,6 +209,8 @@ class Tracee(ProcessMemory):
             if occurrence is not _PASSED_ON:
                 if occurrence.what is not What.TIMEOUT:
                     self._pause_requested = False
+                if occurrence.what not in (What.TIMEOUT, What.ENDED, What.EXITING):
+                    self.helpers.settle()
                 return occurrence
 
     def _next(self, timeout: float | None) -> Occurrence:
@@ -225,7 +231,8 @@ class Tracee(ProcessMemory):
             self.reopen_memory()
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
-            self.own_cpu = process_cpu(self.pid)
+            self.own_cpu = running_time(self.pid) if self.helpers.all else process_cpu(self.pid)
+            self.helpers_cpu = max(0.0, process_cpu(self.pid) - self.own_cpu)
             return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
             if stop in STOPPING:
@@ -249,7 +256,8 @@ class Tracee(ProcessMemory):
         return bool(info[2] == linux.SI_KERNEL)
 
     def _wait_status(self, timeout: float | None) -> int | None:
-        if timeout is None and not (self.children.watched or self.around.watched):
+        followed = (self.children, self.around, self.helpers)
+        if timeout is None and not any(others.watched for others in followed):
             _, status, self.usage = os.wait4(self.pid, linux.WALL)
             return status
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -259,8 +267,8 @@ class Tracee(ProcessMemory):
                 if pid:
                     self.usage = usage
                     return status
-                self.children.look()
-                self.around.look()
+                for others in followed:
+                    others.look()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -269,17 +277,16 @@ class Tracee(ProcessMemory):
                 signal.sigtimedwait({signal.SIGCHLD}, min(left, _POLL_SECONDS))
 
     def _started(self, event: int) -> None:
-        """Follow the child that the program has just started. Raises ProgramUnsupported for a thread."""
+        """Follow what the program has just started. Raises ProgramUnsupported for a process with its memory."""
         child = event_message(self.pid)
         if is_thread(child):
-            raise self._refused(
-                child, "started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
-            )
-        shared = shares_memory(self.pid, child)
-        if shared and event != linux.PTRACE_EVENT_VFORK:
-            raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
-        # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
-        self.children.add(child, clean=None if shared else self._clean_copy)
+            self.helpers.add(child)
+        else:
+            shared = shares_memory(self.pid, child)
+            if shared and event != linux.PTRACE_EVENT_VFORK:
+                raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
+            # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
+            self.children.add(child, clean=None if shared else self._clean_copy)
         self.resume()
         if self._pause_requested:
             ptrace(linux.PTRACE_INTERRUPT, self.pid)
@@ -292,13 +299,8 @@ class Tracee(ProcessMemory):
                 memory.write(code)
 
     def _refused(self, child: int, what: str, advice: str) -> ProgramUnsupported:
-        # A thread goes first: its process cannot be reaped before it. Both may stop once more on their way out.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        reap(child)
-        return ProgramUnsupported(
-            f"{self.program.argv[0]}: {what}; a probe holds one process with one thread. To go on, {advice}."
-        )
+        end(child)
+        return ProgramUnsupported(f"{self.program.argv[0]}: {what}; a probe holds one process. To go on, {advice}.")
 
     def detach(self, *, leave_stopped: bool = False) -> None:
         """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
@@ -337,6 +339,7 @@ class Tracee(ProcessMemory):
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+            self.helpers.end(self.pid)  # a process cannot be reaped before its threads
             self.status = reap(self.pid)
         self.children.kill()
         self.around.kill()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.criu.images import CheckpointImages, open_files, read_checkpoint
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import Criu, failure, read_tail, real_errors
 from checkpoint.errors import (
     CriuError,
@@ -26,6 +26,7 @@ from checkpoint.errors import (
     StorageError,
 )
 from checkpoint.restore.agent_process import AgentProcess
+from checkpoint.state.process_state import ProcessState, open_files
 
 RESTORE_SECONDS = 120.0
 _LEAST_REGION_SECONDS = 30.0
@@ -218,7 +219,7 @@ def observe_touches(
 
 
 def _spec(
-    job: RestoreJob, images: CheckpointImages, criu: Criu, folder: str, limit: float, cpu: int | None
+    job: RestoreJob, images: ProcessState, criu: Criu, folder: str, limit: float, cpu: int | None
 ) -> dict[str, Any]:
     # CRIU compares the permission bits of folders, too.
     used = [images.files[images.cwd_file_id], *(images.files[d.file_id] for d in images.descriptors)]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
 from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode, is_deleted_name
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view
@@ -53,7 +53,6 @@ class DirectAgent(PhaseAgent):
         only_recorded_calls: bool = False,
         touch_in_order: bool = False,
     ) -> None:
-        images = read_checkpoint(job.images)
         path = job.images / NAME
         if not path.is_file():
             raise DirectRefused(
@@ -61,12 +60,11 @@ class DirectAgent(PhaseAgent):
                 "as root with --restorer criu"
             )
         self._flat = decode(path)
-        if self._flat.header.pages != images.pages:
-            raise ProbeFileDamaged(f"phase {job.phase}: {path} is of another checkpoint; build the probe again")
+        pages = pages_image(job, self._flat)
 
         @contextmanager
         def start(folder: Path) -> Iterator[AgentProcess]:
-            spec = direct_spec(job, self._flat, images.pages_image, restorer, folder, cpu)
+            spec = direct_spec(job, self._flat, pages, restorer, folder, cpu)
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
             most = spec["memory_bytes"]
@@ -89,6 +87,16 @@ class DirectAgent(PhaseAgent):
             self.warnings.add(
                 "this kernel takes no system call filter: phases are not kept from the network and from other processes"
             )
+
+
+def pages_image(job: RestoreJob, flat: FlatImage) -> Path:
+    """The pages that belong to the flat image in the job's folder. Raises ProbeFileDamaged where they are not there."""
+    found = sorted(job.images.glob("pages-*.img"))
+    if len(found) != 1 or found[0].stat().st_size != flat.header.pages * PAGE_SIZE:
+        raise ProbeFileDamaged(
+            f"phase {job.phase}: {job.images / NAME} is of another checkpoint; build the probe again"
+        )
+    return found[0]
 
 
 def needs_private_view(flat: FlatImage) -> bool:

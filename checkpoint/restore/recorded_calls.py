@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.image import FlatImage
+from checkpoint.flat.image import FlatImage, Option
 from checkpoint.linux import (
     AT_FDCWD,
     PAGE_SIZE,
@@ -101,8 +101,8 @@ def record_calls(
 ) -> RecordedCalls:
     """Restore the phase once, on processor `cpu` or where this process is, watch it to its region's end, and end it.
 
-    It sees the node's files through a view of its own, as nobody knows yet what it does to them. Needs root. Raises
-    PhaseFailed, NodeUnfit.
+    It sees the node's files through a view of its own, as nobody knows yet what it does to them; where this user may
+    have none, it may change no file. Raises PhaseFailed, NodeUnfit.
     """
     with tempfile.TemporaryDirectory(prefix=f"calls-{job.phase}-", dir=scratch) as name:
         spec = direct_spec(job, flat, pages, restorer, Path(name), cpu) | {"option_bits": 0}
@@ -145,7 +145,11 @@ def _report(
     answer: dict[str, Any] = {"failure": "it failed"}
     try:
         die_with_parent(parent)
-        enter_private_view(spec)
+        try:
+            enter_private_view(spec)
+        except OSError:
+            # No user namespaces here: then nothing but landlock keeps the phase from this node's files.
+            spec["option_bits"] = Option.CONFINE_WRITES | Option.ANY_FOLDER
         for index, source in enumerate(spec["sources"]):
             shutil.copyfile(source, folder / f"w{index}")
         control = Control(stamps, str(folder))

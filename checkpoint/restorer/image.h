@@ -183,11 +183,19 @@ struct report {
 	u32 unused;
 };
 
-/* What could be taken away here: changing files outside its folder, system calls. */
-enum confinement { WRITES_CONFINED = 1, CALLS_FILTERED = 2 };
+/* What could be taken away here: changing files outside its folder, system calls. And how pages show (observe.c). */
+enum confinement { WRITES_CONFINED = 1, CALLS_FILTERED = 2, TOUCHES_IN_GROUPS = 4 };
 
 /* Bits of the second argument. */
-enum option { TOUCH_IN_ORDER = 1, ONLY_RECORDED_CALLS = 2, CONFINE_WRITES = 4, FILTER_CALLS = 8, ANY_FOLDER = 16 };
+enum option {
+	TOUCH_IN_ORDER = 1,
+	ONLY_RECORDED_CALLS = 2,
+	CONFINE_WRITES = 4,
+	FILTER_CALLS = 8,
+	ANY_FOLDER = 16,
+	MAP_LAZILY = 32,     /* for a tracer: observe.c */
+	TRACE_MAPPINGS = 64, /* likewise */
+};
 
 /* Descriptors that the parent passes. */
 enum inherited { IMAGE_FD = 3, PAGES_FD, COPIES_FD, SCRATCH_FD, CONTROL_FD, INHERITED_END };

@@ -11,6 +11,7 @@
  * made.c	  descriptors that lead to the process itself: pipes, sockets, epoll sets and the like
  * confine.c	  takes away what the phase does not need
  * filter.c	  system calls that it may make
+ * observe.c	  shows a tracer which pages are touched
  * registers.c	  one rt_sigreturn loads all registers, and the program runs on
  *
  * There is no C library and no writable data: the code is copied to the park and runs there. Nothing returns after a
@@ -73,6 +74,9 @@ void make_descriptor(struct context *c, const struct descriptor *d);
 void watch_descriptors(struct context *c);
 void rebuild_memory(struct context *c);
 void rebuild_state(struct context *c);
+void map_lazily(struct context *c);
+void show_single_pages(struct context *c);
+void trace_mappings(struct context *c);
 void confine(struct context *c);
 void filter_calls(struct context *c);
 void start_timers(struct context *c);

@@ -199,7 +199,11 @@ void rebuild_state(struct context *c)
 	set_alternate_stack(c);
 	enter_folder(c);
 	open_descriptors(c);
+	if (c->options & MAP_LAZILY)
+		show_single_pages(c);
 	confine(c);
+	if (c->options & TRACE_MAPPINGS)
+		trace_mappings(c);
 	CALL1(SYS_close, c->pages);
 	CALL1(SYS_close, c->copies);
 	CALL1(SYS_close, c->scratch);

@@ -29,7 +29,8 @@ from probe.cli.parameters import (
 )
 from probe.cli.rows import AS_JSON
 from probe.cli.show import print_description
-from probe.formats.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.formats.choices import AUTO, RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.progress import display_for
 from reducer.choices import REDUCTIONS, Compression, Reduction
 
@@ -77,6 +78,13 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
     help="Leave this file, or the files in this folder, out: every node must have them. Repeatable.",
 )
 @COMPRESS
+@click.option(
+    "--capture",
+    type=click.Choice((AUTO, DIRECT, CRIU)),
+    default=AUTO,
+    show_default=True,
+    help="direct: as any user; criu: needs root; auto: criu as root, direct as any other user.",
+)
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
 @WORKER_PROGRAM
@@ -109,6 +117,7 @@ def build(
     how: Reduction,
     external: tuple[str, ...],
     compress: Compression,
+    capture: str,
     with_criu: bool,
     target_error: float | None,
     worker_program: str | None,
@@ -139,6 +148,7 @@ def build(
         external=external,
         compress=compress,
         with_criu=with_criu,
+        capture=capture,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
         points=read_points(simpoints, weights) if simpoints and weights else (),
         target_error=target_error,

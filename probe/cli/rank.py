@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,12 @@ import click
 
 from probe.cli.parameters import Size
 from probe.cli.rows import FORMAT, JSON, STORE, TABLE, print_rows, seconds
+from probe.cli.scaling_options import TypeWait
 from probe.terminal import say, say_json
 
 if TYPE_CHECKING:
     from probe.ranking import Decision
-    from probe.store.records import Candidate
+    from probe.ranking.measures import Measured, Ranked
 
 
 @click.command()
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
 )
 @click.option("--explain", is_flag=True, help="Say of every node and cluster why, not only of those used.")
 @click.option("--limit", type=click.IntRange(1, 1000000), help="Without --tasks: at most so many nodes.")
+@click.option(
+    "--by",
+    type=click.Choice(("time", "energy", "end")),
+    default="time",
+    show_default=True,
+    help="Without --tasks: order by run time, joules, or wait and run.",
+)
+@click.option(
+    "--wait", "waits", type=TypeWait(), multiple=True, help="TYPE=DURATION in the queue, in place of the runs' median."
+)
 @FORMAT
 @STORE
 def rank(
@@ -45,11 +56,14 @@ def rank(
     threshold: float,
     explain: bool,
     limit: int | None,
+    by: str,
+    waits: tuple[tuple[str, float], ...],
     form: str,
     url: str | None,
 ) -> None:
-    """Order nodes by the predicted time of PROBE; with --tasks, choose those that are worth using."""
+    """Order nodes by what is predicted of PROBE; with --tasks, choose those that are worth using."""
     from probe.ranking.decision import decide
+    from probe.ranking.measures import rank_candidates
     from probe.ranking.pool import Workload, pool_from_file, pool_from_store
     from probe.store.opening import open_store
     from probe.store.reading import candidates, find_probe
@@ -59,10 +73,15 @@ def rank(
     if tasks is None:
         if pool is not None:
             raise click.UsageError("--pool goes with --tasks; without it the store's nodes are ordered")
+        if waits and by != "end":
+            raise click.UsageError("--wait goes with --by end")
         with open_store(url, create=False) as opened:
-            found = candidates(opened, find_probe(opened, str(probe_name)), limit=limit)
-        _print_candidates(found, form)
+            nodes = candidates(opened, find_probe(opened, str(probe_name)), limit=limit if by == "time" else None)
+            found = rank_candidates(opened, nodes, by, dict(waits))[:limit]
+        _print_candidates(found, by, form)
         return
+    if by != "time":
+        raise click.UsageError("--by goes without --tasks: tasks are given out by time")
     work = Workload(tasks, task_size, result_size)
     if probe_name is None:
         chosen = pool_from_file(pool) if pool else None
@@ -74,24 +93,55 @@ def rank(
     _print_decision(decide(chosen, work, threshold=threshold), form, explain)
 
 
-def _print_candidates(found: Sequence[Candidate], form: str) -> None:
+def _print_candidates(found: Sequence[Ranked], by: str, form: str) -> None:
     from probe.store.records import iso
 
-    usable = [candidate for candidate in found if not candidate.stale]
+    usable = [known for one in found if not one.candidate.stale and (known := one.measure(by))]
     rows = []
-    for candidate in found:
+    for one in found:
+        measured, candidate = one.measure(by), one.candidate
         # Where intervals overlap, the order may be the other way round.
-        overlaps = bool(usable) and not candidate.stale and candidate.low <= usable[0].high
-        rows.append({**asdict(candidate), "made_at": iso(candidate.made_at), "as_fast_as_best": overlaps})
+        overlaps = bool(usable) and not candidate.stale and measured is not None and measured.low <= usable[0].high
+        more = {**_keys("joules", one.joules), "energy_source": one.energy_source}
+        ends = {"wait": one.wait, **_keys("end", one.end), "as_fast_as_best": overlaps}
+        rows.append({**asdict(candidate), "made_at": iso(candidate.made_at), **more, **ends})
+    first = {"time": "may be the fastest", "energy": "may need the least", "end": "may end first"}[by]
     columns = {
         "node": lambda r: r["node"],
         "cluster": lambda r: r["cluster"] or "-",
         "predicted": lambda r: seconds(r["seconds"]),
         "interval": lambda r: f"{seconds(r['low'])} to {seconds(r['high'])}",
+        **_COLUMNS[by],
         "#": lambda r: str(r["prediction"]),
-        "": lambda r: f"stale: {r['stale']}" if r["stale"] else "may be the fastest" if r["as_fast_as_best"] else "",
+        "": lambda r: f"stale: {r['stale']}" if r["stale"] else first if r["as_fast_as_best"] else "",
     }
     print_rows(rows, form, "candidates", columns)
+
+
+def _keys(name: str, measured: Measured | None) -> dict[str, float | None]:
+    if measured is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: measured.value, f"{name}_low": measured.low, f"{name}_high": measured.high}
+
+
+def _joules(row: dict[str, Any]) -> str:
+    if row["joules"] is None:
+        return "unknown"
+    return f"{row['joules']:.4g} J ({row['joules_low']:.4g} to {row['joules_high']:.4g})"
+
+
+def _end(row: dict[str, Any]) -> str:
+    if row["end"] is None:
+        return "unknown"
+    return f"{seconds(row['end'])} ({seconds(row['end_low'])} to {seconds(row['end_high'])})"
+
+
+_COLUMNS: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
+    "time": {},
+    "energy": {"energy": _joules, "by": lambda r: r["energy_source"] or "-"},
+    "end": {"waits": lambda r: "-" if r["wait"] is None else seconds(r["wait"]), "ends after": _end},
+}
+"""Columns of one order alone."""
 
 
 def _print_decision(decision: Decision, form: str, explain: bool) -> None:

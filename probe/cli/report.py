@@ -31,6 +31,12 @@ from probe.terminal import say, say_json
     help="NODE=DURATION: what a full run took on a node. Repeatable.",
 )
 @click.option("--store", "url", metavar="URL", help="Also take observed run times from this file or database.")
+@click.option(
+    "--scaling",
+    metavar="APPLICATION.toml",
+    type=click.Path(path_type=Path, readable=False),
+    help="Also draw how this application scales, from the store.",
+)
 @AS_JSON
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 def report(
@@ -40,6 +46,7 @@ def report(
     figures: Path | None,
     measured: tuple[tuple[str, float], ...],
     url: str | None,
+    scaling: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -55,8 +62,9 @@ def report(
     for node, seconds in measured:
         runs.setdefault(node, []).append(seconds)
     done = write_report(
-        probe_file, results, page=output, figures=figures, measured=runs, store=url, display=display_for(quiet)
-    )
+        probe_file, results, page=output, figures=figures, measured=runs, store=url, scaling=scaling,
+        display=display_for(quiet),
+    )  # fmt: skip
     if as_json:
         say_json(done.to_json())
         return

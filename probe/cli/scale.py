@@ -164,3 +164,51 @@ def plot(
             say(str(place))
     for reason in done.refused:
         say(f"not predicted: {reason}")
+
+
+@scale.command()
+@APPLICATION
+@KERNELS
+@click.option("--node-type", help="Of this type of nodes alone.")
+@click.option(
+    "--format", "form", type=click.Choice(("extrap",)), default="extrap", show_default=True, help="What reads it."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, readable=False),
+    help="Folder to write to. [default: standard output, for one kernel and type]",
+)
+@STORE
+def export(
+    application_file: Path,
+    kernels: tuple[str, ...],
+    node_type: str | None,
+    form: str,
+    output: Path | None,
+    url: str | None,
+) -> None:
+    """Write the runs behind each curve for other programs: Extra-P's text format."""
+    from probe.applications.application import read_application
+    from probe.report.writing import write_file
+    from probe.scaling.asking import fit_application
+    from probe.scaling.exporting import extrap_text, file_name
+    from probe.store.opening import open_store
+    from reducer.output_file import storage_errors
+
+    application = read_application(application_file)
+    with open_store(url, create=False) as opened:
+        found = fit_application(opened, application, kernels=kernels, node_type=node_type)
+    if output is not None:
+        with storage_errors("write", output):
+            output.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for model in found.models:
+            text = extrap_text(model).encode()
+            say(str(write_file(output / file_name(model), lambda out, text=text: out.write(text))))  # type: ignore[misc]
+    elif len(found.models) == 1:
+        say(extrap_text(found.models[0]).rstrip())
+    else:
+        names = ", ".join(model.name for model in found.models)
+        raise click.UsageError(f"runs of {names}: give -o for a folder, or --kernel and --node-type for one of them")
+    for one in found.refused:
+        say(f"none: {one.kernel}: {one.reason}", err=True)

@@ -79,9 +79,9 @@ def _warmup(described: dict[str, Any]) -> str:
 
 
 def _outside(described: dict[str, Any]) -> str:
-    """The time in other processes, and how many there were."""
+    """The time in other processes and threads, and how many there were."""
     return (
-        f"{percent(described['share'], 2)} of the time in {described['processes']} other processes "
+        f"{percent(described['share'], 2)} of the time in {described['processes']} other processes or threads "
         f"({described['wall_seconds']:.3g} s, {described['cpu_seconds']:.3g} s CPU): "
         + ", ".join(described["commands"])
     )

@@ -57,8 +57,9 @@ class CapturedPhase:
 class ReducedPhase:
     """A phase's checkpoint as it will be shipped.
 
-    `folder` below the work folder; `raw_bytes` and `raw_pages` of the checkpoint as CRIU wrote it; `kept_pages` of it
-    in `folder`; `touched` counts pages touched; `whole` says why nothing was taken out ("" if something was).
+    `folder` below the work folder; `raw_bytes` and `raw_pages` of the checkpoint as it was captured; `kept_pages` of it
+    in `folder`; `touched` counts pages touched; `whole` says why nothing was taken out ("" if something was);
+    `in_groups`: the kernel showed neighbours of touched pages with them.
     """
 
     phase: int = field(metadata=NUMBER)
@@ -68,6 +69,7 @@ class ReducedPhase:
     kept_pages: int = field(metadata=COUNT)
     touched: int = field(metadata=COUNT)
     whole: str = field(metadata=TEXT)
+    in_groups: bool = field(default=False, metadata=FLAG)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -28,6 +28,9 @@ from probe.formats.kernel_time import KernelShare, kernel_share
 DIRECT, CRIU = "direct", "criu"
 """The two ways to restore a phase."""
 
+NO_CRIU_IMAGES = "captured without CRIU"
+"""`failure` of the way by CRIU, of a phase that has no images for it."""
+
 
 @dataclass(frozen=True)
 class Times:
@@ -149,6 +152,11 @@ class PhaseRecord:
     def only_criu(self) -> str:
         """Why the direct restorer cannot restore it ("" if it can)."""
         return self.direct.failure
+
+    @property
+    def only_direct(self) -> bool:
+        """Whether it was captured without CRIU, which cannot restore it then."""
+        return self.criu.failure == NO_CRIU_IMAGES
 
     def restored(self, restorer: str) -> Times:
         """On the reference node, in the same way as by `restorer` where that succeeded there."""

@@ -97,6 +97,7 @@ class Profile:
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
     exit_status  of the traced run
     processes    other processes that were seen beside the traced one: its children, its wrapper
+    helper_threads  threads that were seen beside the first one
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
     """
 
@@ -118,6 +119,7 @@ class Profile:
     markers: Markers = field(default_factory=Markers.none, repr=False)
     exit_status: int = 0
     processes: int = 0
+    helper_threads: int = 0
     counted_share: float = 1.0
 
     @property
@@ -156,6 +158,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "written": list(profile.written),
         "exit_status": profile.exit_status,
         "processes": profile.processes,
+        "helper_threads": profile.helper_threads,
         "counted_share": profile.counted_share,
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
@@ -242,6 +245,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         markers=markers,
         exit_status=int(header.get("exit_status", 0)),
         processes=int(_number(header.get("processes", 0), int)),
+        helper_threads=int(_number(header.get("helper_threads", 0), int)),
         counted_share=_number(header.get("counted_share", 1.0)),
     )
 

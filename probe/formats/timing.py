@@ -40,7 +40,8 @@ class TimedProfile:
     missing, out_of_order  boundaries that failed in the timing run: the program did not repeat itself there
     agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
     kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
-    beside         M, whether a child of the program lived in the interval; empty where it had none
+    beside         M, whether a child of the program lived in the interval, or a thread that it may wait for ran; empty
+                   where it had none
     outside        time of these children, which no interval holds: `seconds` and `cpu` are the program's own
     shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
     """

@@ -13,8 +13,10 @@ from probe.formats.choices import SECONDS
 from probe.formats.kernel_time import KernelShare
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU
-from reducer.member_table import FORMAT_VERSION
 from reducer.unpack import open_probe
+
+FORMAT_VERSION = 1
+"""Version of the JSON."""
 
 
 def show(path: Path | str) -> dict[str, Any]:

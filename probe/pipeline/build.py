@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkpoint.capture.conditions import check_traceable
 from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import PrivilegeMissing, ProbeError, StorageError
 from checkpoint.process.environment import scrubbed
@@ -15,6 +16,7 @@ from checkpoint.process.program import Program, check_randomisation_control, res
 from probe.formats.checkpoints import WarmupChoice
 from probe.formats.choices import AUTO, SECONDS, unit_of
 from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline import capture, flatten, pack, reduce, reference, select, self_check, trace, validate, warmup
 from probe.pipeline.options import BuildOptions
@@ -64,7 +66,8 @@ def build(
     Runs the program in `cwd` (default: here) with environment `env` (default: ours), nine times in full: traced, twice
     plainly, once in `env` as it is, timed, captured, and `options.runs` (3) times between the rounds of the self-check.
     It lacks the variables that `scrub` names (checkpoint/process/environment.py). With `work` every stage leaves its
-    result there; `resume` goes on after the last finished one, in the environment of that build. Needs root.
+    result there; `resume` goes on after the last finished one, in the environment of that build. Needs root for
+    checkpoints by CRIU alone (`options.capture`).
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
     Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
@@ -78,7 +81,12 @@ def build(
         )
     environment = scrubbed(os.environ if env is None else env, scrub)
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=environment)
-    criu = check_machine(target)
+    chosen = replace(chosen, capture=capture_here(chosen.capture))
+    criu = check_machine(target, chosen.capture)
+    if chosen.capture == DIRECT:
+        check_traceable(program.argv[0], program.executable)
+        if chosen.with_criu:
+            raise ProbeError("--with-criu: checkpoints that are captured directly are not for CRIU; add --capture criu")
     check_packing(chosen.compress)
     check_target_error(chosen.target_error)
     for name in chosen.external:
@@ -111,12 +119,23 @@ def _with_environment_of(folder: WorkFolder, program: Program, scrub: Sequence[s
     return replace(program, env=stored)
 
 
-def check_machine(target: Path) -> Criu:
-    """The CRIU to build with. Raises StorageError, PrivilegeMissing, CriuError, ToolMissing."""
+def capture_here(wanted: str) -> str:
+    """How this user captures checkpoints, CRIU or DIRECT, where `wanted` may be AUTO."""
+    if wanted != AUTO:
+        return wanted
+    return DIRECT if os.geteuid() else CRIU
+
+
+def check_machine(target: Path, capture: str) -> Criu | None:
+    """The CRIU to build with, None without. Raises StorageError, PrivilegeMissing, CriuError, ToolMissing."""
     check_target(target)
-    if os.geteuid() != 0:
-        raise PrivilegeMissing("building a probe needs root for its checkpoints: run it as root or with `sudo -n`")
     check_randomisation_control()
+    if capture == DIRECT:
+        return None
+    if os.geteuid() != 0:
+        raise PrivilegeMissing(
+            "--capture criu needs root for its checkpoints: run it as root or with `sudo -n`, or leave it out"
+        )
     return find_criu()
 
 

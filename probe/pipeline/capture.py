@@ -8,7 +8,6 @@ runs the program's own code with at most two patched instructions.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
@@ -17,17 +16,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.criu.images import CheckpointImages, read_checkpoint
+from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
+from checkpoint.capture.direct import capture_process
+from checkpoint.capture.stored import read_state
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
-from checkpoint.errors import CriuError, Diverged
+from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
-from checkpoint.process.descriptors import LARGEST_DELETED, outside, refusal_of_phases
+from checkpoint.process.descriptors import outside, refusal_of_phases
 from checkpoint.process.loader import LoadWatch
-from checkpoint.process.maps import huge_ranges
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.carried_files import copy_written_files, needed_files, set_apart
@@ -45,7 +46,7 @@ from probe.tracers.worker import let_wrapper_end
 from reducer.archive import ContainedFile
 
 NAME = "capture"
-OPTIONS: tuple[str, ...] = ()
+OPTIONS = ("capture",)
 FILES = ("captured.json", "phase-*", "written-*")
 
 _RESULT = "captured.json"
@@ -53,11 +54,9 @@ _RESULT = "captured.json"
 MOST_LEFT_OUT = 0.05
 """Share of the time of phases that a probe may do without, because none of their intervals can be captured."""
 
-DUMP_SECONDS = 300.0
 RUNS = 3
 """Capture runs, each with other intervals for the phases at which the program held what no probe can."""
 
-_DUMPED_STOPPED = 3
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
 
@@ -66,18 +65,19 @@ def capture(
     profile: Profile,
     plans: list[RegionPlan],
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     streams: Streams,
     expected_seconds: float,
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
-    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+    on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
     unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
-    """Run the program once and dump every planned phase below `folder`. `progress` gets the phases done.
+    """Run the program once and capture every planned phase below `folder`. `progress` gets the phases done.
 
-    `on_dump` is called while the process stands at a phase, and returns the copies it made of files being written.
+    `criu` takes the checkpoints; without it they are captured directly, as any user. `on_dump` is called while the
+    process stands at a phase, and returns the copies it made of files being written.
     `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
@@ -112,7 +112,7 @@ def capture(
                     if progress:
                         progress(len(captured) + len(faults))
                 if waiting:
-                    tracee.continue_from_stop()
+                    run.go_on(criu)
                 continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
@@ -123,6 +123,7 @@ def capture(
             tracee.resume()
         if profile.program.worker is not None:
             run.watch.disarm()
+            run.go_on(criu)
             let_wrapper_end(tracee, deadline)
     if unfit is None and faults:
         raise refusal_of_phases(profile.program.argv[0], faults)
@@ -171,17 +172,18 @@ class _CaptureRun:
     def dump(
         self,
         plan: RegionPlan,
-        criu: Criu,
+        criu: Criu | None,
         folder: Path,
-        on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+        on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
     ) -> CapturedPhase:
-        """Dump the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
+        """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
         if found := outside(self.tracee.pid):
             raise _Unfit(found)
-        huge = tuple(huge_ranges(self.tracee.pid))
+        if self.tracee.helpers.awake():
+            raise _Unfit(["a thread beside the first one at work"])
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -198,17 +200,15 @@ class _CaptureRun:
 
             start_event = warm_event if plan.start == plan.warm else address(plan.start)
             end_event = address(plan.end)
-            if self.tracee.attached:
-                self.tracee.detach(leave_stopped=True)
-            self.tracee.wait_until_stopped()
-            criu.dump(
-                self.tracee.pid, target, leave_stopped=True, timeout=DUMP_SECONDS, largest_deleted=LARGEST_DELETED
-            )
-            self.tracee.wait_until_stopped()
-            self.tracee.reattach()
+            if criu is not None:
+                done = dump_process(self.tracee, target, criu)
+            else:
+                done = capture_process(self.tracee, target, f"phase {plan.phase}")
         if armed:
             self.watch.arm()
-        copies = on_dump(plan, self._checked(target))
+        if problems := unsupported(done.state):
+            raise _Unfit(problems)
+        copies = on_dump(plan, done.state)
         return CapturedPhase(
             phase=plan.phase,
             interval=plan.representative,
@@ -219,21 +219,16 @@ class _CaptureRun:
             start_event=start_event,
             end_event=end_event,
             written={path: str(copy.relative_to(folder)) for path, copy in copies.items()},
-            huge=huge,
+            huge=done.huge,
         )
 
-    def _checked(self, folder: Path) -> CheckpointImages:
-        # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
-        for image in folder.glob("timens-*.img"):
-            image.unlink()
-        with contextlib.suppress(FileNotFoundError):
-            (folder / "dump.log").unlink()
-        images = read_checkpoint(folder)
-        if problems := unsupported(images):
-            raise _Unfit(problems)
-        if images.state != _DUMPED_STOPPED:
-            raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
-        return images
+    def go_on(self, criu: Criu | None) -> None:
+        """Let the process run on from a stop at which it was captured."""
+        if criu is not None:
+            self.tracee.continue_from_stop()
+        else:
+            # The signal that stopped it was never delivered: nothing is to be continued.
+            self.tracee.resume()
 
 
 def captured_outputs(folder: Path) -> tuple[str, str]:
@@ -246,7 +241,7 @@ def take_checkpoints(
     timed: TimedProfile,
     plans: list[RegionPlan],
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     cpu: int | None,
     progress: Callable[[float], None],
@@ -303,7 +298,7 @@ def checkpoint_files(
     opened: Sequence[str] = (),
 ) -> list[ContainedFile]:
     """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
-    images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
+    images = [(read_state(folder / c.folder), c.written) for c in captured]
     return needed_files(images, os.path.realpath(program.probed_executable), outputs, opened)
 
 

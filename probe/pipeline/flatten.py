@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.convert import flatten
-from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.recorded_calls import record_calls
 from probe.formats.checkpoints import FlatPhase
 from probe.pipeline.capture import restore_job
@@ -55,18 +54,9 @@ def flatten_phases(
 def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu: int | None) -> FlatPhase:
     target = job.images / IMAGE_NAME
     target.unlink(missing_ok=True)
-    images = read_checkpoint(job.images)
+    images = read_state(job.images)
     try:
-        write_deleted(images)
-        flat = flatten(
-            images,
-            (job.warm_event, job.start_event, job.end_event),
-            outputs=job.outputs,
-            written=[path for _, path in job.written],
-            huge=huge,
-            touched=_touched(folder, job.phase),
-        )
-        target.write_bytes(encode(flat))
+        flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
         calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
         flat.calls = sorted(calls.numbers) if calls.complete else []
         flat.opened = calls.opened

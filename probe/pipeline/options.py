@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from checkpoint.process.isa import DEFAULT_ISA
-from probe.formats.choices import DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
+from checkpoint.binary.isa import DEFAULT_ISA
+from probe.formats.choices import AUTO, DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection.simpoint import Point
 from reducer.choices import Compression, Reduction
@@ -21,8 +21,9 @@ class BuildOptions:
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
-    that a prediction for this node should have; the self-check then repeats more often. `program`, `worker`: which of
-    a wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker).
+    that a prediction for this node should have; the self-check then repeats more often. `capture`: DIRECT, CRIU, or
+    AUTO: by CRIU as root, directly as any other user. `program`, `worker`: which of a wrapper's processes is probed, by
+    what it executes or by its number (probe.tracers.worker).
     """
 
     tracer: str = "auto"
@@ -38,6 +39,7 @@ class BuildOptions:
     selection: SelectionOptions = field(default_factory=SelectionOptions)
     points: tuple[Point, ...] = ()
     target_error: float | None = None
+    capture: str = AUTO
     program: str | None = None
     worker: int | None = None
 

@@ -5,23 +5,36 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from checkpoint.criu.images import read_checkpoint
+from checkpoint.capture.stored import read_state
+from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
+from checkpoint.flat.descriptors import NotFlat
+from checkpoint.flat.image import FlatImage
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.flat_image import write_flat_image
+from checkpoint.state.process_state import ProcessState
 from probe.formats.checkpoints import ReducedPhase
 from probe.pipeline.capture import restore_job
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
 from probe.progress import Report
 from reducer.choices import Reduction
-from reducer.reduction import reduce_checkpoint
-from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set
+from reducer.reduction import Reduced, reduce_checkpoint
+from reducer.touched_set import (
+    TouchedSet,
+    check_reduced,
+    check_reduced_directly,
+    pages_to_keep,
+    record_touched_directly,
+    record_touched_set,
+)
 
 NAME = "reduce"
 OPTIONS = ("reduce",)
@@ -33,59 +46,119 @@ _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 """What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
 
 
+_IN_GROUPS = "this kernel shows touched pages in groups of 16: phases are larger than needed"
+
+
 def touched_file(folder: Path, phase: int) -> Path:
     """Where the stage leaves a phase's touched pages: little-endian 64-bit addresses in order of first touch."""
     return folder / f"touched-{phase}.bin"
 
 
 def reduce_phases(
-    jobs: Sequence[tuple[RestoreJob, float]],
-    criu: Criu,
+    jobs: Sequence[PhaseToReduce],
+    criu: Criu | None,
     *,
     how: Reduction,
     folder: Path,
     progress: Callable[[float], None],
 ) -> list[ReducedPhase]:
-    """Reduce every phase; the second part of a job is its region's seconds.
+    """Reduce every phase, observed by `criu`, or directly without it.
 
     A phase that fails while it is observed, or asks for a page that was taken out, is kept whole and says why.
     """
     done = []
-    for number, (job, seconds) in enumerate(jobs):
-        done.append(_reduce(job, seconds, criu, how, folder))
+    for number, phase in enumerate(jobs):
+        done.append(reduce_phase(phase, criu, how=how, folder=folder))
         progress((number + 1) / len(jobs))
     return done
 
 
-def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder: Path) -> ReducedPhase:
-    images = read_checkpoint(job.images)
+def reduce_phase(phase: PhaseToReduce, criu: Criu | None, *, how: Reduction, folder: Path) -> ReducedPhase:
+    """Reduce one phase; see `reduce_phases`."""
+    job = phase.job
+    images = read_state(job.images)
     raw = sum(path.stat().st_size for path in job.images.glob("*.img"))
     whole = ReducedPhase(job.phase, job.images.name, raw, images.pages, images.pages, 0, "as asked (--reduce none)")
     if how == "none":
         return whole
     target = folder / f"{job.images.name}-reduced"
     shutil.rmtree(target, ignore_errors=True)
+    observer = _ByCriu(criu, folder) if criu is not None else _Directly(phase, folder)
     try:
-        touched = record_touched_set(job, images, criu, scratch=folder, region_seconds=seconds)
+        touched = observer.touched(job, images, phase.seconds)
     except _HARMLESS as error:
         return replace(whole, whole=f"its touched set could not be recorded: {error}")
     touched_file(folder, job.phase).write_bytes(touched.address.astype("<u8").tobytes())
     keep = pages_to_keep(images, touched)
     reduced = reduce_checkpoint(images, keep, target, how)
     try:
-        job = replace(job, images=target)
-        check_reduced(job, read_checkpoint(target), reduced.dropped, criu, scratch=folder)
+        observer.check(replace(job, images=target), reduced)
     except _HARMLESS as error:
         shutil.rmtree(target, ignore_errors=True)
         return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")
-    return ReducedPhase(job.phase, target.name, raw, images.pages, int(np.count_nonzero(keep)), len(touched), "")
+    kept = int(np.count_nonzero(keep))
+    return ReducedPhase(job.phase, target.name, raw, images.pages, kept, len(touched), "", touched.in_groups)
+
+
+@dataclass(frozen=True)
+class PhaseToReduce:
+    """A phase, its region's seconds, and the address ranges that had huge pages."""
+
+    job: RestoreJob
+    seconds: float
+    huge: Sequence[tuple[int, int]] = ()
+
+
+class _Observer(Protocol):
+    def touched(self, job: RestoreJob, images: ProcessState, seconds: float) -> TouchedSet:
+        """What the phase touches."""
+
+    def check(self, job: RestoreJob, reduced: Reduced) -> None:
+        """Raises what costs the phase its reduction where it needs a dropped page."""
+
+
+@dataclass(frozen=True)
+class _ByCriu:
+    criu: Criu
+    scratch: Path
+
+    def touched(self, job: RestoreJob, images: ProcessState, seconds: float) -> TouchedSet:
+        return record_touched_set(job, images, self.criu, scratch=self.scratch, region_seconds=seconds)
+
+    def check(self, job: RestoreJob, reduced: Reduced) -> None:
+        check_reduced(job, read_state(job.images), reduced.dropped, self.criu, scratch=self.scratch)
+
+
+@dataclass(frozen=True)
+class _Directly:
+    phase: PhaseToReduce
+    scratch: Path
+
+    def touched(self, job: RestoreJob, images: ProcessState, seconds: float) -> TouchedSet:
+        flat = self._flat(job, images)
+        return record_touched_directly(job, images, flat, restorer(), scratch=self.scratch, region_seconds=seconds)
+
+    def check(self, job: RestoreJob, reduced: Reduced) -> None:
+        images = read_state(job.images)
+        flat = self._flat(job, images)
+        check_reduced_directly(job, images, flat, restorer(), reduced.dropped, scratch=self.scratch)
+
+    def _flat(self, job: RestoreJob, images: ProcessState) -> FlatImage:
+        try:
+            return write_flat_image(job, images, self.phase.huge)
+        except NotFlat as error:
+            raise NodeUnfit(str(error)) from error
 
 
 def run(build: Build, report: Report) -> None:
     """Reduce all phases. Raises StorageError."""
     folder, timed = build.folder.path, build.timed
     jobs = [
-        (restore_job(build.program, timed, folder, phase, phase.folder), float(timed.seconds[phase.interval]))
+        PhaseToReduce(
+            restore_job(build.program, timed, folder, phase, phase.folder),
+            float(timed.seconds[phase.interval]),
+            phase.huge,
+        )
         for phase in build.captured
     ]
     build.reduced = reduce_phases(jobs, build.criu, how=build.options.reduce, folder=folder, progress=report)
@@ -102,4 +175,5 @@ def load(build: Build) -> None:
 def doubts(build: Build) -> list[str]:
     if build.options.reduce == "none":
         return []
-    return [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]
+    kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]
+    return kept + [_IN_GROUPS] * any(phase.in_groups for phase in build.reduced)

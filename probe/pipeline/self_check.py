@@ -142,7 +142,8 @@ def _phases(build: Build) -> list[PhaseToMeasure]:
     phases = []
     for phase, reduced, flat in zip(build.captured, build.reduced, build.flat, strict=True):
         job = restore_job(build.program, build.timed, build.folder.path, phase, reduced.folder)
-        phases.append(PhaseToMeasure(job))
+        if build.criu is not None:
+            phases.append(PhaseToMeasure(job))
         if not flat.refused:
             phases.append(PhaseToMeasure(job, DIRECT))
     return phases

@@ -28,13 +28,14 @@ from reducer.archive import ArchiveSizes
 class Build:
     """One build under way: what was asked for, and what its stages have found so far.
 
-    A stage sets the fields below `notes` that bear its name in the comment, whether it ran or was loaded.
+    Without `criu` checkpoints are captured, observed and restored directly. A stage sets the fields below `notes` that
+    bear its name in the comment, whether it ran or was loaded.
     """
 
     program: Program
     options: BuildOptions
     folder: WorkFolder
-    criu: Criu
+    criu: Criu | None
     display: Display
     target: Path
     cpu: int | None

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoint.binary.isa import DEFAULT_ISA
+from checkpoint.capture.conditions import check_traceable
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import shortened
-from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Worker, resolve_program
 from probe.formats.choices import NATIVE
@@ -86,7 +87,10 @@ def _find_worker(build: Build, choice: WorkerChoice) -> None:
             "or --tracer native"
         )
     streams = output_streams(build.folder.path, "find-worker")
-    build.program = replace(build.program, worker=find_worker(build.program, streams, choice, cpu=build.cpu))
+    worker = find_worker(build.program, streams, choice, cpu=build.cpu)
+    if worker is not None and build.criu is None:
+        check_traceable(build.program.argv[0], worker.executable)
+    build.program = replace(build.program, worker=worker)
 
 
 def _trace(build: Build) -> None:
@@ -105,6 +109,17 @@ def _trace(build: Build) -> None:
             "it does not repeat itself."
         ) from error
     note_run(folder, NAME, build.profile.written)
+    _capture_threads_directly(build)
+
+
+def _capture_threads_directly(build: Build) -> None:
+    """A process with waiting threads is captured without them, which CRIU cannot. Raises ProgramUnsupported."""
+    if build.profile.helper_threads and build.options.with_criu:
+        raise ProgramUnsupported(
+            f"{build.program.argv[0]}: starts threads, and CRIU would restore them; leave --with-criu out"
+        )
+    if build.profile.helper_threads:
+        build.criu = None
 
 
 def save(build: Build) -> None:
@@ -118,6 +133,7 @@ def load(build: Build) -> None:
         build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
     build.profile = replace(load_profile(build.folder.file(_PROFILE)), program=build.program)
     check_unchanged(build.profile)
+    _capture_threads_directly(build)
 
 
 def doubts(build: Build) -> list[str]:
@@ -126,6 +142,10 @@ def doubts(build: Build) -> list[str]:
     worker = build.program.worker
     if worker is not None:
         build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {shortened(worker.argv)}")
+    if build.profile.helper_threads:
+        build.notes.append(
+            f"{build.profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
+        )
     if build.profile.thin:
         build.notes.append(
             f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "

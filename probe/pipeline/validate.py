@@ -78,6 +78,7 @@ class StampedRun:
     started_cpu: float = 0.0
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
     children: tuple[Child, ...] = ()
+    active: tuple[tuple[float, float], ...] = ()
     others: Outside = field(default_factory=Outside)
 
 
@@ -106,6 +107,7 @@ def stamped_run(
         ending = tracee.finish()
         own, others = _cpu_seconds(tracee, ending.cpu)
         children, commands = tuple(tracee.children.processes()), _commands(tracee)
+        active = tuple(tracee.helpers.active)
     if os.WIFSIGNALED(status):
         exit_status(profile.program, status, streams)
     exit_status(profile.program, ending.status, streams, profile.exit_status)
@@ -118,6 +120,7 @@ def stamped_run(
         ended=ended,
         ended_cpu=own,
         children=children,
+        active=active,
         others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
@@ -125,16 +128,16 @@ def stamped_run(
 
 
 def _cpu_seconds(tracee: Tracee, whole: float) -> tuple[float, float]:
-    """Of the ended program itself, and of other processes: `whole` has those that were waited for."""
-    others = tracee.children.cpu() if tracee.root is None else math.inf
+    """Of the ended program's first thread, and of all others: `whole` has the processes that were waited for."""
+    others = tracee.children.cpu() + tracee.helpers_cpu if tracee.root is None else math.inf
     others = max(0.0, min(whole - tracee.own_cpu, others))
     return whole - others, others
 
 
 def _commands(tracee: Tracee) -> tuple[str, ...]:
-    """What the other processes executed."""
+    """What the other processes executed, and the other threads."""
     around = [child for child in tracee.around.processes() if child.pid != tracee.pid]
-    return tuple(child.command for child in (*around, *tracee.children.processes()))
+    return (*(child.command for child in (*around, *tracee.children.processes())), *tracee.helpers.names())
 
 
 def _now() -> float:
@@ -272,7 +275,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         counts=sum_rows(profile.counts, first),
         seconds=own,
         cpu=np.diff(cpu),
-        beside=lives.beside(wall),
+        beside=lives.beside_threads(run.active, wall),
         outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
@@ -360,8 +363,8 @@ def doubts(build: Build) -> list[str]:
         share = outside_share(timed, build.reference)
         found += doubts_of_outside(share, timed.outside.commands)
         build.notes.append(
-            f"{len(timed.outside.commands)} other processes, its children or its wrapper's, have {share:.2%} of the "
-            "time: no phase shows it, and the prediction scales it like the rest"
+            f"{len(timed.outside.commands)} other processes or threads, its own or its wrapper's, have {share:.2%} of "
+            "the time: no phase shows it, and the prediction scales it like the rest"
         )
     if timed.missing or timed.out_of_order:
         found.append(

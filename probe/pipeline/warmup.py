@@ -70,7 +70,7 @@ def try_warmups(
     selection: Selection,
     clock: Clock,
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     repeats: int,
     cpu: int | None,
@@ -95,7 +95,11 @@ def try_warmups(
         captured = take_checkpoints(
             profile, timed, plans, criu=criu, folder=folder, cpu=cpu, progress=lambda share: progress(share / 4)
         )
-        jobs = _to_measure(program, timed, folder, captured, cpu, lambda share: progress((1 + share) / 4))
+        jobs = [
+            phase
+            for phase in _to_measure(program, timed, folder, captured, cpu, lambda share: progress((1 + share) / 4))
+            if criu is not None or phase.restorer == DIRECT
+        ]
         measured = measure_phases(
             jobs, Restorers(restorer(), criu), repeats=repeats, scratch=folder, cpu=cpu,
             progress=lambda share: progress((1 + share) / 2),
@@ -107,7 +111,7 @@ def try_warmups(
     tried = {
         p.id: TriedPhase(p.time_share, float(run[p.representative]), {w: times[p.id, w] for w in TRIED})
         for p in sampled
-        if all(times[p.id, w] for w in TRIED)
+        if all(times.get((p.id, w)) for w in TRIED)
     }
     return choose_warmup(tried)
 

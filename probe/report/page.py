@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -20,6 +20,9 @@ from probe.report.drawing import Drawing, by_share
 from probe.report.gathering import Gathered
 from probe.report.refusals import nodes_without, phases_left_out, warnings
 from probe.report.trust import checks, headline, verdict
+
+if TYPE_CHECKING:
+    from probe.report.scaling_report import DrawnScaling
 
 MOST_ROWS = 60
 """Rows of a table on the page; the CSV files have all."""
@@ -35,8 +38,8 @@ class Picture:
     source: str
 
 
-def page(found: Gathered, drawings: Sequence[Drawing]) -> str:
-    """The HTML. Every name, argument and message in it is escaped."""
+def page(found: Gathered, drawings: Sequence[Drawing], scaling: DrawnScaling | None = None) -> str:
+    """The HTML. Every name, argument and message in it is escaped. scaling: of an application, with its drawings."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -66,6 +69,8 @@ def page(found: Gathered, drawings: Sequence[Drawing]) -> str:
         "left_out": phases_left_out(found),
         "warnings": warnings(found),
         "most": MOST_ROWS,
+        "scaling": scaling,
+        "scaling_pictures": [picture(one) for one in scaling.drawings] if scaling else [],
     }
     text: str = environment.get_template("page.html").render(parts)
     # A lone surrogate of a file name that is no text cannot be written.

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from probe.applications.application import Application
 from probe.report.drawing import COLOURS, FAINT, INK, MARKERS, OTHER, Drawing, blank
-from probe.scaling.asking import Fitted, Prediction
+from probe.scaling.asking import ScalingFit, ScalingPrediction
 from probe.scaling.judging import EXTRAPOLATION_WARNED
 from probe.scaling.model import KernelModel
 
@@ -21,7 +21,7 @@ _HEIGHT = 3.6
 
 
 def scaling_figures(
-    application: Application, fitted: Fitted, predictions: Sequence[Prediction], waits: dict[str, float]
+    application: Application, fitted: ScalingFit, predictions: Sequence[ScalingPrediction], waits: dict[str, float]
 ) -> list[Drawing]:
     """All figures. waits: seconds in the queue by type of nodes, for the last one."""
     drawings = [_fit(model, number) for number, model in enumerate(fitted.models)]
@@ -30,11 +30,11 @@ def scaling_figures(
     return [*drawings, _energy(application, predictions), _waits(application, predictions, waits)]
 
 
-def _types(predictions: Sequence[Prediction]) -> list[str]:
+def _types(predictions: Sequence[ScalingPrediction]) -> list[str]:
     return sorted({one.node_type for one in predictions})
 
 
-def _of(predictions: Sequence[Prediction], node_type: str) -> list[Prediction]:
+def _of(predictions: Sequence[ScalingPrediction], node_type: str) -> list[ScalingPrediction]:
     return sorted((one for one in predictions if one.node_type == node_type), key=lambda one: one.cores)
 
 
@@ -71,7 +71,7 @@ def _fit(model: KernelModel, number: int) -> Drawing:
     return Drawing(name, f"Fit of {model.kernel} on {model.node_type}", caption, figure, header, rows)
 
 
-def _strong(application: Application, predictions: Sequence[Prediction]) -> Drawing:
+def _strong(application: Application, predictions: Sequence[ScalingPrediction]) -> Drawing:
     figure, axes = blank(_HEIGHT)
     for number, kind in enumerate(_types(predictions)):
         found, colour = _of(predictions, kind), COLOURS[number % len(COLOURS)]
@@ -92,7 +92,7 @@ def _strong(application: Application, predictions: Sequence[Prediction]) -> Draw
     return Drawing("strong-scaling", f"Strong scaling of {application.name}", caption, figure, header, rows)
 
 
-def _kernels(kind: str, found: Sequence[Prediction]) -> Drawing:
+def _kernels(kind: str, found: Sequence[ScalingPrediction]) -> Drawing:
     figure, axes = blank(_HEIGHT)
     places = np.arange(len(found))
     bottom = np.zeros(len(found))
@@ -110,7 +110,7 @@ def _kernels(kind: str, found: Sequence[Prediction]) -> Drawing:
     return Drawing(f"kernels-{_file_name(kind)}", f"Kernels on {kind}", caption, figure, header, rows)
 
 
-def _energy(application: Application, predictions: Sequence[Prediction]) -> Drawing:
+def _energy(application: Application, predictions: Sequence[ScalingPrediction]) -> Drawing:
     known = [one for one in predictions if one.energy is not None]
     title = f"Energy to solution of {application.name}"
     if not known:
@@ -134,7 +134,7 @@ def _energy(application: Application, predictions: Sequence[Prediction]) -> Draw
     return Drawing("energy", title, "Joules of the cores used, and where the watts come from.", figure, header, rows)
 
 
-def _waits(application: Application, predictions: Sequence[Prediction], waits: dict[str, float]) -> Drawing:
+def _waits(application: Application, predictions: Sequence[ScalingPrediction], waits: dict[str, float]) -> Drawing:
     title = f"Wait and run of {application.name}"
     kinds = [kind for kind in _types(predictions) if kind in waits]
     if not kinds:

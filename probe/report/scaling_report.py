@@ -18,7 +18,7 @@ from probe.report.drawing import Drawing, style
 from probe.report.page import picture
 from probe.report.scaling_figures import scaling_figures
 from probe.report.writing import as_png, as_svg, as_text, write_file
-from probe.scaling.asking import Fitted, Prediction, Question, fit_application, predict_application
+from probe.scaling.asking import Question, ScalingFit, ScalingPrediction, fit_application, predict_application
 from probe.scaling.forms import LEAST_SIZES
 from probe.scaling.judging import EXTRAPOLATION_WARNED
 from probe.store.opening import Store
@@ -59,23 +59,52 @@ def write_scaling_report(
     """
     if page is not None:
         check_target(page)
+    with style():
+        drawn = draw_scaling(store, application, settings, cores=cores, waits=waits)
+        files = _files(drawn.drawings, figures, form) if figures is not None else []
+        if page is not None:
+            text = _page(drawn)
+            write_file(page, lambda out: out.write(text.encode("utf-8", "replace")))
+    return ScalingReport(page, tuple(files), drawn.refused)
+
+
+@dataclass(frozen=True)
+class DrawnScaling:
+    """Figures of an application, the curves in them, and what could not be predicted, with the reasons."""
+
+    application: Application
+    fitted: ScalingFit
+    drawings: tuple[Drawing, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of the types of nodes, and of every curve by its name."""
+        models = self.fitted.models
+        return [*self.fitted.warnings, *(f"{model.name}: {said}" for model in models for said in model.warnings)]
+
+
+def draw_scaling(
+    store: Store,
+    application: Application,
+    settings: Mapping[str, float],
+    *,
+    cores: Sequence[int] = (),
+    waits: Mapping[str, float] | None = None,
+) -> DrawnScaling:
+    """As `write_scaling_report`, inside `style()`. Raises Unpredictable where there is nothing to draw."""
     fitted = fit_application(store, application)
     predictions, refused = _predictions(store, application, fitted, settings, cores)
+    if not predictions:
+        raise Unpredictable("; ".join(refused))
     known = _waits(store, application) | dict(waits or {})
-    with style():
-        drawings = scaling_figures(application, fitted, predictions, known) if predictions else []
-        if not drawings:
-            raise Unpredictable("; ".join(refused))
-        files = _files(drawings, figures, form) if figures is not None else []
-        if page is not None:
-            text = _page(application, fitted, drawings, refused)
-            write_file(page, lambda out: out.write(text.encode("utf-8", "replace")))
-    return ScalingReport(page, tuple(files), tuple(refused))
+    drawings = scaling_figures(application, fitted, predictions, known)
+    return DrawnScaling(application, fitted, tuple(drawings), tuple(refused))
 
 
 def _predictions(
-    store: Store, application: Application, fitted: Fitted, settings: Mapping[str, float], cores: Sequence[int]
-) -> tuple[list[Prediction], list[str]]:
+    store: Store, application: Application, fitted: ScalingFit, settings: Mapping[str, float], cores: Sequence[int]
+) -> tuple[list[ScalingPrediction], list[str]]:
     found = []
     refused = [f"{one.kernel} on {one.node_type or 'any type'}: {one.reason}" for one in fitted.refused]
     for kind in sorted({model.node_type for model in fitted.models}):
@@ -114,13 +143,10 @@ def _files(drawings: Sequence[Drawing], folder: Path, form: str) -> list[Path]:
     return written
 
 
-def _page(application: Application, fitted: Fitted, drawings: Sequence[Drawing], refused: Sequence[str]) -> str:
+def _page(drawn: DrawnScaling) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    warnings = [*fitted.warnings, *(f"{model.name}: {said}" for model in fitted.models for said in model.warnings)]
-    return environment.get_template("scaling.html").render(
-        application=application, models=fitted.models, pictures=[picture(one) for one in drawings], warnings=warnings,
-        refused=refused,
-    )  # fmt: skip
+    pictures = [picture(one) for one in drawn.drawings]
+    return environment.get_template("scaling.html").render(scaling=drawn, scaling_pictures=pictures)

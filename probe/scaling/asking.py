@@ -34,7 +34,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class ScalingFit:
     """Models of kernels by type of nodes, those that there are none of, and doubts about comparing types."""
 
     models: tuple[KernelModel, ...]
@@ -57,7 +57,7 @@ def fit_application(
     kernels: Sequence[str] = (),
     node_type: str | None = None,
     forms: str = CHOSEN,
-) -> Fitted:
+) -> ScalingFit:
     """Fit every kernel (or those named) on every type of nodes (or one) that has runs.
 
     Raises Unpredictable, with the reasons, where not one can be fitted; ProbeError for an unknown kernel.
@@ -77,7 +77,7 @@ def fit_application(
         warnings += [f"{name}: {doubt}" for doubt in doubts_of_types(found)]
     if not models:
         raise Unpredictable("; ".join(f"{one.kernel}: {one.reason}" for one in refused))
-    return Fitted(tuple(models), tuple(refused), tuple(warnings))
+    return ScalingFit(tuple(models), tuple(refused), tuple(warnings))
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class KernelPrediction:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ScalingPrediction:
     """The whole application on `cores` cores of one type, each kernel on all of them.
 
     `parallel` kernels have `cores` each.
@@ -178,7 +178,7 @@ def _fitted(runs: Sequence[Any], application: Application, kernel: Kernel, node_
 
 def predict_application(
     store: Store, application: Application, asked: Question, cores: Iterable[int]
-) -> list[Prediction]:
+) -> list[ScalingPrediction]:
     """One prediction for each number of cores. Raises Unpredictable, NotInStore, NoPrediction, ProbeError."""
     wanted = [application.kernel(name) for name in asked.kernels] or list(application.kernels.values())
     unknown = set(asked.settings) - {name for kernel in wanted for name in kernel.parameters}
@@ -211,7 +211,7 @@ def _prediction(
     models: Mapping[str, Any],
     values: Mapping[str, float],
     power: NodePower | None,
-) -> Prediction:
+) -> ScalingPrediction:
     kernels = []
     for position, (name, (model, found)) in enumerate(models.items()):
         predicted = model.predict(cores, found.work, mpi_seconds=asked.mpi_seconds, seed=1 + position)
@@ -225,7 +225,7 @@ def _prediction(
         seconds = float(composed_seconds(application.graph, {n: np.array([t]) for n, t in times.items()}, values)[0])
         draws = composed_seconds(application.graph, {k.kernel: k.predicted.draws for k in kernels}, values)
     low, high = (float(value) for value in np.percentile(draws, _INTERVAL))
-    return Prediction(
+    return ScalingPrediction(
         asked.node_type, cores, seconds, min(low, seconds), max(high, seconds), tuple(kernels),
         _summed([one.energy for one in kernels]),
     )  # fmt: skip

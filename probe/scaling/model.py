@@ -20,8 +20,10 @@ from probe.scaling.forms import (
     RIVAL_SIZES,
     Form,
     mpi_form,
+    possible_computing_forms,
     possible_mpi_forms,
     rivals,
+    volume_forms,
     whole_form,
 )
 from probe.scaling.judging import doubts_of_distance, doubts_of_work, judge, usual_power, whole_seconds
@@ -181,12 +183,13 @@ def fit_kernel(runs: Sequence[ParallelRun], *, forms: str = CHOSEN) -> KernelMod
 
 
 def _parts(runs: Sequence[ParallelRun], forms: str) -> dict[str, Curve]:
-    found = {COMPUTING_PART: _curve(runs, lambda run: run.computing or 0.0, _computing_choice, forms)}
+    falling = possible_computing_forms()
+    found = {COMPUTING_PART: _curve(runs, lambda run: run.computing or 0.0, _computing_choice, forms, falling)}
     parallel = [run for run in runs if run.cores > 1]
     if any(run.mpi for run in parallel):
         sizes = len({run.cores for run in parallel})
         choice = _mpi_choice if sizes >= LEAST_SIZES else _constant_choice
-        found[MPI_PART] = _curve(parallel, lambda run: run.mpi or 0.0, choice, forms, possible_mpi_forms)
+        found[MPI_PART] = _curve(parallel, lambda run: run.mpi or 0.0, choice, forms, possible_mpi_forms())
     if any(run.io or run.coupling for run in runs):
         found[REST_PART] = _curve(runs, lambda run: (run.io or 0.0) + (run.coupling or 0.0), _constant_choice, forms)
     return found
@@ -197,14 +200,14 @@ def _curve(
     seconds: Callable[[ParallelRun], float],
     choice: Callable[[int, str], list[Form]],
     forms: str,
-    possible: Callable[[int], list[Form]] = lambda _: [],
+    possible: Sequence[Form] = (),
 ) -> Curve:
     x = np.array([float(run.cores) for run in runs])
     work = np.array([run.work for run in runs])
     times = np.array([seconds(run) for run in runs]) / work
     rounding = 0.5 / work if whole_seconds(runs) else np.zeros(len(runs))
     sizes = len(np.unique(x))
-    return fit(x, times, choice(sizes, forms), rounding, possible(sizes))
+    return fit(x, times, choice(sizes, forms), rounding, possible)
 
 
 def _chosen(paper: Form, falling: bool, sizes: int, forms: str) -> list[Form]:
@@ -218,7 +221,8 @@ def _computing_choice(sizes: int, forms: str) -> list[Form]:
 
 
 def _mpi_choice(sizes: int, forms: str) -> list[Form]:
-    return _chosen(mpi_form(sizes), False, sizes, forms)
+    found = _chosen(mpi_form(sizes), False, sizes, forms)
+    return found if forms == PAPER else [*found, *volume_forms(sizes)]
 
 
 def _whole_choice(sizes: int, forms: str) -> list[Form]:

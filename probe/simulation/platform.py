@@ -59,7 +59,21 @@ def _body(network: Network, ranks: int, links: Links) -> Iterator[str]:
             f'sharing_policy="SPLITDUPLEX" topology="TORUS" topo_parameters="{sides}"/>'
         )
         return
+    if kind == "simple":
+        # A cable up and a cable down: half of the latency each.
+        common = common.replace(f'lat="{links.latency!r}s"', f'lat="{links.latency / 2!r}s"')
+        yield (
+            f'<cluster id="all" prefix="{HOST}" suffix="" radical="0-{network.nodes - 1}" {common} '
+            'sharing_policy="SPLITDUPLEX"/>'
+        )
+        return
     yield from _routes(network, ranks, links)
+
+
+def seconds_between(network: Network, links: Links, source: int, target: int, size: int) -> float:
+    """Time of a message of so many bytes that has the network to itself, on the platform that is written here."""
+    own = 0 if network.name.partition(":")[0] in ("torus", "simple") else 2
+    return (len(network.route(source, target)) + own) * links.latency + size / links.bandwidth
 
 
 def _routes(network: Network, ranks: int, links: Links) -> Iterator[str]:

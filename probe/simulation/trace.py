@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ INDEX = "trace.txt"
 """The file that names the ranks' files, in order: what is replayed."""
 
 MOST_LINES = 200_000_000
+
+ANY_SOURCE, RECORDED_ANY_SOURCE = -555, -333
+"""What SimGrid replays as a receive from anybody, and what it records (3.32): not the same."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,42 @@ def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
     return Trace(index, lines)
+
+
+def rank_files(index: Path) -> list[Path]:
+    """The files that an index names, from its own folder. Raises ModelInvalid where it is no text, StorageError."""
+    try:
+        names = [line.strip() for line in index.read_text().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ModelInvalid(f"{index}: not text, so no trace") from error
+    except OSError as error:
+        raise StorageError(
+            f"{index}: cannot be read ({error.strerror}); it should name a file for each rank"
+        ) from error
+    return [index.resolve().parent / name for name in names]
+
+
+def write_replayable(index: Path, folder: Path) -> Path:
+    """An index that SimGrid can replay from anywhere: absolute names, and copies of files that it recorded so that it
+    could not read them again. Raises ModelInvalid and StorageError.
+    """
+    named = []
+    try:
+        for number, file in enumerate(rank_files(index)):
+            text = file.read_text()
+            mended = _RECORDED.sub(rf"\g<1>{ANY_SOURCE}", text)
+            if mended != text:
+                file = folder / f"mended-{number}.txt"
+                file.write_text(mended)
+            named.append(f"{file}\n")
+        made = folder / "index.txt"
+        made.write_text("".join(named))
+    except OSError as error:
+        raise StorageError(f"{index}: cannot be replayed ({error.strerror})") from error
+    return made
+
+
+_RECORDED = re.compile(rf"^(\d+ (?:i?recv|wait|test) ){RECORDED_ANY_SOURCE}(?= )", re.M)
 
 
 def rank_lines(steps: tuple[Step, ...], rank: int, grid: Grid, flops_per_second: float) -> Iterator[str]:

@@ -21,6 +21,9 @@ MOST_OUTSIDE = 0.5
 _ALWAYS = 0.9
 """Share of the run beside a child from which on it counts as never ending, while the run is under way."""
 
+_MOST_WITH_THREADS = 0.8
+"""Share of the intervals in which other threads ran, from which on they are taken to run by themselves."""
+
 _NAMED = 3
 _SHORTEST = 1e-9
 
@@ -51,6 +54,16 @@ class Lives:
     def beside(self, edges: FloatArray) -> BoolArray:
         """Which of the M intervals between M + 1 `edges` have a child in them."""
         return covered(self.present, edges) > 0
+
+    def beside_threads(self, active: Sequence[tuple[float, float]], edges: FloatArray) -> BoolArray:
+        """Those, and the intervals in which another thread of the program ran, where it does not in nearly all.
+
+        What the first thread waits for there would not come in a probe. A thread that runs all the time, by a clock, is
+        nothing that the first waits for.
+        """
+        beside = self.beside(edges)
+        ran: BoolArray = covered(_union(active), edges) > 0
+        return beside | ran if ran.mean() < _MOST_WITH_THREADS else beside
 
     def own_seconds(self, edges: FloatArray, cpu: FloatArray) -> FloatArray:
         """Seconds of each interval that were the program's own, (M,); `cpu`: what it computed itself in them.

@@ -41,7 +41,7 @@ from probe.tracers.hot_sites import (
     sites_to_remove,
 )
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, sum_of_vectors
-from probe.tracers.other_processes import judge_children, judge_early
+from probe.tracers.other_processes import judge_children, judge_early, judge_threads
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.too_few import why_too_few
 
@@ -248,7 +248,7 @@ def trace(
     Without an interval the run is cut into FINE_INTERVAL, or, where that were more than MOST_FINE, into
     DEFAULT_INTERVAL.
 
-    Raises ProgramUnsupported (threads, children that leave no room), ProgramFailed (ended by a signal),
+    Raises ProgramUnsupported (threads that work, children that leave no room), ProgramFailed (ended by a signal),
     ProgramTooShort. `progress` is called at every interval with the seconds traced so far.
     """
     fine = interval is None
@@ -264,16 +264,18 @@ def trace(
         status = _record(recording, progress)
         if os.WIFSIGNALED(status):
             exit_status(program, status, streams)
+        judge_threads(tracee)
         judge_children(tracee, recording.started, recording.seconds)
         ending = tracee.finish()
         others = len(tracee.children.processes()) + len(tracee.around.processes())
+        helpers = len(tracee.helpers.all)
     code = exit_status(program, ending.status, streams)
     if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
     else:
         recording.outside.end()
     profile = _profile(program, recording, ending.cpu, streams)
-    return replace(profile, exit_status=code, processes=others)
+    return replace(profile, exit_status=code, processes=others, helper_threads=helpers)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:

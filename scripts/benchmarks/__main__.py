@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # Python puts the folder of this file first, whose programs.py would hide that of tests/support.
 sys.path[0:1] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
 
-from benchmarks import counter_page, extras, many_nodes, report, scale, slow_link, warm_ups  # noqa: E402
+from benchmarks import counter_page, extras, many_nodes, report, scale, simulations, slow_link, warm_ups  # noqa: E402
 from benchmarks.accuracy import measurement as accuracy  # noqa: E402
 from benchmarks.accuracy import report as accuracy_report  # noqa: E402
 from benchmarks.arguments import read_arguments  # noqa: E402
@@ -124,6 +124,14 @@ def measure_scale(_: argparse.Namespace) -> None:
     HERE.mkdir(parents=True, exist_ok=True)
     save(record := scale.measure(say))
     print(report.scale(record))
+
+
+def measure_simulations(arguments: argparse.Namespace) -> None:
+    HERE.mkdir(parents=True, exist_ok=True)
+    if not arguments.report:
+        save(simulations.measure(say, quick=arguments.quick))
+    if record := load("simulate"):
+        print(simulations.report(record))
 
 
 def measure_emulated(arguments: argparse.Namespace) -> None:
@@ -257,6 +265,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "breadth": measure_breadth,
     "selection": measure_selection,
     "scale": measure_scale,
+    "simulate": measure_simulations,
     "nodes": measure_emulated,
     "many": measure_many,
     "link": measure_link,

@@ -22,6 +22,7 @@ SUITES = {
     "breadth": "packaged programs of many kinds, as a new user tries them",
     "selection": "ways to select, judged on recorded runs",
     "scale": "very large profiles",
+    "simulate": "networks of up to 32,768 nodes, and replay beside SimGrid alone",
     "nodes": "the probes made before, on the emulated node",
     "many": "eight nodes at once",
     "link": "over 1 Mbit/s",
@@ -92,6 +93,8 @@ def packages(arguments: argparse.Namespace) -> list[str]:
     if what == "breadth":
         chosen = [] if arguments.report else breadth.named(arguments.only, arguments.aside)
         return sorted({package for program in chosen for package in program.packages.split()})
+    if what == "simulate":
+        return ["libsimgrid-dev"]
     if what == "hosts":
         return ["bc", "coreutils", "perl-base", "python3"]
     programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what == "accuracy" else ()))

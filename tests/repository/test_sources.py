@@ -43,9 +43,11 @@ FLOORS = (
     ("probe",),
     ("reducer",),
     ("checkpoint/restore",),
+    ("checkpoint/capture",),
     ("checkpoint/flat",),
     ("checkpoint/criu", "checkpoint/stubs"),
     ("checkpoint/process",),
+    ("checkpoint/state",),
     ("checkpoint/binary",),
     ("checkpoint",),
 )

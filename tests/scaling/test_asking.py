@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from made_runs import computing, made_runs, mpi
 from published import schema_errors
 
+import probe
 from checkpoint.errors import Unpredictable
 from probe.applications.application import read_application
 from probe.cli.main import cli
@@ -110,3 +111,15 @@ def test_commands(store: Store, fusion: Path) -> None:
     assert "no kernel has such a parameter" in str(wrong.exception)
     for cores in ("0", "4..2", "a", "1,,2"):
         assert CliRunner().invoke(cli, [*asked, "--cores", cores]).exit_code == 2
+
+
+def test_the_python_interface_says_what_the_commands_say(store: Store, fusion: Path) -> None:
+    url = str(store.path)
+    said = CliRunner().invoke(cli, ["scale", "predict", str(fusion), "--node-type", "haswell", "--cores", "8,16",
+        "--set", "steps=3", "--store", url, "--json"], catch_exceptions=False)  # fmt: skip
+    found = probe.predict_scaling(fusion, "haswell", [16, 8], settings={"steps": 3}, store=url)
+    assert [one.to_json() for one in found] == json.loads(said.stdout)["predictions"]
+    fitted = probe.fit_scaling(fusion, kernels=["gem"], node_type="haswell", store=url)
+    assert [model.kernel for model in fitted.models] == ["gem"]
+    planned = probe.plan_scaling(fusion, [4, 8], node_types=["haswell"], store=url).planned
+    assert planned.best.seconds <= min(one.seconds for one in planned.front) + 1e-9

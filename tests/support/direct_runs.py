@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.image import NAME, FlatImage, encode
@@ -32,7 +32,7 @@ SECONDS = 60.0
 
 def flat_job(job: RestoreJob, scratch: Path, *, watched: bool = True, **more: Any) -> FlatImage:
     """Put a flat image beside a job's images; `watched`: with the system calls that it makes."""
-    images = read_checkpoint(job.images)
+    images = read_state(job.images)
     events = (job.warm_event, job.start_event, job.end_event)
     write_deleted(images)
     flat = flatten(images, events, outputs=job.outputs, written=[path for _, path in job.written], **more)

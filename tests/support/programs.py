@@ -125,6 +125,7 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     # Processes.
     "threads": Program("starts two threads: to be refused", flags=("-pthread",)),
+    "waiters": Program("one thread works, others wait in one of many ways", flags=("-pthread",)),
     "forker": Program("forks two workers: to be refused"),
     "vforker": Program("spawns a helper: to be refused"),
     "helpers": Program("starts processes in one of many ways", quick=("60", "start"), steady=False),
@@ -164,6 +165,7 @@ PROGRAMS: Mapping[str, Program] = {
     "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
     "state": Program("everything the kernel keeps for a process, unusual, checked in a region", quick=(), status=2),
+    "traps": Program("memory and signals that are hard to capture", quick=("advised",)),
     "wide": Program("vector registers live across the start of a region; 3 where the CPU has none", quick=("avx",)),
     "hostile": Program("a region that does harm of the kind its second argument names", quick=("-", "metadata")),
     "paths": Program("a region that opens, makes and renames files by their paths", quick=(), status=2),

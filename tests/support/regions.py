@@ -14,10 +14,10 @@ from typing import Any, cast
 from programs import symbols
 from tracing import program_of
 
-from checkpoint.criu.images import CheckpointImages
 from checkpoint.criu.tool import find_criu
 from checkpoint.process.program import Streams
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.markers import Marker
 from probe.pipeline.boundaries import Place, RegionPlan
 from probe.pipeline.capture import capture
@@ -25,7 +25,7 @@ from probe.pipeline.capture import capture
 SECONDS = 10.0
 
 
-def no_copies(_plan: RegionPlan, _images: CheckpointImages) -> Mapping[str, Path]:
+def no_copies(_plan: RegionPlan, _images: ProcessState) -> Mapping[str, Path]:
     return {}
 
 
@@ -34,10 +34,12 @@ def captured_regions(
     *arguments: str,
     folder: Path,
     regions: int = 1,
-    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]] = no_copies,
+    direct: bool = False,
+    cpu: int | None = None,
+    on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]] = no_copies,
 ) -> list[RestoreJob]:
     """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
-    in `folder / "stdout"`."""
+    in `folder / "stdout"`. `direct`: captured without CRIU. `cpu`: it runs there alone."""
     image = str(path.resolve())
     places = {name: Marker(image, symbols(path)[name]) for name in ("site_warm", "site_start", "site_end")}
 
@@ -54,10 +56,11 @@ def captured_regions(
     captured = capture(
         cast(Any, SimpleNamespace(program=program)),
         plans,
-        criu=find_criu(),
+        criu=None if direct else find_criu(),
         folder=folder,
         streams=streams,
         expected_seconds=SECONDS,
+        cpu=cpu,
         on_dump=on_dump,
     )
     return [
