@@ -92,6 +92,10 @@ def propose(
                 )
         if kernel.name in farmed:
             choices[kernel.name] = _with_places(choices[kernel.name], cores)
+    unknown = [name for name, found in choices.items() if not found]
+    if unknown and refused:
+        reasons = "; ".join(dict.fromkeys(refused))
+        raise Unpredictable(f"{unknown[0]}: there is no type and number of cores that can be predicted: {reasons}")
     planned = plan(application.graph, choices, values, objective=objective, shared=application.nodes == SHARED)
     return ScalingPlan(planned, tuple(refused), tuple(dict.fromkeys(warnings)))
 

@@ -30,6 +30,8 @@ from probe.store.schema import ADDED, METADATA, SCHEMA_VERSION, UPGRADED_FROM, V
 STORE_VARIABLE = "PROBE_STORE"
 """Environment variable with the URL or the path of the store."""
 
+_NO_STORE = ": there is no store; import a result (probe store import), or make runs (probe bench)"
+
 DEFAULT_PATIENCE = 60.0
 """Seconds to wait for other writers."""
 
@@ -174,7 +176,7 @@ def open_store(url: str | Path | None = None, *, create: bool = True, patience: 
     path = _sqlite_path(parsed)
     if path is not None:
         if not path.exists() and not create:
-            raise StoreUnusable(f"{path}: there is no store; import a result first (probe store import)")
+            raise StoreUnusable(f"{path}{_NO_STORE}")
         if create:
             _make_folder(path)
     store = Store(_engine(parsed, path, patience), path, patience)
@@ -315,7 +317,7 @@ def _check_schema(store: Store, create: bool) -> None:
                 raise
         version = _version(store)
     if version is None:
-        raise StoreUnusable(f"{store.name}: there is no store; import a result first (probe store import)")
+        raise StoreUnusable(f"{store.name}{_NO_STORE}")
     if version == str(UPGRADED_FROM):
         raise StoreUnusable(
             f"{store.name}: the store has schema version {version}, this program reads and writes {SCHEMA_VERSION}; "

@@ -4,6 +4,9 @@
 //
 //   mpi_kernel KIND SIZE STEPS [RANKS]      prints "KIND sum" on rank 0; the sum does not depend on the number of ranks
 //
+// Compiled with COUNTED_WORK under SimGrid's SMPI, the simulated processor is told how much work there was: with
+// smpi/simulate-computation:no no time is measured at all, and every run takes equally long.
+//
 // With RANKS the memory is there before MPI_Init, so that a run between that and MPI_Finalize is steps and nothing else.
 
 #include <math.h>
@@ -11,6 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef COUNTED_WORK
+#include <smpi/smpi.h>
+#define WORK(count, operations) smpi_execute_flops((double)(count) * (operations))
+#else
+#define WORK(count, operations)
+#endif
 
 static int rank, ranks;
 
@@ -48,6 +58,7 @@ static double ep(long size, int steps)
             x *= 0xff51afd7ed558ccdUL;
             sum += sqrt((double)(x >> 11));
         }
+        WORK(from(size, rank + 1) - from(size, rank), 17);
         MPI_Allreduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     }
     return all;
@@ -72,9 +83,11 @@ static double cg(long size, int steps)
             y[n] = sum;
             own += sum * sum;
         }
+        WORK(mine, 470);
         MPI_Allreduce(&own, &norm, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
         for (long n = 0; n < mine; n++)
             y[n] /= sqrt(norm);
+        WORK(mine, 20);
         MPI_Allgatherv(y, (int)mine, MPI_DOUBLE, x, counts, places, MPI_DOUBLE, MPI_COMM_WORLD);
     }
     free(counts);
@@ -92,6 +105,7 @@ static double ft(long size, int steps)
         for (long n = 0; n < mine; n++)
             for (int k = 0; k < 8; k++)
                 a[n] = a[n] * 0.999 + 0.001 / (1 + a[n] * a[n]);
+        WORK(mine, 130);
         MPI_Alltoall(a, (int)block, MPI_DOUBLE, b, (int)block, MPI_DOUBLE, MPI_COMM_WORLD);
         memcpy(a, b, (size_t)mine * sizeof *a);
     }

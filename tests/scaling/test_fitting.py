@@ -155,6 +155,16 @@ def test_intervals_of_whole_seconds_are_wider() -> None:
     assert any("whole seconds" in warning for warning in wide.warnings)
 
 
+def test_whole_seconds_that_fit_by_chance_are_no_more_certain() -> None:
+    """No residual tells of the rounding: 16, 8, 4 and 2 s lie on a curve."""
+    from dataclasses import replace
+
+    exact = [replace(run, runtime=16.0 / run.cores, mpi=0.0) for run in made_runs((1, 2, 4, 8))]
+    finer = [replace(run, runtime=run.runtime + 1e-6) for run in exact]
+    wide, narrow = (fit_kernel(runs).predict(8, 1.0) for runs in (exact, finer))
+    assert wide.high - wide.low > 1.2 * (narrow.high - narrow.low)
+
+
 def test_the_same_draws_every_time() -> None:
     model = fit_kernel(made_runs(SIZES, 2, 0.05))
     first, second = model.predict(64, 1.0), model.predict(64, 1.0)
