@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from probe.candidates.local import run
     from probe.candidates.remote import CandidateResult, run_on
     from probe.candidates.result import RunResult
+    from probe.emulation.plan import EmulateOptions
+    from probe.emulation.running import EmulationResult, emulate
+    from probe.emulation.sampling import profile_usage
+    from probe.emulation.usage import Usage
     from probe.formats.choices import SelectionOptions
     from probe.formats.profile import Profile
     from probe.inspection.description import show
@@ -39,6 +43,8 @@ _HOMES = {
     "BuildOptions": "probe.pipeline.options",
     "BuiltProbe": "probe.pipeline.build",
     "CandidateResult": "probe.candidates.remote",
+    "EmulateOptions": "probe.emulation.plan",
+    "EmulationResult": "probe.emulation.running",
     "Orders": "probe.candidates.agent_client",
     "Prediction": "probe.prediction.estimators",
     "ProbeError": "checkpoint.errors",
@@ -50,11 +56,14 @@ _HOMES = {
     "SelectionOptions": "probe.formats.choices",
     "SshOptions": "probe.ssh.interface",
     "TrimmedProbe": "probe.inspection.trimming",
+    "Usage": "probe.emulation.usage",
     "build": "probe.pipeline.build",
+    "emulate": "probe.emulation.running",
     "explain": "probe.inspection.explanation",
     "fit_scaling": "probe.scaling.interface",
     "plan_scaling": "probe.scaling.interface",
     "predict_scaling": "probe.scaling.interface",
+    "profile_usage": "probe.emulation.sampling",
     "run": "probe.candidates.local",
     "run_on": "probe.candidates.remote",
     "show": "probe.inspection.description",
@@ -70,6 +79,8 @@ __all__ = [
     "BuildOptions",
     "BuiltProbe",
     "CandidateResult",
+    "EmulateOptions",
+    "EmulationResult",
     "Orders",
     "Prediction",
     "ProbeError",
@@ -81,11 +92,14 @@ __all__ = [
     "SelectionOptions",
     "SshOptions",
     "TrimmedProbe",
+    "Usage",
     "build",
+    "emulate",
     "explain",
     "fit_scaling",
     "plan_scaling",
     "predict_scaling",
+    "profile_usage",
     "run",
     "run_on",
     "show",

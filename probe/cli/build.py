@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 
+from checkpoint.errors import Diverged, ProgramUnsupported
 from probe.cli.parameters import (
     COMPRESS,
     DIMENSIONS,
@@ -32,6 +33,8 @@ from probe.formats.choices import AUTO, RECONSTRUCT, SELECTIONS, SelectionOption
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.progress import display_for
 from reducer.choices import REDUCTIONS, Compression, Reduction
+
+WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, and `probe emulate` uses the same"
 
 
 @click.command()
@@ -152,14 +155,17 @@ def build(
         program=worker_program,
         worker=worker,
     )
-    build_probe(
-        program,
-        output,
-        options=options,
-        stdin=stdin,
-        scrub=scrub_env,
-        work=work,
-        resume=resume,
-        display=display_for(quiet),
-    )
+    try:
+        build_probe(
+            program,
+            output,
+            options=options,
+            stdin=stdin,
+            scrub=scrub_env,
+            work=work,
+            resume=resume,
+            display=display_for(quiet),
+        )
+    except (ProgramUnsupported, Diverged) as error:
+        raise type(error)(f"{error}; {WITHOUT_PROBE}") from error
     print_description(output, as_json)

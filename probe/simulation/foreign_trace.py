@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -152,6 +153,8 @@ def _check(rank: _Rank, action: str, words: list[str], ranks: int, messages: _Me
         raise rank.refused(f"has too few numbers behind {action}: {len(words)} of {_WORDS[action]}; it is cut short")
     try:
         numbers = [float(word) for word in words]
+        if not all(math.isfinite(number) for number in numbers):
+            raise ValueError
     except ValueError:
         raise rank.refused(f"has a word that is no number behind {action}") from None
     if action in _COLLECTIVES:

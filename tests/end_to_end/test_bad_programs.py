@@ -99,6 +99,7 @@ def test_what_a_run_shows(
     said = command.refused(code, "build", "-q", "--interval", "10ms", "-o", tmp_path / "out", "--", path, *arguments)
     assert name in said
     assert [w for w in words if w not in said] == []
+    assert ("`probe profile` records what a program uses" in said) == (code in (4, 7))
     assert not (tmp_path / "out").exists()
 
 

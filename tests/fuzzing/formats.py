@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from made_probe import made_manifest
+from made_usage import made_usage
 
 from checkpoint.binary.elf import read_image
 from checkpoint.binary.symbols import names_of
@@ -22,6 +23,9 @@ from checkpoint.errors import ProbeError
 from checkpoint.process.program import Program
 from fuzzing.mutation import damaged, forged_json
 from fuzzing.reader import Reader
+from probe.emulation.metrics import usage_json
+from probe.emulation.plan import SECONDS, WORK, EmulateOptions, make_plan
+from probe.emulation.usage import load_usage, save_usage
 from probe.formats import interval_table, phase_code
 from probe.formats.profile import BlockTable, Markers, Profile, load_profile, save_profile
 from probe.selection.simpoint import read_points
@@ -82,6 +86,25 @@ def _profile(data: bytes, folder: Path) -> str:
     )
 
 
+_RATES = dict.fromkeys(["matrix", "syscalls", "read", "write", "touch"], 1e6)
+
+
+def _usages(folder: Path) -> Sequence[bytes]:
+    save_usage(made_usage(5, _RATES), folder / "a.usage")
+    return [(folder / "a.usage").read_bytes()]
+
+
+def _usage(data: bytes, folder: Path) -> str:
+    (folder / "a").write_bytes(data)
+    usage = load_usage(folder / "a")
+    said = json.dumps(usage_json([("a", usage)]), allow_nan=False)
+    for equal in (WORK, SECONDS):
+        options = EmulateOptions(equal=equal, keep_waits=True)
+        plan = make_plan(usage, options, {**_RATES, **usage.header.kernels})
+        assert "nan" not in plan.text(options) and "inf" not in plan.text(options)
+    return said
+
+
 def _tables(folder: Path) -> Sequence[bytes]:
     return [interval_table.encode(made_manifest(3, 20)[1])]
 
@@ -139,6 +162,7 @@ def _point(data: bytes, folder: Path) -> Any:
 
 READERS = (
     Reader("profile", _profiles, _profile, (ProbeError,), change=_repacked),
+    Reader("usage", _usages, _usage, (ProbeError,), change=_repacked),
     Reader("interval-table", _tables, _table, (ProbeError,)),
     Reader("phase-code", _codes, lambda data, _: phase_code.decode(data) and None, (ProbeError,), change=forged_json),
     Reader("program", _programs, _program, (ProbeError,)),

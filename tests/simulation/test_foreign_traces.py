@@ -135,6 +135,7 @@ def test_what_simgrid_records_and_cannot_replay_is_named(tmp_path: Path) -> None
         (1, ("recv -555 -444", "recv -555 -1"), "1.txt:7: rank 1 has a message with tag -1: tags are 0 or more"),
         (0, ("isend 1 3 4 0", "isend 1 3 4 99"), "4 values of datatype 99, which is unknown here"),
         (0, ("isend 1 3", "isend 1 x"), "0.txt:3: rank 0 has a word that is no number behind isend"),
+        (0, ("isend 1 3", "isend 1 nan"), "0.txt:3: rank 0 has a word that is no number behind isend"),
         (0, ("0 isend", "1 isend"), "0.txt:3: rank 0 is expected here, not 1"),
         (0, ("0 init\n", ""), "0.txt:1: rank 0 begins with init, and once"),
         (0, ("finalize\n", "finalize\n0 barrier\n"), "0.txt:8: rank 0 goes on after finalize"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulation leaves: configuration for CODES, and the picture of the links' load."""
+"""Files of a simulation: configuration for CODES, and the picture of the links' load."""
 
 from __future__ import annotations
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe emulate`: use here what a profile says was used elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from probe.cli.figures import percent, seconds, size
+from probe.cli.parameters import QUIET, Size
+from probe.cli.rows import AS_JSON
+from probe.progress import display_for
+from probe.terminal import console, one_line, say, say_json
+
+if TYPE_CHECKING:
+    from probe.emulation.running import EmulationResult
+
+
+class _Scales(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Factors such as compute=2,write=0.5, by resource."""
+
+    name = "scales"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
+        if isinstance(value, dict):
+            return value
+        found = {}
+        for part in str(value).split(","):
+            name, _, factor = part.partition("=")
+            try:
+                found[name.strip()] = float(factor)
+            except ValueError:
+                self.fail(f"{part!r} is not a resource and a factor such as compute=2", param, ctx)
+        return found
+
+
+@click.command()
+@click.argument("profile", metavar="FILE.usage", type=click.Path(path_type=Path, readable=False))
+@click.option("--kernel", default="matrix", show_default=True, help="What computes: a name that `probe kernels` lists.")
+@click.option(
+    "--own",
+    "own_kernel",
+    type=click.Path(path_type=Path),
+    metavar="FILE.c",
+    help="What computes: a function `kernel` of your own, in C or assembly.",
+)
+@click.option(
+    "--equal",
+    type=click.Choice(("work", "seconds")),
+    default="work",
+    show_default=True,
+    help="What is as in the profile: work (iterations of the kernel), or CPU seconds.",
+)
+@click.option("--scale", type=_Scales(), help="Factors for compute, memory, read and write, as compute=2.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="That compute. [default: processors the command used]")
+@click.option("--read-block", type=Size(), default=65536, show_default=True, help="Bytes of one call that reads.")
+@click.option("--write-block", type=Size(), default=65536, show_default=True, help="Bytes of one call that writes.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    show_default=True,
+    help="Where files are made, without names; nothing is written elsewhere.",
+)
+@click.option("--files", type=click.IntRange(1, 1024), default=1, show_default=True, help="Written by turns.")
+@click.option("--keep-waits", is_flag=True, help="Sleep where the command neither computed nor waited for a processor.")
+@AS_JSON
+@QUIET
+def emulate(profile: Path, as_json: bool, quiet: bool, scale: dict[str, float] | None, **options: Any) -> None:
+    """Use here what a profile says a command used, and time that."""
+    from probe.emulation.plan import EmulateOptions
+    from probe.emulation.running import emulate as emulate_profile
+
+    result = emulate_profile(profile, EmulateOptions(scale=scale or {}, **options), display=display_for(quiet))
+    if as_json:
+        say_json(result.to_json())
+    else:
+        print_emulation(result)
+
+
+def print_emulation(result: EmulationResult) -> None:
+    """The totals beside the profile's, for people."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for head in ("figure", "profiled", "emulated", "difference"):
+        table.add_column(head, justify="left" if head == "figure" else "right")
+    for row in result.totals:
+        shown = seconds if row["unit"] == "s" else _bytes
+        wanted = row["wanted"]
+        difference = percent(row["emulated"] / wanted - 1) if wanted else "-"
+        table.add_row(row["name"], shown(row["profiled"]), shown(row["emulated"]), difference)
+    console().print(table)
+    say(f"emulated: {seconds(result.seconds)}, with {result.plan.threads} threads; no interval: this is no prediction")
+    for warning in result.warnings:
+        say(one_line(f"warning: {warning}"))
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else size(round(value))

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make the emulator's plan from a resource profile: what each sample reads, writes, holds and computes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from checkpoint.errors import NodeUnfit, ProbeError, StorageError
+from probe.emulation.kernels import DEFAULT, MOVED, USER
+from probe.emulation.usage import Usage
+from probe.formats.arrays import FloatArray
+from probe.node.facts import available_memory
+
+WORK, SECONDS = "work", "seconds"
+"""What is equal to the profile: iterations of the kernel, or CPU seconds."""
+
+SCALES = ("compute", "memory", "read", "write")
+MOST_THREADS, MOST_FILES, MOST_BLOCK = 1024, 1024, 1 << 30
+_MOST_ITERATIONS = 1 << 62
+_MOST_BYTES = 1 << 60
+_MOST_SECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class EmulateOptions:
+    """How a profile is emulated.
+
+    kernel      a name out of COMPUTING
+    own_kernel  a user's file in C or assembly, in place of `kernel`
+    equal       WORK or SECONDS
+    scale       factors by names of SCALES
+    threads     that compute; None: as many processors as the profiled command used
+    read_block, write_block  bytes of each call
+    folder      where files are made, and nowhere else
+    files       that are written by turns
+    keep_waits  sleep where the command neither computed nor waited for a processor
+    """
+
+    kernel: str = DEFAULT
+    own_kernel: Path | None = None
+    equal: str = WORK
+    scale: Mapping[str, float] = field(default_factory=dict)
+    threads: int | None = None
+    read_block: int = MOVED
+    write_block: int = MOVED
+    folder: Path = Path()
+    files: int = 1
+    keep_waits: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the emulator is to do: N samples. `cpu` counts from the beginning, all else is of each sample."""
+
+    iterations: FloatArray
+    system_calls: FloatArray
+    cpu: FloatArray
+    read: FloatArray
+    written: FloatArray
+    resident: FloatArray
+    waits: FloatArray
+    threads: int
+    warnings: tuple[str, ...]
+
+    def text(self, options: EmulateOptions) -> str:
+        """As the emulator reads it."""
+        head = [
+            "emulation 1",
+            f"kernel {USER if options.own_kernel else options.kernel}",
+            f"folder {options.folder.absolute()}",
+            f"equal {options.equal}",
+            f"threads {self.threads}",
+            f"files {options.files}",
+            f"read_block {options.read_block}",
+            f"write_block {options.write_block}",
+            f"samples {len(self.cpu)}",
+        ]
+        whole = np.stack([self.iterations, self.system_calls, self.read, self.written, self.resident], axis=1)
+        rows = [
+            f"{a} {b} {cpu:.6f} {c} {d} {e} {wait:.6f}"
+            for (a, b, c, d, e), cpu, wait in zip(whole.astype(np.int64).tolist(), self.cpu, self.waits, strict=True)
+        ]
+        return "\n".join([*head, *rows, "end\n"])
+
+
+def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float]) -> Plan:
+    """The plan of a profile. `rates`: iterations per CPU second on the profiled node, for WORK.
+
+    Raises ProbeError for a profile without CPU time, or options that nothing can follow.
+    """
+    _check(options)
+    scale = {name: options.scale.get(name, 1.0) for name in SCALES}
+    user, kernel = usage.column("cpu_user"), usage.column("cpu_kernel")
+    if np.isnan(user).any() or np.isnan(kernel).any():
+        raise ProbeError("the profile does not know its CPU time; profile the command again")
+    warnings = []
+    known = {}
+    for name in ("read", "written", "resident"):
+        known[name] = np.nan_to_num(usage.column(name))
+        if np.isnan(usage.column(name)).all():
+            about = usage.header.columns.get(name)
+            warnings.append(f"{name} is not known, and not emulated: {about.missing if about else 'no such column'}")
+    carried = sum(usage.total(name) or 0.0 for name in ("net_received", "net_sent"))
+    if carried:
+        warnings.append(f"{carried:.0f} bytes of network connections are not emulated")
+    read, written = known["read"] * scale["read"], known["written"] * scale["write"]
+    resident = known["resident"] * scale["memory"]
+    threads = options.threads or _threads(usage)
+    busy = (user + kernel) * scale["compute"]
+    waits = np.zeros(usage.samples)
+    if options.keep_waits:
+        length = np.diff(usage.end, prepend=0.0)
+        waits = np.maximum(0.0, length - (user + kernel) / threads - np.nan_to_num(usage.column("run_queue")))
+    iterations = system_calls = np.zeros(usage.samples)
+    if options.equal == WORK:
+        iterations = user * scale["compute"] * rates[USER if options.own_kernel else options.kernel]
+        system_calls = _rest(kernel, known, rates) * scale["compute"] * rates["syscalls"]
+    plan = Plan(
+        iterations=np.rint(iterations), system_calls=np.rint(system_calls), cpu=np.cumsum(busy), read=np.rint(read),
+        written=np.rint(written), resident=np.rint(resident), waits=waits, threads=threads, warnings=tuple(warnings),
+    )  # fmt: skip
+    if max(plan.iterations.max(), plan.system_calls.max()) > _MOST_ITERATIONS or plan.cpu[-1] > _MOST_SECONDS:
+        raise ProbeError("the profile computes for longer than any program; check it and --scale compute")
+    if max(plan.read.sum(), plan.written.sum(), plan.resident.max()) > _MOST_BYTES:
+        raise NodeUnfit("the profile, scaled, uses more bytes than any node has; check it and --scale")
+    return plan
+
+
+def _rest(kernel: FloatArray, known: Mapping[str, FloatArray], rates: Mapping[str, float]) -> FloatArray:
+    """CPU seconds in the kernel that moving bytes and touching pages will not take by themselves."""
+    growth = np.maximum(0.0, np.diff(known["resident"], prepend=0.0))
+    moving = sum(
+        amount / MOVED / rates[name]
+        for name, amount in (("read", known["read"]), ("write", known["written"]), ("touch", growth))
+    )
+    return np.asarray(np.maximum(0.0, kernel - moving))
+
+
+def _threads(usage: Usage) -> int:
+    """Processors that the command used where it was busiest, as a whole number."""
+    used = (usage.column("cpu_user") + usage.column("cpu_kernel")) / np.diff(usage.end, prepend=0.0)
+    most = min(MOST_THREADS, os.cpu_count() or 1)
+    return max(1, round(float(np.quantile(np.minimum(used, most), 0.9))))
+
+
+def _check(options: EmulateOptions) -> None:
+    limits = (
+        ("threads", options.threads or 1, MOST_THREADS), ("files", options.files, MOST_FILES),
+        ("read_block", options.read_block, MOST_BLOCK), ("write_block", options.write_block, MOST_BLOCK),
+    )  # fmt: skip
+    for name, value, most in limits:
+        if not 1 <= value <= most:
+            raise ProbeError(f"{name}: {value} is not from 1 to {most}")
+    for name, factor in options.scale.items():
+        if name not in SCALES or not 0 <= factor <= 1e9:
+            raise ProbeError(f"scale {name}={factor:g}: scales are {', '.join(SCALES)}, factors from 0 to 1e9")
+    if options.equal not in (WORK, SECONDS):
+        raise ProbeError(f"equal {options.equal!r}: {WORK} or {SECONDS} can be equal to the profile")
+    if "\n" in str(options.folder.absolute()):
+        raise StorageError(f"{options.folder}: no folder for files of an emulation: its name has a line end")
+
+
+def check_room(plan: Plan, folder: Path) -> None:
+    """Raise NodeUnfit where this node has not the memory or disk, StorageError where nothing can be put there."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"{folder}: not a folder that files can be made in; name another with --folder")
+    available = available_memory()
+    if available is not None and plan.resident.max() > available:
+        raise NodeUnfit(
+            f"{available >> 20} MB of memory are available, the profile holds {int(plan.resident.max()) >> 20} MB; "
+            "emulate less with --scale memory=…"
+        )
+    about = os.statvfs(folder)
+    free = about.f_bavail * about.f_frsize
+    if plan.written.sum() > free:
+        raise NodeUnfit(
+            f"{folder}: {free >> 20} MB are free, the profile writes {int(plan.written.sum()) >> 20} MB; name another "
+            "folder with --folder, or emulate less with --scale write=…"
+        )
