@@ -354,5 +354,6 @@ def test_a_kernel_that_cannot_be_compiled(tmp_path: Path) -> None:
 
 def test_a_profile_has_the_rates_of_its_node() -> None:
     usage = probe.profile_usage(["true"], kernels=True)
-    assert usage.header.notes == ()
+    # So short a command may end during the only look at it, which is said too.
+    assert [note for note in usage.header.notes if "they ended during a look" not in note] == []
     assert usage.header.kernels.keys() == {*COMPUTING, *MOVING}
