@@ -182,8 +182,7 @@ class _CaptureRun:
         target.mkdir(mode=0o700, parents=True)
         if found := outside(self.tracee.pid):
             raise _Unfit(found)
-        if self.tracee.helpers.awake():
-            raise _Unfit(["a thread beside the first one at work"])
+        self.tracee.helpers.settle()
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
