@@ -19,7 +19,7 @@ from checkpoint.capture.page_table import PageTable
 from checkpoint.capture.stored import write_state
 from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
 from checkpoint.process.plain_run import children_of
-from checkpoint.process.threads import HelperThreads
+from checkpoint.process.threads import HelperThreads, threads_of
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
 
@@ -124,4 +124,4 @@ def _children(pid: int) -> Iterator[Task]:
 def _threads(pid: int, helpers: HelperThreads) -> tuple[int, ...]:
     """Without those that are known to wait: nothing of them is captured."""
     waiting = {child.pid for child in helpers.all}
-    return tuple(sorted({int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()} - waiting))
+    return tuple(sorted(threads_of(pid) - waiting))

@@ -73,7 +73,10 @@ class HelperThreads(Children):
 
         One that it had just started is traced already, and not yet known.
         """
-        for number in {*self._living, *_threads_of(pid)} - {pid}:
+        known = set(self._living)
+        with contextlib.suppress(OSError):
+            known |= threads_of(pid)
+        for number in known - {pid}:
             reap(number)
         for child in list(self._living.values()):
             self._end(child, None)
@@ -117,8 +120,6 @@ class HelperThreads(Children):
         )
 
 
-def _threads_of(pid: int) -> set[int]:
-    try:
-        return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}
-    except OSError:
-        return set()
+def threads_of(pid: int) -> set[int]:
+    """Numbers of all threads of a process, the first among them. Raises OSError where it is gone."""
+    return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}

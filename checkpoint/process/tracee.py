@@ -69,10 +69,8 @@ class Tracee(ProcessMemory):
         self.attached = False
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
-        self.own_cpu = math.nan
-        """CPU seconds of the first thread at its exit event."""
-        self.helpers_cpu = 0.0
-        """Those of the other threads then."""
+        self.own_cpu, self.helpers_cpu = math.nan, 0.0
+        """CPU seconds of the first thread at its exit event, and of the other threads then."""
         self.started_at = 0.0
         self.ended_at = 0.0
         self.children = Children()
@@ -231,8 +229,9 @@ class Tracee(ProcessMemory):
             self.reopen_memory()
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
-            self.own_cpu = running_time(self.pid) if self.helpers.all else process_cpu(self.pid)
-            self.helpers_cpu = max(0.0, process_cpu(self.pid) - self.own_cpu)
+            whole = process_cpu(self.pid)
+            self.own_cpu = running_time(self.pid) if self.helpers.all else whole
+            self.helpers_cpu = max(0.0, whole - self.own_cpu)
             return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
             if stop in STOPPING:

@@ -7,8 +7,6 @@ column without a source is NaN throughout, and its reason is in the header: noth
 
 from __future__ import annotations
 
-import os
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -22,7 +20,7 @@ import numpy as np
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from probe.formats import checked
-from probe.formats.arrays import FloatArray
+from probe.formats.arrays import FloatArray, write_arrays
 
 FORMAT_VERSION = 1
 MOST_SAMPLES = 1 << 18
@@ -149,18 +147,7 @@ def save_usage(usage: Usage, path: Path) -> None:
         "end": usage.end,
         **{f"column_{name}": value for name, value in arrays.items()},
     }
-    partial = None
-    try:
-        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez_compressed(file, **stored)  # type: ignore[arg-type]
-        Path(partial).replace(path)
-        partial = None
-    except OSError as error:
-        raise StorageError(f"{path}: the resource profile could not be written: {error.strerror}") from error
-    finally:
-        if partial is not None:
-            Path(partial).unlink(missing_ok=True)
+    write_arrays(path, stored, "the resource profile")
 
 
 def load_usage(path: Path) -> Usage:

@@ -8,8 +8,6 @@ of time, an instruction-exact tracer's are numbers of instructions.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -25,7 +23,7 @@ import scipy.sparse as sp
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.process.program import Program
-from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray, write_arrays
 
 FORMAT_VERSION = 1
 _MAGIC = "probe profile"
@@ -172,18 +170,7 @@ def save_profile(profile: Profile, path: Path) -> None:
     }
     for name, table in (("blocks", profile.blocks), ("executed", profile.executed), ("markers", profile.markers)):
         arrays |= {f"{name}_{column}": value for column, value in vars(table).items()}
-    partial = None
-    try:
-        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        Path(partial).replace(path)
-        partial = None
-    except OSError as error:
-        raise StorageError(f"{path}: the profile could not be written: {error.strerror}") from error
-    finally:
-        if partial is not None:
-            Path(partial).unlink(missing_ok=True)
+    write_arrays(path, arrays, "the profile")
 
 
 def load_profile(path: Path) -> Profile:
