@@ -26,12 +26,12 @@ int MPI_Get_address(const void *place, MPI_Aint *address)
 	return MPI_SUCCESS;
 }
 
-MPI_Aint (MPI_Aint_add)(MPI_Aint base, MPI_Aint distance)
+MPI_Aint(MPI_Aint_add)(MPI_Aint base, MPI_Aint distance)
 {
 	return base + distance;
 }
 
-MPI_Aint (MPI_Aint_diff)(MPI_Aint a, MPI_Aint b)
+MPI_Aint(MPI_Aint_diff)(MPI_Aint a, MPI_Aint b)
 {
 	return a - b;
 }

@@ -112,8 +112,11 @@ static void write_all(int file, const void *data, size_t bytes, const char *path
 
 static void write_part(Stream *from)
 {
-	PartHeader header = {.version = FORMAT_VERSION, .rank = (uint32_t)world_rank, .ranks = (uint32_t)world_size,
-			     .part = from->part, .bytes = from->used};
+	PartHeader header = {.version = FORMAT_VERSION,
+			     .rank = (uint32_t)world_rank,
+			     .ranks = (uint32_t)world_size,
+			     .part = from->part,
+			     .bytes = from->used};
 	char path[PATH_SIZE];
 	memcpy(header.magic, from->magic, sizeof header.magic);
 	for (size_t n = 0; n < from->used / WORD; n++) {
@@ -550,7 +553,7 @@ static Open **bucket_of(MPI_Request request)
 static Open *track(MPI_Request request, Kind kind)
 {
 	Open *made = grown(NULL, sizeof *made), **at = bucket_of(request);
-	*made = (Open){.request = request, .kind = kind, .number = requests_made++, .started = 1};
+	*made = (Open){.request = request, .kind = kind, .number = requests_made++, .started = 1, .call = noted};
 	if (kind != SENDING) {
 		made->plan = (Plan){.base = plan.base, .count = plan.count};
 		made->plan.pieces = grown(NULL, (size_t)plan.count * sizeof *plan.pieces + 1);
@@ -593,6 +596,19 @@ static int64_t bytes_of(const MPI_Status *status)
 	return bytes > 0 ? bytes : 0;
 }
 
+// Rank in MPI_COMM_WORLD that a receive was answered by; -1 where nobody did.
+static int source_of(const Open *was, const MPI_Status *status)
+{
+	// Not every library fills the status of a receive from nobody.
+	int nobody = was->call.other == MPI_PROC_NULL;
+	if (!nobody)
+		PMPI_Test_cancelled(status, &nobody);
+	for (int n = 0; !nobody && n < comms_used; n++)
+		if (comms[n].number == was->call.comm && status->MPI_SOURCE >= 0)
+			return comms[n].members[status->MPI_SOURCE];
+	return -1;
+}
+
 // What completing the request `was` brought. `request`: as it is now, of which a persistent one remains.
 static void complete(Open *was, const MPI_Status *status)
 {
@@ -602,11 +618,13 @@ static void complete(Open *was, const MPI_Status *status)
 		return;
 	}
 	note_extra((int64_t)was->number);
+	note_extra(was->kind == RECEIVING ? source_of(was, status) : -1);
+	note_extra(was->kind == RECEIVING ? status->MPI_TAG : -1);
 	if (was->kind == SENDING) {
 		if (contents)
 			put_int(0);
 	} else {
-		put_plan(&was->plan, was->kind == RECEIVING ? bytes_of(status) : -1);
+		put_plan(&was->plan, was->kind == COLLECTIVE ? -1 : source_of(was, status) < 0 ? 0 : bytes_of(status));
 	}
 	if (was->persistent)
 		was->started = 0;
@@ -1070,9 +1088,13 @@ static void begin(int provided)
 	add_comm(MPI_COMM_SELF);
 	if (contents) {
 		// Fortran's null handles, which are the library's own.
-		const int64_t first[] = {level, PMPI_Comm_c2f(MPI_COMM_NULL), PMPI_Request_c2f(MPI_REQUEST_NULL),
-					 PMPI_Type_c2f(MPI_DATATYPE_NULL), PMPI_Group_c2f(MPI_GROUP_NULL),
-					 PMPI_Op_c2f(MPI_OP_NULL), PMPI_Info_c2f(MPI_INFO_NULL),
+		const int64_t first[] = {level,
+					 PMPI_Comm_c2f(MPI_COMM_NULL),
+					 PMPI_Request_c2f(MPI_REQUEST_NULL),
+					 PMPI_Type_c2f(MPI_DATATYPE_NULL),
+					 PMPI_Group_c2f(MPI_GROUP_NULL),
+					 PMPI_Op_c2f(MPI_OP_NULL),
+					 PMPI_Info_c2f(MPI_INFO_NULL),
 					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL)};
 		add_record(BEGIN, first, sizeof first);
 	}

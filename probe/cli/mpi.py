@@ -86,3 +86,48 @@ def replay_rank(rank: int, as_json: bool, recording_folder: Path) -> None:
         f"recorded, exit status {done.status}",
         err=True,
     )
+
+
+@mpi.command("simulate")
+@click.option("--platform", type=click.Path(path_type=Path, readable=False), help="Platform file of SimGrid.")
+@click.option("--network", metavar="NAME", help="A network instead, such as torus:4x4x4.")
+@click.option("--bandwidth", type=float, default=2e9, show_default=True, help="Of its links, bytes a second.")
+@click.option("--latency", type=float, default=1e-6, show_default=True, help="Of its links, seconds.")
+@click.option("--ranks-per-node", type=click.IntRange(1), default=1, show_default=True, help="Ranks on each host.")
+@click.option(
+    "--mapping", type=click.Choice(("block", "cyclic")), default="block", show_default=True,
+    help="Neighbours on one host, or from host to host.",
+)  # fmt: skip
+@click.option("--computing", type=float, default=1.0, show_default=True, help="Times that computing takes.")
+@click.option("--limit", type=float, default=3600.0, show_default=True, help="Seconds that simulating may take.")
+@AS_JSON
+@_RECORDING
+def simulate_recording(
+    platform: Path | None,
+    network: str | None,
+    bandwidth: float,
+    latency: float,
+    ranks_per_node: int,
+    mapping: str,
+    computing: float,
+    limit: float,
+    as_json: bool,
+    recording_folder: Path,
+) -> None:
+    """Play a recording on a network: its calls by SimGrid, its computing as recorded."""
+    from probe.mpi.recording import read_recording
+    from probe.mpi.simulate import Where, simulate
+    from probe.simulation.platform import Links
+
+    if (platform is None) == (network is None):
+        raise click.UsageError("one of --platform and --network is wanted")
+    where = Where(platform, network or "", Links(bandwidth, latency), ranks_per_node, mapping)
+    found = simulate(read_recording(recording_folder), where, scale=computing, limit=limit)
+    share = sum(found.computing) / max(sum(found.ranks), 1e-12)
+    if as_json:
+        told = {"network": where.name, "seconds": found.seconds, "computing": share, "waiting": 1 - share}
+        ranks = [{"seconds": end, "computing": own} for end, own in zip(found.ranks, found.computing, strict=True)]
+        say_json({"format_version": MPI_VERSION, **told, "ranks": ranks, "calls": found.calls, "took": found.wall})
+        return
+    say(one_line(f"{where.name}: {found.seconds:.6f} s, computing {share:.1%}, communicating {1 - share:.1%}"))
+    say(f"{found.calls} calls of {len(found.ranks)} ranks, simulated in {found.wall:.1f} s")

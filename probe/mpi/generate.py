@@ -49,6 +49,11 @@ def replayer_source() -> str:
     return "\n".join([*_head(), _text("replayer.c"), *_replayed(), *fortran(), _text("passed.c")])
 
 
+def player_source() -> str:
+    """The whole source of the player."""
+    return "\n".join([*_head(), _text("player.c")])
+
+
 def _text(name: str) -> str:
     return f'#line 1 "{name}"\n{(SOURCES / name).read_text()}'
 

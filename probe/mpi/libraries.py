@@ -23,16 +23,18 @@ from checkpoint.errors import ProgramNotRunnable, ProgramUnsupported, ToolMissin
 from probe.mpi.calls import names, passed
 from probe.mpi.generate import recorder_source, replayer_source
 
+_RECORDER = "libprobe_mpi_recorder.so"
 COMPILERS = ("mpicc", "mpicc.openmpi", "mpicc.mpich")
 """Tried in this order; the first whose library is the program's."""
 
 _OPTIONS = (
-    "-shared", "-fPIC", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
+    "-shared", "-fPIC", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
     "-Wno-stringop-overflow", "-Wno-address", "-fvisibility=default",
 )  # fmt: skip
 _OURS = re.compile(r"(P?MPIX?_[A-Z]\w*|p?mpi_\w*_)")
 _INTERNAL = ("mca_", "opal_", "orte_", "pmix_")
 _NOT_CODE = ("_init", "_fini", "_edata", "_end", "__bss_start")
+_DEFINED = re.compile(r"^(?:int|double|void|MPI_Aint) \(?(MPI_\w+|mpi_\w+_)\)?\(", re.M)
 _F08 = re.compile(r"p?mpi_\w+_f08(ts)?_")
 
 
@@ -136,7 +138,7 @@ def compiler_for(mpi: Mpi, compiler: str | None) -> str:
     """The compiler whose programs use this library. Raises ToolMissing."""
     tried = [compiler] if compiler else [name for name in COMPILERS if shutil.which(name)]
     for name in tried:
-        if mpi.core in needed(_compiled("recorder", mpi, name)):
+        if mpi.core in needed(_recorder(mpi, name)):
             return name
     raise ToolMissing(
         f"no compiler for {mpi.core}: tried {', '.join(tried) or 'mpicc'}; install the library's development package "
@@ -146,7 +148,7 @@ def compiler_for(mpi: Mpi, compiler: str | None) -> str:
 
 def recorder(mpi: Mpi, compiler: str | None = None) -> Path:
     """The library to preload into a program that is recorded. Raises ToolMissing and StorageError."""
-    return _compiled("recorder", mpi, compiler_for(mpi, compiler))
+    return _recorder(mpi, compiler_for(mpi, compiler))
 
 
 def replacements(mpi: Mpi, compiler: str | None = None) -> list[Path]:
@@ -156,22 +158,18 @@ def replacements(mpi: Mpi, compiler: str | None = None) -> list[Path]:
     ToolMissing and StorageError.
     """
     name = compiler_for(mpi, compiler)
-    have = {symbol for symbol, _, _ in _symbols(_compiled("replayer", mpi, name))}
-    made = [_replacement(mpi, mpi.core, name, have)]
-    have |= {symbol for symbol, _, _ in _symbols(made[0])}
+    made = [_replacement(mpi, mpi.core, name, set(_DEFINED.findall(replayer_source())))]
+    have = {symbol for symbol, _, _ in _symbols(made[0])}
     made += [_replacement(mpi, other, name, have) for other, _ in mpi.libraries if other != mpi.core]
     return made
 
 
-def _compiled(what: str, mpi: Mpi, compiler: str) -> Path:
-    """The recorder, or the replayer without a name of its own."""
-    if what == "replayer":
-        return _built(what, replayer_source(), "", mpi, compiler, "libprobe_mpi.so")
+def _recorder(mpi: Mpi, compiler: str) -> Path:
     known = {f"MPI_{name}" for name in (*names(), *passed())}
     known |= {f"mpi_{name.lower()}_" for name in (*names(), *passed())}
     theirs = [symbol for _, path in mpi.libraries for symbol, kind, _ in _symbols(path) if kind == "FUNC"]
     refused = [name for name in dict.fromkeys(theirs) if _is_call(name) and name not in known]
-    return _built(what, recorder_source(), "\n".join(_refusals(refused)), mpi, compiler, "libprobe_mpi_recorder.so")
+    return _built("recorder", recorder_source(), "\n".join(_refusals(refused)), mpi, compiler, _RECORDER)
 
 
 def _is_call(name: str) -> bool:
