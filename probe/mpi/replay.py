@@ -61,11 +61,11 @@ def alone(recording: Recording, rank: int) -> Alone:
     return Alone(run, inbox, {**given, "PROBE_MPI_INBOX": place})
 
 
-def replay(recording: Recording, rank: int) -> Replay:
+def replay(recording: Recording, rank: int, *, quiet: bool = False) -> Replay:
     """Run one rank alone in the folder where it ran, and compare all that it sends with what was sent.
 
-    It prints where this process prints. Raises Diverged: the rank makes other calls, or sends other data. Raises
-    ProgramFailed, ProgramUnsupported, ProbeFileDamaged, ToolMissing, StorageError.
+    It prints where this process prints; quiet: nowhere. Raises Diverged: the rank makes other calls, or
+    sends other data. Raises ProgramFailed, ProgramUnsupported, ProbeFileDamaged, ToolMissing, StorageError.
     """
     started = alone(recording, rank)
     with tempfile.TemporaryDirectory(prefix="probe-mpi-") as made:
@@ -75,14 +75,15 @@ def replay(recording: Recording, rank: int) -> Replay:
         try:
             done = subprocess.run(
                 started.command, cwd=started.run.folder, env={**os.environ, **orders}, stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, check=False,
+                stdout=subprocess.DEVNULL if quiet else None, stderr=subprocess.PIPE, check=False,
             )  # fmt: skip
         except OSError as error:
             raise ProgramFailed(f"{started.run.program}: cannot be started ({error.strerror})") from error
         seconds = time.monotonic() - begun
         told = done.stderr.decode(errors="replace")
         _refuse_left(rank, done.returncode, told)
-        os.write(2, done.stderr)
+        if not quiet:
+            os.write(2, done.stderr)
         if not summary.is_file():
             raise ProgramFailed(f"rank {rank} ended with status {done.returncode} before MPI_Finalize: {told[-300:]}")
         calls, sent, differing, first = map(int, summary.read_text().split())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,9 +58,21 @@ class Simulated:
     calls: int
     wall: float
 
+    @property
+    def share(self) -> float:
+        """Of all ranks' time: computing."""
+        return sum(self.computing) / max(sum(self.ranks), 1e-12)
 
-def simulate(recording: Recording, where: Where, *, scale: float = 1.0, limit: float = 3600.0) -> Simulated:
-    """Play a recording on a network. scale: computing takes so many times its recorded time.
+
+def simulate(
+    recording: Recording,
+    where: Where,
+    *,
+    scale: float = 1.0,
+    scales: Mapping[int, float] | None = None,
+    limit: float = 3600.0,
+) -> Simulated:
+    """Play a recording on a network. scale: computing takes so many times its recorded time; scales: of each rank.
 
     Raises ToolMissing without SimGrid; ModelInvalid: too few hosts, a bad platform, a simulation that fails or takes
     longer than `limit` seconds; ProbeFileDamaged, ProgramUnsupported, StorageError.
@@ -72,7 +84,8 @@ def simulate(recording: Recording, where: Where, *, scale: float = 1.0, limit: f
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
         folder = Path(made)
         platform = _platform(where, ranks, folder)
-        played = [write_play(read_calls(recording.folder, rank), folder, scale=scale) for rank in range(ranks)]
+        own = dict.fromkeys(range(ranks), scale) if scales is None else scales
+        played = [write_play(read_calls(recording.folder, rank), folder, scale=own[rank]) for rank in range(ranks)]
         words = [str(_player(folder)), str(folder), str(max(one.largest for one in played))]
         done = simulated(ranks, platform, [*_quietly(), *words], folder, limit, collectives=_COLLECTIVES)
     found = {int(rank): (float(end), float(computed)) for rank, end, computed in _PLAYED.findall(done.printed)}
@@ -101,7 +114,7 @@ def _platform(where: Where, ranks: int, folder: Path) -> tuple[Path, Path]:
     """The platform file, and the file with the host of each rank."""
     if where.platform is None:
         nodes = -(-ranks // where.per_node)
-        platform, listed = write_platform(network_of(where.network), nodes, where.links, folder)
+        platform, listed = write_platform(network_of(where.network), nodes, where.links, folder, cores=where.per_node)
         hosts: Sequence[str] = listed.read_text().split()
     else:
         hosts = hosts_of(where.platform)

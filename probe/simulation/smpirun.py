@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -77,8 +78,14 @@ def simulated(
     if late:
         raise ModelInvalid(f"the simulation was not over after {limit:.0f} s: allow more with --limit")
     if status:
-        raise ModelInvalid(f"{COMMAND} failed: {printed[-_SHOWN:].strip()}")
+        raise ModelInvalid(f"{COMMAND} failed: {_reason(printed)}")
     return Simulated(printed, time.monotonic() - begun)
+
+
+def _reason(printed: str) -> str:
+    """What SimGrid says of its end, which a trace of its calls follows; else its last words."""
+    critical = re.findall(r"\[\S+/CRITICAL\] (.+)", printed)
+    return critical[-1][:_SHOWN] if critical else printed[-_SHOWN:].strip()
 
 
 def _watched(command: Sequence[str], folder: Path, limit: float, heard: Callable[[str], None]) -> tuple[int, str, bool]:
