@@ -34,7 +34,7 @@ _OPTIONS = (
 _OURS = re.compile(r"(P?MPIX?_[A-Z]\w*|p?mpi_\w*_)")
 _INTERNAL = ("mca_", "opal_", "orte_", "pmix_")
 _NOT_CODE = ("_init", "_fini", "_edata", "_end", "__bss_start")
-_DEFINED = re.compile(r"^(?:int|double|void|MPI_Aint) \(?(MPI_\w+|mpi_\w+_)\)?\(", re.M)
+_DEFINED = re.compile(r"^(?:int|double|void|MPI_Aint) ?\(?(MPI_\w+|mpi_\w+_)\)?\(", re.M)
 _F08 = re.compile(r"p?mpi_\w+_f08(ts)?_")
 
 

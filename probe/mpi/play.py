@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from checkpoint.errors import ProbeFileDamaged, ProgramUnsupported, StorageError
 from probe.mpi.calls import NEW_COMMUNICATORS, calls, names
-from probe.mpi.trace import RankCalls
+from probe.mpi.trace import MOST_REQUESTS, RankCalls
 
 STEP: Final = np.dtype(
     [
@@ -37,6 +37,14 @@ _SENDS: Final = {_NUMBERS[f"{kind}{name}"] for kind, name in (
 )}  # fmt: skip
 _RECEIVES: Final = {_NUMBERS["Recv"], _NUMBERS["Irecv"]}
 _BOTH: Final = {_NUMBERS["Sendrecv"], _NUMBERS["Sendrecv_replace"]}
+_COUNTS: Final = {
+    _NUMBERS[name]: 1
+    for each in ("Reduce_scatter", "Gatherv", "Scatterv", "Allgatherv")
+    for name in (each, f"I{each.lower()}")
+} | {_NUMBERS[name]: 2 for name in ("Alltoallv", "Ialltoallv")}
+"""Collective calls whose ranks give different amounts: how many numbers for each rank stand behind them."""
+_AT_ROOT: Final = {_NUMBERS[name] for name in ("Gatherv", "Scatterv", "Igatherv", "Iscatterv")}
+"""Only their roots know the amounts."""
 _ENDED_WORDS = 3
 """A completed request in the numbers behind a call: its number, who answered, with which tag."""
 
@@ -68,7 +76,7 @@ def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
         made += [step.tobytes(), extras.astype("<i4").tobytes(), b"\0" * (len(extras) % 2 * 4)]
     if largest > MOST_BYTES:
         raise ProgramUnsupported(
-            f"rank {found.rank} sends {largest} bytes in one call; the simulation has 2 GB at most"
+            f"rank {found.rank} sends {largest} bytes in one call; a simulation takes 2 GB at most"
         )
     try:
         (folder / f"play.{found.rank}").write_bytes(b"".join(made))
@@ -103,6 +111,11 @@ def _step(
     step = np.zeros(1, dtype=STEP)
     for name in ("function", "peer", "tag", "comm", "count", "element", "request", "other"):
         step[name] = one[name].astype(np.int64)
+    requests = extras[::_ENDED_WORDS]
+    if function in _ENDS and ((requests < 0) | (requests > MOST_REQUESTS)).any():
+        raise _damaged(found, number, "names a request that nobody made")
+    if int(one["element"]) == 0:
+        step["count"] = 0
     if function in _ENDS:
         step["comm"] = -1
         return step, extras.reshape(-1, _ENDED_WORDS)[:, 0].copy()
@@ -157,7 +170,10 @@ def _place(found: RankCalls, number: int, members: list[int], rank: int) -> int:
 
 def _counts(found: RankCalls, number: int, size: int, extras: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     root = int(found.calls[number]["other"])
-    if len(extras) not in (0, size, 2 * size) or (extras < 0).any():
+    wanted = _COUNTS.get(int(found.calls[number]["function"]), 0) * size
+    if int(found.calls[number]["function"]) in _AT_ROOT and not len(extras):
+        wanted = 0
+    if len(extras) != wanted or (extras < 0).any():
         raise _damaged(found, number, f"has {len(extras)} counts for {size} ranks")
     if not -1 <= root < size:
         raise _damaged(found, number, f"has the root {root} of {size} ranks")

@@ -53,7 +53,7 @@ def alone(recording: Recording, rank: int) -> Alone:
     inbox = check_inbox(recording.folder, rank)
     if inbox.ranks != len(recording.ranks):
         raise ProbeFileDamaged(
-            f"{recording.folder}: rank {rank} was recorded as one of {inbox.ranks}, not of {len(recording.ranks)}"
+            f"{recording.folder}/inbox.{rank}: was recorded as one of {inbox.ranks}, not of {len(recording.ranks)}"
         )
     mpi = programs_in([run.program])[0][1]
     place = f"{recording.folder.resolve()}/inbox.{rank}"

@@ -24,6 +24,9 @@ CALL: Final = np.dtype(
 """A call as the recorder writes it. peer: rank in MPI_COMM_WORLD; computing, inside: ns; extras: numbers behind it."""
 
 _MOST_NS = 10**18
+_MOST_COUNT = 1 << 40
+MOST_REQUESTS = 1 << 26
+"""Of a rank's requests: their numbers begin at 0."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ def _call(part: Part, place: int, ranks: int) -> Any:
         raise part.damaged(f"call number {function}, which is none,", place)
     if not -1 <= int(one["peer"]) < ranks:
         raise part.damaged(f"a call to rank {int(one['peer'])} of {ranks}", place)
+    if int(one["count"]) > _MOST_COUNT or int(one["element"]) >= 2**31 or int(one["request"]) > MOST_REQUESTS:
+        raise part.damaged("a call larger than any", place)
     if int(one["computing"]) > _MOST_NS or int(one["inside"]) > _MOST_NS:
         raise part.damaged("a call that lasts for decades", place)
     return one
