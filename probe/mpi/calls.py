@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 LOCAL = """
@@ -244,11 +245,13 @@ def collectives() -> list[Collective]:
     return found
 
 
-def names() -> list[str]:
+@cache
+def names() -> tuple[str, ...]:
     """All calls that are recorded, without their prefix. The number of a call in a recording is its place here."""
     by_hand = [name.removesuffix("()") for name in WITHOUT_FORTRAN.split()]
     tables = (LOCAL, SENDS, PERSISTENT_SENDS, PROBES, NEW_COMMUNICATORS, BY_HAND)
-    return [*by_hand, *(call.name for table in tables for call in calls(table)), *(c.call.name for c in collectives())]
+    named = [call.name for table in tables for call in calls(table)]
+    return (*by_hand, *named, *(one.call.name for one in collectives()))
 
 
 def passed() -> list[str]:
