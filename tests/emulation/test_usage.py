@@ -115,6 +115,9 @@ COLUMN = {"kind": "amount", "unit": "s", "source": "a", "missing": "b"}
         ({"end": np.array([0.1, 0.2])}, "another number of samples"),
         ({"column_cpu_user": np.array([0.1, -0.1, 0.1])}, "column cpu_user has values that nothing can use"),
         ({"column_cpu_user": np.array([0.1, np.inf, 0.1])}, "column cpu_user has values that nothing can use"),
+        # Quotients of such numbers have no bounds.
+        ({"column_cpu_user": np.array([0.1, 5e-324, 0.1])}, "column cpu_user has values that nothing can use"),
+        ({"end": np.array([5e-324, 0.1, 0.2])}, "go back in time"),
         ({"column_cpu_user": np.array([0.1, 0.1])}, "column cpu_user has another number of samples"),
         ({"column_cpu_user": np.array([1, 2, 3])}, "cpu_user is no array of numbers"),
         ({"column_cpu_user": None}, "column_cpu_user"),
