@@ -17,6 +17,7 @@ from made_usage import made_usage
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from probe.emulation.usage import AMOUNT, LEVEL, UNITS, Column, Usage, load_usage, save_usage
+from probe.formats import checked
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -26,7 +27,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
 @st.composite
 def usages(draw: st.DrawFn) -> Usage:
     samples = draw(st.integers(1, 8))
-    numbers = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
+    numbers = st.one_of(st.sampled_from((float("nan"), 0.0)), st.floats(checked.LEAST, 1e15))
     columns, values = {}, {}
     for name in draw(st.lists(NAMES, max_size=4, unique=True)):
         known = draw(st.booleans())
