@@ -35,6 +35,7 @@ from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.reduce import reduced_at_once, reduces_at_once
 from probe.pipeline.stage import Build
@@ -265,6 +266,11 @@ def take_checkpoints(
         on_captured=on_captured,
         unfit=unfit,
     )
+
+
+def runs(_options: BuildOptions) -> int:
+    """The run that checkpoints are taken from."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:

@@ -27,6 +27,7 @@ from checkpoint.state.process_state import ProcessState
 from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.node.facts import available_memory
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
 from probe.progress import Report
@@ -183,6 +184,11 @@ def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
     job = restore_job(build.program, build.timed, folder, phase, phase.folder)
     seconds = float(build.timed.seconds[phase.interval])
     return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=build.options.reduce, folder=folder)
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:
