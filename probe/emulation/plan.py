@@ -14,7 +14,6 @@ from checkpoint.errors import NodeUnfit, ProbeError, StorageError
 from probe.emulation.kernels import DEFAULT, MOVED, USER
 from probe.emulation.usage import Usage
 from probe.formats.arrays import FloatArray
-from probe.node.facts import available_memory
 
 WORK, SECONDS = "work", "seconds"
 """What is equal to the profile: iterations of the kernel, or CPU seconds."""
@@ -67,12 +66,22 @@ class Plan:
     threads: int
     warnings: tuple[str, ...]
 
-    def text(self, options: EmulateOptions) -> str:
-        """As the emulator reads it."""
+    @property
+    def most_resident(self) -> int:
+        """Bytes of memory where it holds most."""
+        return int(self.resident.max())
+
+    @property
+    def all_written(self) -> int:
+        """Bytes written in all."""
+        return int(self.written.sum())
+
+    def text(self, options: EmulateOptions, folder: str = "") -> str:
+        """As the emulator reads it. `folder`: on the node where it runs, without that of the options, here."""
         head = [
             "emulation 1",
             f"kernel {USER if options.own_kernel else options.kernel}",
-            f"folder {options.folder.absolute()}",
+            f"folder {folder or options.folder.absolute()}",
             f"equal {options.equal}",
             f"threads {self.threads}",
             f"files {options.files}",
@@ -88,12 +97,13 @@ class Plan:
         return "\n".join([*head, *rows, "end\n"])
 
 
-def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float]) -> Plan:
-    """The plan of a profile. `rates`: iterations per CPU second on the profiled node, for WORK.
+def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float], *, cores: int | None = None) -> Plan:
+    """The plan of a profile. `rates`: iterations per CPU second on the profiled node, for WORK; `cores`: of the node
+    that emulates, without of this one.
 
     Raises ProbeError for a profile without CPU time, or options that nothing can follow.
     """
-    _check(options)
+    check_options(options)
     scale = {name: options.scale.get(name, 1.0) for name in SCALES}
     user, kernel = usage.column("cpu_user"), usage.column("cpu_kernel")
     if np.isnan(user).any() or np.isnan(kernel).any():
@@ -110,7 +120,7 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float])
         warnings.append(f"{carried:.0f} bytes of network connections are not emulated")
     read, written = known["read"] * scale["read"], known["written"] * scale["write"]
     resident = known["resident"] * scale["memory"]
-    threads = options.threads or _threads(usage)
+    threads = options.threads or _threads(usage, cores or os.cpu_count() or 1)
     busy = (user + kernel) * scale["compute"]
     waits = np.zeros(usage.samples)
     if options.keep_waits:
@@ -141,14 +151,15 @@ def _rest(kernel: FloatArray, known: Mapping[str, FloatArray], rates: Mapping[st
     return np.asarray(np.maximum(0.0, kernel - moving))
 
 
-def _threads(usage: Usage) -> int:
+def _threads(usage: Usage, cores: int) -> int:
     """Processors that the command used where it was busiest, as a whole number."""
     used = (usage.column("cpu_user") + usage.column("cpu_kernel")) / np.diff(usage.end, prepend=0.0)
-    most = min(MOST_THREADS, os.cpu_count() or 1)
+    most = min(MOST_THREADS, cores)
     return max(1, round(float(np.quantile(np.minimum(used, most), 0.9))))
 
 
-def _check(options: EmulateOptions) -> None:
+def check_options(options: EmulateOptions) -> None:
+    """Raise ProbeError for values that nothing can follow, StorageError for a folder that cannot be named."""
     limits = (
         ("threads", options.threads or 1, MOST_THREADS), ("files", options.files, MOST_FILES),
         ("read_block", options.read_block, MOST_BLOCK), ("write_block", options.write_block, MOST_BLOCK),
@@ -163,22 +174,3 @@ def _check(options: EmulateOptions) -> None:
         raise ProbeError(f"equal {options.equal!r}: {WORK} or {SECONDS} can be equal to the profile")
     if "\n" in str(options.folder.absolute()):
         raise StorageError(f"{options.folder}: no folder for files of an emulation: its name has a line end")
-
-
-def check_room(plan: Plan, folder: Path) -> None:
-    """Raise NodeUnfit where this node has not the memory or disk, StorageError where nothing can be put there."""
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise StorageError(f"{folder}: not a folder that files can be made in; name another with --folder")
-    available = available_memory()
-    if available is not None and plan.resident.max() > available:
-        raise NodeUnfit(
-            f"{available >> 20} MB of memory are available, the profile holds {int(plan.resident.max()) >> 20} MB; "
-            "emulate less with --scale memory=…"
-        )
-    about = os.statvfs(folder)
-    free = about.f_bavail * about.f_frsize
-    if plan.written.sum() > free:
-        raise NodeUnfit(
-            f"{folder}: {free >> 20} MB are free, the profile writes {int(plan.written.sum()) >> 20} MB; name another "
-            "folder with --folder, or emulate less with --scale write=…"
-        )

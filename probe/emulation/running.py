@@ -14,7 +14,8 @@ from typing import Any
 from checkpoint.errors import ProbeError, StorageError
 from probe.emulation.kernels import COMPUTING, MOVING, USER, all_rates, calibrate, emulator, forget
 from probe.emulation.metrics import cpu_seconds, key_of, waiting
-from probe.emulation.plan import WORK, EmulateOptions, Plan, check_room, make_plan
+from probe.emulation.plan import WORK, EmulateOptions, Plan, make_plan
+from probe.emulation.room import check_room
 from probe.emulation.usage import Usage, load_usage
 from probe.node.facts import this_node
 from probe.progress import Display, Report, Silent
@@ -112,12 +113,11 @@ def emulate(
     """
     options = options or EmulateOptions()
     usage = load_usage(Path(profile))
-    if options.own_kernel is None and options.kernel not in COMPUTING:
-        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, and files in C (.c)")
+    check_kernel(options)
     program = emulator(options.own_kernel)
     try:
-        plan = make_plan(usage, options, _rates(usage, options, program))
-        check_room(plan, options.folder)
+        plan = make_plan(usage, options, known_rates(usage, options, program))
+        check_room(plan.most_resident, plan.all_written, options.folder)
         with (display or Silent()).stage("emulate") as report:
             outcome = _run(program, plan, options, report)
     finally:
@@ -125,8 +125,18 @@ def emulate(
     return EmulationResult(str(profile), usage, options, plan, outcome, this_node())
 
 
-def _rates(usage: Usage, options: EmulateOptions, program: Path) -> Mapping[str, float]:
-    """Iterations per CPU second on the profiled node; measured now, where this is that node and it has none."""
+def check_kernel(options: EmulateOptions) -> None:
+    """Raise ProbeError for a kernel that there is not."""
+    if options.own_kernel is None and options.kernel not in COMPUTING:
+        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, and files in C (.c)")
+
+
+def known_rates(usage: Usage, options: EmulateOptions, program: Path | None = None) -> Mapping[str, float]:
+    """Iterations per CPU second on the profiled node; measured now, where this is that node and the profile has none.
+
+    `program`: the emulator with the options' kernel, if it is there already. Raises ProbeError for a rate that nobody
+    knows, and what `calibrate` does.
+    """
     if options.equal != WORK:
         return {}
     rates = dict(usage.header.kernels)
@@ -140,8 +150,17 @@ def _rates(usage: Usage, options: EmulateOptions, program: Path) -> Mapping[str,
             f"the profile has no rate of {', '.join(sorted(missing))} on {there.name}, and this is another node; "
             "profile the command again, or emulate its CPU seconds with --equal seconds"
         )
-    own = calibrate([USER], program) if USER in missing else []
-    return {**all_rates(), **rates, **{one.kernel: one.rate for one in own}}
+    own = _own_rate(options, program) if USER in missing else {}
+    return {**all_rates(), **rates, **own}
+
+
+def _own_rate(options: EmulateOptions, program: Path | None) -> dict[str, float]:
+    made = program or emulator(options.own_kernel)
+    try:
+        return {one.kernel: one.rate for one in calibrate([USER], made)}
+    finally:
+        if program is None:
+            forget(made, options.own_kernel)
 
 
 def _run(program: Path, plan: Plan, options: EmulateOptions, report: Report) -> Outcome:
@@ -170,23 +189,56 @@ def _followed(
         running.stdin.close()
     except BrokenPipeError:
         pass
-    start, done = 0.0, []
-    samples = []
+    start, said = 0.0, Said(len(plan.cpu))
     for line in running.stdout:
-        word, *values = line.split()
-        if word == "begin":
+        said.take(line)
+        if said.begun and not start:
             start = time.monotonic() - begun
+        report(said.share)
+    errors = running.stderr.read().strip()
+    return said.outcome(running.wait(), errors, start)
+
+
+class Said:
+    """What an emulator says of `samples` samples, line by line."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._ends: list[tuple[float, float]] = []
+        self._done: list[float] = []
+        self.begun = False
+        self.share = 0.0
+        """Of the samples that are done."""
+
+    def take(self, line: str) -> None:
+        """Raises ValueError for a line that no emulator says."""
+        word, *texts = line.split()
+        values = [float(text) for text in texts]
+        if len(values) != _WORDS.get(word) or not all(0 <= value < _MOST for value in values):
+            raise ValueError(f"it says {line.strip()[:80]!r}")
+        if word == "begin":
+            self.begun = True
         elif word == "at":
-            report(int(values[0]) / len(plan.cpu))
+            self.share = min(1.0, values[0] / self._samples)
         elif word == "sample":
-            samples.append((float(values[0]), float(values[1])))
-        elif word == "done":
-            done = [float(value) for value in values]
-    said = running.stderr.read().strip()
-    if running.wait() or len(done) != 4:
-        raise StorageError(f"the emulation ended early: {_reason(said, running.returncode)}")
-    wall, user, kernel, peak = done
-    return Outcome(wall, user, kernel, peak * 1024, start, tuple(samples))
+            if len(self._ends) == self._samples or (self._ends and values[0] < self._ends[-1][0]):
+                raise ValueError("it reports more samples than it was given, or goes back in time")
+            self._ends.append((values[0], values[1]))
+        else:
+            self._done = values
+
+    def outcome(self, status: int, errors: str, start: float) -> Outcome:
+        """Raises StorageError where the emulator has not come to its end. `start`: seconds to its first sample."""
+        if status or not self._done or len(self._ends) != self._samples:
+            raise StorageError(f"the emulation ended early: {_reason(errors, status)}")
+        wall, user, kernel, peak = self._done
+        return Outcome(wall, user, kernel, peak * 1024, start, tuple(self._ends))
+
+
+_WORDS = {"begin": 0, "at": 1, "sample": 2, "done": 4}
+"""What an emulator says, and how many numbers stand behind each word."""
+
+_MOST = 1e18
 
 
 def _reason(said: str, status: int) -> str:
