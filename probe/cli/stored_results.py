@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from checkpoint.foreign_file import read_foreign_json
 from probe.cli.figures import seconds
 from probe.cli.parameters import Moment
 from probe.cli.rows import AS_JSON, FORMAT, STORE, percent, print_outcome, print_rows
+
+if TYPE_CHECKING:
+    from probe.emulation.usage import Usage
 
 
 @click.command(name="import")
@@ -39,14 +42,13 @@ def import_(
     url: str | None,
 ) -> None:
     """Store what `probe run --json` or `probe emulate --json` printed (- is standard input), and resource profiles."""
-    from probe.emulation.usage import load_usage
     from probe.store.emulations import import_emulations, import_usages, is_emulation
     from probe.store.importing import import_results, input_checksum
     from probe.store.opening import open_store
 
     inputs = input_checksum(probe_file) if probe_file else ""
     profiles = [path for path in files if path.suffix == ".usage"]
-    profiled = [load_usage(path) for path in profiles]
+    profiled = _profiles(profiles)
     read = [(path, *_results(path)) for path in files if path not in profiles]
     stored = known = emulated = 0
     with open_store(url) as opened:
@@ -83,6 +85,15 @@ def import_(
             profiles=len(done.stored),
             known=known,
         )
+
+
+def _profiles(paths: Sequence[Path]) -> list[Usage]:
+    if not paths:
+        return []
+    # It loads numpy, which who imports results alone shall not wait for.
+    from probe.emulation.usage import load_usage
+
+    return [load_usage(path) for path in paths]
 
 
 def _results(path: Path) -> tuple[list[Mapping[str, Any]], float]:

@@ -17,11 +17,10 @@ from probe.emulation.metrics import cpu_seconds, key_of, waiting
 from probe.emulation.plan import WORK, EmulateOptions, Plan, make_plan
 from probe.emulation.room import check_room
 from probe.emulation.usage import Usage, load_usage
+from probe.formats.result import EMULATION_VERSION, METHOD
 from probe.node.facts import this_node
 from probe.progress import Display, Report, Silent
 
-EMULATION_VERSION = 1
-METHOD = "emulation"
 _MUCH_ASLEEP = 0.05
 
 

@@ -11,22 +11,23 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from scipy import stats
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeError
 from checkpoint.foreign_file import finite
-from probe.emulation.metrics import Spread, key_of, metrics, spreads_of
-from probe.emulation.running import EMULATION_VERSION, METHOD
-from probe.emulation.usage import Usage
+from probe.formats.result import EMULATION_VERSION, METHOD
 from probe.store.importing import Imported, checked_node, checked_text, known_digests, store_nodes
 from probe.store.opening import Store
 from probe.store.reading import STALE
 from probe.store.records import Observed, Row, StoredNode, StoredProbe, digest, iso
 from probe.store.schema import emulations, nodes, observations, probes, usages
+
+if TYPE_CHECKING:
+    from probe.emulation.metrics import Spread
+    from probe.emulation.usage import Usage
 
 LEAST_RUNS = 10
 """Observed runs that emulations must have foretold before an interval is given for this method."""
@@ -151,6 +152,8 @@ def import_usages(store: Store, found: Sequence[Usage]) -> Imported:
 
 
 def _usage_row(usage: Usage) -> dict[str, Any]:
+    from probe.emulation.metrics import key_of, metrics
+
     command, tags = key_of(usage)
     header = usage.header
     known = {m.name: [m.unit, m.total] for m in metrics(usage) if m.total is not None and math.isfinite(m.total)}
@@ -202,6 +205,9 @@ def stored_usages(store: Store) -> list[StoredUsages]:
 
 
 def _spreads(rows: Sequence[Any]) -> list[Spread]:
+    # It loads numpy, which who reads the rest of the store shall not wait for.
+    from probe.emulation.metrics import spreads_of
+
     read = [strict_json.loads(row.totals) for row in rows]
     return spreads_of([{name: (str(unit), finite(total)) for name, (unit, total) in one.items()} for one in read])
 
@@ -235,6 +241,8 @@ def interval_of(seconds: float, ratios: Sequence[float]) -> tuple[float, float] 
     """
     if len(ratios) < LEAST_RUNS:
         return None
+    from scipy import stats
+
     logs = [math.log(ratio) for ratio in ratios]
     middle, spread = statistics.fmean(logs), statistics.stdev(logs)
     half = float(stats.t.ppf(0.975, len(logs) - 1)) * spread * math.sqrt(1 + 1 / len(logs))

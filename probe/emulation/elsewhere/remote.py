@@ -17,8 +17,9 @@ from probe.candidates.agent_client import SilentNode, Watcher
 from probe.candidates.remote import Connections, named
 from probe.emulation.elsewhere.talk import Emulated, NodeOrders, emulate_there
 from probe.emulation.plan import EmulateOptions, check_options
-from probe.emulation.running import EMULATION_VERSION, METHOD, EmulationResult, check_kernel, known_rates
+from probe.emulation.running import EmulationResult, check_kernel, known_rates
 from probe.emulation.usage import Usage, load_usage
+from probe.formats.result import EMULATION_VERSION, METHOD
 from probe.ssh.addresses import Address, parse_address
 from probe.ssh.interface import Connection, SshOptions
 
