@@ -42,6 +42,18 @@ class _Scales(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return found
 
 
+class _Loads(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Loads such as cpu=1,memory=2G."""
+
+    name = "loads"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, int]:
+        if isinstance(value, dict):
+            return value
+        parts = [part.partition("=") for part in str(value).split(",")]
+        return {name.strip(): Size().convert(amount, param, ctx) for name, _, amount in parts}
+
+
 @click.command()
 @click.argument("profile", metavar="FILE.usage", type=click.Path(path_type=Path, readable=False))
 @click.option("--kernel", default="matrix", show_default=True, help="What computes: a name that `probe kernels` lists.")
@@ -71,17 +83,25 @@ class _Scales(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     help="Where files are made, without names; nothing is written elsewhere.",
 )
 @click.option("--files", type=click.IntRange(1, 1024), default=1, show_default=True, help="Written by turns.")
+@click.option("--load", type=_Loads(), help="Load the node meanwhile, by stress-ng, as cpu=1,disk=1,memory=2G.")
 @click.option("--keep-waits", is_flag=True, help="Sleep where the command neither computed nor waited for a processor.")
 @emulation_options
 @AS_JSON
 @QUIET
-def emulate(profile: Path, as_json: bool, quiet: bool, scale: dict[str, float] | None, **given: Any) -> None:
+def emulate(
+    profile: Path,
+    as_json: bool,
+    quiet: bool,
+    scale: dict[str, float] | None,
+    load: dict[str, int] | None,
+    **given: Any,
+) -> None:
     """Use here, or on other nodes, what a profile says a command used, and time that."""
     from probe.emulation.plan import EmulateOptions
     from probe.emulation.running import emulate as emulate_profile
 
     nodes = EmulationChoice(**{field.name: given.pop(field.name) for field in fields(EmulationChoice)})
-    options = EmulateOptions(scale=scale or {}, **given)
+    options = EmulateOptions(scale=scale or {}, load=load or {}, **given)
     if nodes.named:
         _emulate_there(profile, nodes, options, as_json, quiet)
         return

@@ -12,6 +12,7 @@ import numpy as np
 
 from checkpoint.errors import NodeUnfit, ProbeError, StorageError
 from probe.emulation.kernels import DEFAULT, MOVED, USER
+from probe.emulation.load import check_load
 from probe.emulation.usage import Usage
 from probe.formats.arrays import FloatArray
 
@@ -37,6 +38,7 @@ class EmulateOptions:
     read_block, write_block  bytes of each call
     folder      where files are made, and nowhere else
     files       that are written by turns
+    load        of this node meanwhile: processes that compute and write, bytes of memory (probe/emulation/load.py)
     keep_waits  sleep where the command neither computed nor waited for a processor
     """
 
@@ -49,6 +51,7 @@ class EmulateOptions:
     write_block: int = MOVED
     folder: Path = Path()
     files: int = 1
+    load: Mapping[str, int] = field(default_factory=dict)
     keep_waits: bool = False
 
 
@@ -167,6 +170,7 @@ def check_options(options: EmulateOptions) -> None:
     for name, value, most in limits:
         if not 1 <= value <= most:
             raise ProbeError(f"{name}: {value} is not from 1 to {most}")
+    check_load(options.load)
     for name, factor in options.scale.items():
         if name not in SCALES or not 0 <= factor <= 1e9:
             raise ProbeError(f"scale {name}={factor:g}: scales are {', '.join(SCALES)}, factors from 0 to 1e9")

@@ -13,6 +13,7 @@ from typing import Any
 
 from checkpoint.errors import ProbeError, StorageError
 from probe.emulation.kernels import COMPUTING, MOVING, USER, all_rates, calibrate, emulator, forget
+from probe.emulation.load import beside, disk_of, memory_of
 from probe.emulation.metrics import cpu_seconds, key_of, waiting
 from probe.emulation.plan import WORK, EmulateOptions, Plan, make_plan
 from probe.emulation.room import check_room
@@ -95,6 +96,7 @@ class EmulationResult:
             "equal": options.equal,
             "kernel": str(options.own_kernel or options.kernel),
             "threads": self.plan.threads,
+            "load": [{"name": name, "value": value} for name, value in sorted(options.load.items())],
             "samples": len(self.plan.cpu),
             "start_seconds": self.outcome.start,
             "totals": self.totals,
@@ -116,8 +118,9 @@ def emulate(
     program = emulator(options.own_kernel)
     try:
         plan = make_plan(usage, options, known_rates(usage, options, program))
-        check_room(plan.most_resident, plan.all_written, options.folder)
-        with (display or Silent()).stage("emulate") as report:
+        room = plan.most_resident + memory_of(options.load), plan.all_written + disk_of(options.load)
+        check_room(*room, options.folder)
+        with beside(options.load, options.folder), (display or Silent()).stage("emulate") as report:
             outcome = _run(program, plan, options, report)
     finally:
         forget(program, options.own_kernel)

@@ -115,11 +115,14 @@ def _checked(
             "equal": checked_text(result["equal"]), "threads": int(result["threads"]), "state": where["state"],
             "warnings": [checked_text(one) for one in result["warnings"]],
         }  # fmt: skip
+        loaded = bool(result.get("load"))
         scaled = [one["name"] for one in result["totals"] if not _as_profiled(one)]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ProbeError(f"not a whole result of `probe emulate --json`: {error!r}; emulate again") from error
     if scaled:
         raise ProbeError(f"an emulation with another {scaled[0]} than profiled stands for no run; leave --scale out")
+    if loaded:
+        raise ProbeError("an emulation under artificial load stands for no run; leave --load out")
     if not seconds > 0 or not 1 <= row["threads"] < 1 << 31:
         raise ProbeError(f"an emulation of {seconds:g} s with {row['threads']} threads is none; emulate again")
     said = "\0".join((where["name"], row["key"], strict_json.dumps(tags), repr(seconds), kernel, row["equal"]))

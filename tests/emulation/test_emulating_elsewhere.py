@@ -137,6 +137,18 @@ def test_files_are_made_in_the_folder_of_the_node(node: tuple[Machine, Server], 
     assert_nothing_left(node[0])
 
 
+def test_the_node_is_loaded_meanwhile(node: tuple[Machine, Server], tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def look(kind: str, what: Any) -> None:
+        seen.extend(name for name in node[0].processes().values() if "stress-ng" in name)
+
+    options = EmulateOptions(equal=SECONDS, threads=1, load={"cpu": 1, "disk": 1})
+    found = emulated(node, made_usage(20), tmp_path, options, watcher=lambda _: Listening(look))
+    assert found.error is None and any("-cpu" in name for name in seen)
+    assert_nothing_left(node[0])
+
+
 # -- the command
 
 

@@ -86,6 +86,7 @@ def test_an_emulation_on_a_node_that_has_changed_is_stale(store: Store) -> None:
         ({"threads": 1 << 40}, "threads is none"),
         ({"kernel": "a\0b"}, "not a whole result"),
         ({"node": {}}, "not a whole result"),
+        ({"load": [{"name": "cpu", "value": 1}]}, "under artificial load stands for no run"),
         ({"totals": [{"name": "written", "profiled": 2.0, "wanted": 4.0}]}, "another written than profiled"),
     ],
 )

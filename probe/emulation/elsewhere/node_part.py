@@ -15,13 +15,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NodeBusy, NodeUnfit, ProbeError, ToolMissing
+from probe.emulation.load import beside, vanishing_folder
 from probe.emulation.room import check_room
 from probe.node.facts import available_memory, this_node
 from probe.node.machine_lock import measuring_alone
@@ -111,7 +111,7 @@ def _in_memory(data: bytes) -> int:
 
 def _built(prober: Input, sources: dict[str, bytes], options: list[str]) -> int:
     """The program of these sources, by this node's compiler. Raises ToolMissing."""
-    with _folder() as folder:
+    with vanishing_folder() as (folder, _):
         for name, data in sources.items():
             (folder / Path(name).name).write_bytes(data)
         names = [Path(name).name for name in sources if not name.endswith(".h")]
@@ -127,46 +127,16 @@ def _built(prober: Input, sources: dict[str, bytes], options: list[str]) -> int:
         return _in_memory((folder / "emulator").read_bytes())
 
 
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder that is removed in the end, by a process of its own where this one is killed."""
-    folder = tempfile.mkdtemp(prefix="probe-emulation-")
-    alive, dead = os.pipe()
-    remover = os.fork()
-    if not remover:
-        os.setsid()
-        os.close(dead)
-        # The connection shall not wait for this process.
-        for descriptor in (0, 1, 2):
-            os.close(descriptor)
-        os.read(alive, 1)
-        _remove(folder)
-        os._exit(0)
-    os.close(alive)
-    try:
-        yield Path(folder)
-    finally:
-        os.close(dead)
-        os.waitpid(remover, 0)
-
-
-def _remove(folder: str) -> None:
-    """Again and again, as long as a compiler that is being killed puts files there."""
-    for _ in range(50):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not Path(folder).exists():
-            return
-        time.sleep(0.1)
-
-
 # -- running
 
 
 def _emulate(prober: Input, program: int, plan: int, order: dict[str, Any]) -> None:
     folder = Path(order["folder"]).expanduser()
-    with _alone(prober, order["lock_seconds"]):
+    with contextlib.ExitStack() as held:
+        held.enter_context(_alone(prober, order["lock_seconds"]))
         check_room(order["resident"], order["written"], folder)
         signal.alarm(int(order["seconds"]) + _AFTER_SECONDS)
+        held.enter_context(beside(order["load"], folder))
         begun = time.monotonic()
         # Opened anew each time: nobody may write to a program that runs.
         running = subprocess.Popen(

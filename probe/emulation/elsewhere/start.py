@@ -15,6 +15,7 @@ from probe.candidates.agent_file import AgentFile, archive_of
 EMULATION_MODULES = (
     "checkpoint/__init__.py", "checkpoint/errors.py", "checkpoint/linux.py", "checkpoint/strict_json.py",
     "probe/emulation/__init__.py", "probe/emulation/elsewhere/__init__.py", "probe/emulation/elsewhere/node_part.py",
+    "probe/emulation/load.py",
     "probe/emulation/room.py", "probe/node/__init__.py", "probe/node/facts.py", "probe/node/machine_lock.py",
     "probe/node/protocol.py",
 )  # fmt: skip

@@ -20,6 +20,7 @@ from probe.candidates.agent_replies import MOST_TEXT
 from probe.emulation.elsewhere.node_part import BUILD_SECONDS, VERSION
 from probe.emulation.elsewhere.start import emulation_file, start_command
 from probe.emulation.kernels import build_options, program_for, sources
+from probe.emulation.load import disk_of, memory_of
 from probe.emulation.plan import EmulateOptions, Plan, make_plan
 from probe.emulation.running import Outcome, Said
 from probe.emulation.usage import Usage
@@ -144,8 +145,10 @@ class _Talk:
         text = plan.text(self._options, ".").encode()
         seconds = limit_of(plan, self._usage, self._orders)
         self.send(encode({
-            "op": "emulate", "size": len(text), "folder": str(self._options.folder), "resident": plan.most_resident,
-            "written": plan.all_written, "seconds": seconds, "lock_seconds": self._orders.lock_seconds,
+            "op": "emulate", "size": len(text), "folder": str(self._options.folder),
+            "resident": plan.most_resident + memory_of(self._options.load),
+            "written": plan.all_written + disk_of(self._options.load), "load": dict(self._options.load),
+            "seconds": seconds, "lock_seconds": self._orders.lock_seconds,
         }))  # fmt: skip
         self.send(text)
         begun = time.monotonic()
