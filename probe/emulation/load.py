@@ -128,7 +128,7 @@ def vanishing_folder(place: Path | None = None) -> Iterator[tuple[Path, int]]:
     Of the process group whose number is written to the descriptor, nobody is left then. Raises StorageError.
     """
     try:
-        folder = tempfile.mkdtemp(prefix="probe-emulation-", dir=str(place) if place is not None else None)
+        folder = tempfile.mkdtemp(prefix="probe-emulation-", dir=str(place.absolute()) if place is not None else None)
     except OSError as error:
         raise StorageError(f"{place or tempfile.gettempdir()}: {error.strerror}") from error
     alive, dead = os.pipe()

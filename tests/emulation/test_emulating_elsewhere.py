@@ -145,7 +145,8 @@ def test_the_node_is_loaded_meanwhile(node: tuple[Machine, Server], tmp_path: Pa
 
     options = EmulateOptions(equal=SECONDS, threads=1, load={"cpu": 1, "disk": 1})
     found = emulated(node, made_usage(20), tmp_path, options, watcher=lambda _: Listening(look))
-    assert found.error is None and any("-cpu" in name for name in seen)
+    assert found.error is None, found.error
+    assert any("-cpu" in name for name in seen)
     assert_nothing_left(node[0])
 
 

@@ -39,8 +39,9 @@ def gone() -> bool:
     return True
 
 
-def test_the_load_is_there_and_then_gone(tmp_path: Path) -> None:
-    with beside({"cpu": 1, "disk": 1, "memory": 20 << 20}, tmp_path):
+def test_the_load_is_there_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with beside({"cpu": 1, "disk": 1, "memory": 20 << 20}, Path()):
         said = " ".join(loading())
         assert "-cpu" in said and "-hdd" in said and "-vm" in said
         assert list(tmp_path.iterdir())

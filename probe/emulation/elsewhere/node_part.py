@@ -132,24 +132,28 @@ def _built(prober: Input, sources: dict[str, bytes], options: list[str]) -> int:
 
 def _emulate(prober: Input, program: int, plan: int, order: dict[str, Any]) -> None:
     folder = Path(order["folder"]).expanduser()
-    with contextlib.ExitStack() as held:
-        held.enter_context(_alone(prober, order["lock_seconds"]))
+    with _alone(prober, order["lock_seconds"]):
         check_room(order["resident"], order["written"], folder)
         signal.alarm(int(order["seconds"]) + _AFTER_SECONDS)
-        held.enter_context(beside(order["load"], folder))
-        begun = time.monotonic()
-        # Opened anew each time: nobody may write to a program that runs.
-        running = subprocess.Popen(
-            ["emulator", "run"], executable=f"/proc/self/fd/{program}", pass_fds=(program,), cwd=str(folder),
-            stdin=plan, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        passing = _Passing(begun)
-        errors: list[bytes] = []
-        in_time = _watched(prober, running, passing.take, order["seconds"], errors.append)
-        if not in_time:
-            raise NodeUnfit(f"the emulation was not done within {order['seconds']:.0f} s; give a longer --node-limit")
-        text = b"".join(errors)[-_MOST_SAID:].decode(errors="replace")
-        _tell(event="done", status=running.returncode, errors=text, start=passing.start, node=this_node())
+        # What is wrong with the load is known when it ends.
+        with beside(order["load"], folder):
+            done = _run(prober, program, plan, folder, order["seconds"])
+        _tell(event="done", node=this_node(), **done)
+
+
+def _run(prober: Input, program: int, plan: int, folder: Path, seconds: float) -> dict[str, Any]:
+    """What is said of the emulator's end."""
+    begun = time.monotonic()
+    running = subprocess.Popen(
+        ["emulator", "run"], executable=f"/proc/self/fd/{program}", pass_fds=(program,), cwd=str(folder),
+        stdin=plan, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    passing = _Passing(begun)
+    errors: list[bytes] = []
+    if not _watched(prober, running, passing.take, seconds, errors.append):
+        raise NodeUnfit(f"the emulation was not done within {seconds:.0f} s; give a longer --node-limit")
+    text = b"".join(errors)[-_MOST_SAID:].decode(errors="replace")
+    return {"status": running.returncode, "errors": text, "start": passing.start}
 
 
 class _Passing:
