@@ -83,6 +83,12 @@ class _Loads(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     help="Where files are made, without names; nothing is written elsewhere.",
 )
 @click.option("--files", type=click.IntRange(1, 1024), default=1, show_default=True, help="Written by turns.")
+@click.option(
+    "--send-to", metavar="HOST:PORT", help="Send what the command sent to this server, which takes all bytes."
+)
+@click.option(
+    "--receive-from", metavar="HOST:PORT", help="Receive as much as the command did, from a server that sends on."
+)
 @click.option("--load", type=_Loads(), help="Load the node meanwhile, by stress-ng, as cpu=1,disk=1,memory=2G.")
 @click.option("--keep-waits", is_flag=True, help="Sleep where the command neither computed nor waited for a processor.")
 @emulation_options

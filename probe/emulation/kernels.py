@@ -18,7 +18,7 @@ from checkpoint.paths import cache_dir
 from checkpoint.run_command import run_group
 
 NATIVE = Path(__file__).with_name("native")
-SOURCES = (NATIVE / "emulator.c", NATIVE / "kernels.c", NATIVE / "kernels.h")
+SOURCES = tuple(NATIVE / name for name in ("emulator.c", "kernels.c", "kernels.h", "network.c", "network.h"))
 _BUILD = ("-std=gnu11", "-O2", "-pthread")
 OPTIONS = (*_BUILD, "-Wall", "-Wextra", "-Wconversion", "-Werror")
 

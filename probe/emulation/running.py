@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.errors import ProbeError, StorageError
+from checkpoint.errors import NodeUnreachable, ProbeError, StorageError
 from probe.emulation.kernels import COMPUTING, MOVING, USER, all_rates, calibrate, emulator, forget
 from probe.emulation.load import beside, disk_of, memory_of
 from probe.emulation.metrics import cpu_seconds, key_of, waiting
@@ -63,6 +63,15 @@ class EmulationResult:
             ("read", "B", usage.total("read"), read, read),
             ("written", "B", usage.total("written"), written, written),
             ("resident", "B", usage.total("resident"), float(plan.resident.max()), outcome.peak),
+        ]
+        carried = (
+            ("net_sent", plan.sent, self.options.send_to),
+            ("net_received", plan.received, self.options.receive_from),
+        )
+        rows += [
+            (name, "B", usage.total(name), float(moved.sum()), float(moved.sum()))
+            for name, moved, endpoint in carried
+            if endpoint is not None
         ]
         return [
             {"name": name, "unit": unit, "profiled": profiled, "wanted": wanted, "emulated": done}
@@ -232,7 +241,10 @@ class Said:
     def outcome(self, status: int, errors: str, start: float) -> Outcome:
         """Raises StorageError where the emulator has not come to its end. `start`: seconds to its first sample."""
         if status or not self._done or len(self._ends) != self._samples:
-            raise StorageError(f"the emulation ended early: {_reason(errors, status)}")
+            reason = _reason(errors, status)
+            if reason.startswith(_NETWORK):
+                raise NodeUnreachable(f"the emulation's network: {reason}; see what listens at the endpoints")
+            raise StorageError(f"the emulation ended early: {reason}")
         wall, user, kernel, peak = self._done
         return Outcome(wall, user, kernel, peak * 1024, start, tuple(self._ends))
 
@@ -241,6 +253,9 @@ _WORDS = {"begin": 0, "at": 1, "sample": 2, "done": 4}
 """What an emulator says, and how many numbers stand behind each word."""
 
 _MOST = 1e18
+
+_NETWORK = ("connecting", "sending", "receiving")
+"""How the emulator's words begin where an endpoint does not do its part."""
 
 
 def _reason(said: str, status: int) -> str:
