@@ -35,6 +35,7 @@ FLOORS = (
     ("probe/models", "probe/ranking", "probe/report", "probe/schedulers"),
     ("probe/scaling",),
     ("probe/inspection", "probe/store"),
+    ("probe/emulation/elsewhere",),
     ("probe/emulation",),
     ("probe/candidates", "probe/pipeline"),
     ("probe/contents", "probe/doctor", "probe/prediction"),
