@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 
 // What waits at a server: an operation on a block. At a port, with whom; there `end` is when it will have come.
@@ -27,7 +26,7 @@ typedef struct Entry {
 
 typedef struct {
 	Entry *first, *last;
-	double begun, busy;
+	double begun, busy; // begun: of the first entry; at a receiving port: until when it is taken
 } Server;
 
 typedef struct {
@@ -50,7 +49,7 @@ static Entry *spare;
 static Event *heap;
 static uint32_t heap_size;
 static uint64_t made;
-static double now, message_seconds;
+static double now;
 static int64_t blocks_done, blocks_total, messages, epochs, events;
 static int peer; // reads are sent to consumers: a reader computes only what concerns it
 
@@ -119,6 +118,12 @@ static Entry *entry(Block *block, int node, int other)
 	return found;
 }
 
+// A send that no receive follows goes to a client, outside the machine.
+static int is_to_client(int node)
+{
+	return work.graph.after[node] == 0;
+}
+
 // -- servers
 
 static uint32_t server_of(int processor, int which)
@@ -131,11 +136,11 @@ static double end_of(uint32_t number, Server *server)
 {
 	const int which = (int)(number % (uint32_t)each);
 	Entry *first = server->first;
-	server->begun = now;
-	if (which == OUT)
-		return now + first->block->bytes / machine.net_rate;
 	if (which == IN)
 		return fmax(first->end, now);
+	server->begun = now;
+	if (which == OUT)
+		return now + (is_to_client(first->node) ? work.result_bytes : first->block->bytes) / machine.net_rate;
 	if (which == CPU)
 		return now + work.compute;
 	if (which < PORTS + machine.disks) {
@@ -179,11 +184,6 @@ static int next_consumer(const Block *block, int processor, int k)
 	return k < consumers(block) ? k : -1;
 }
 
-static int is_to_client(int node)
-{
-	return work.graph.after[node] == 0;
-}
-
 static void start(Block *block, int node, int from, int processor)
 {
 	switch (work.graph.operation[node]) {
@@ -215,13 +215,12 @@ static void arrive(Block *block, int send, int receiver, double sent_at)
 	const uint32_t number = server_of(receiver, IN);
 	Server *server = &servers[number];
 	const double hold = block->bytes / machine.net_rate;
-	const double free_at = server->first ? server->last->end : 0;
-	const double begin = fmax(sent_at + machine.net_latency, free_at);
+	const double begin = fmax(sent_at + machine.net_latency, server->begun);
 	int node = 0;
 	while (!(work.graph.after[send] & (1u << node)))
 		node++;
 	Entry *what = entry(block, node, 0);
-	what->end = begin + hold;
+	what->end = server->begun = begin + hold;
 	server->busy += hold;
 	messages++;
 	enqueue(number, what);
@@ -305,9 +304,23 @@ static double mean_consumers(void)
 
 static double needed(double spread)
 {
-	const double on_each = each * (sizeof *servers + sizeof *heap) + machine.disks * sizeof *disks;
-	const double of_reader = epoch_room * (sizeof *blocks + (1 + spread) * sizeof(Entry)) + 64;
+	const double on_each = each * (double)(sizeof *servers + sizeof *heap) + machine.disks * (double)sizeof *disks;
+	const double of_reader = epoch_room * ((double)sizeof *blocks + (1 + spread) * (double)sizeof(Entry)) + 64;
 	return work.processors * on_each + work.readers * of_reader;
+}
+
+// What this program had at most, KB: what its parent had before it began is not in this line of the kernel's.
+static long memory_kb(void)
+{
+	char line[256];
+	long found = 0;
+	FILE *status = fopen("/proc/self/status", "r");
+	while (status != NULL && fgets(line, sizeof line, status) != NULL)
+		if (sscanf(line, "VmHWM: %ld", &found) == 1)
+			break;
+	if (status != NULL)
+		fclose(status);
+	return found;
 }
 
 static void report(double wall)
@@ -319,10 +332,8 @@ static void report(double wall)
 			busy[which < PORTS ? which : which < PORTS + machine.disks ? 3 : 4] += one;
 			most = which == CPU && one > most ? one : most;
 		}
-	struct rusage used;
-	getrusage(RUSAGE_SELF, &used);
 	printf("done seconds %.9g blocks %lld messages %lld epochs %lld events %lld wall %.6f memory %ld ", now,
-	       (long long)blocks_total, (long long)messages, (long long)epochs, (long long)events, wall, used.ru_maxrss);
+	       (long long)blocks_total, (long long)messages, (long long)epochs, (long long)events, wall, memory_kb());
 	printf("disk %.9g bus %.9g out %.9g in %.9g cpu %.9g busiest_cpu %.9g\n",
 	       busy[3] / work.readers / machine.disks / end, busy[4] / work.readers / machine.buses / end,
 	       busy[OUT] / work.processors / end, busy[IN] / work.processors / end, busy[CPU] / work.processors / end,

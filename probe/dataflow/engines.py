@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a simulating engine on a placed application: the loose one, our own event loop in C, or the tight one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from checkpoint.compiled import built
+from checkpoint.errors import ModelInvalid, NodeUnfit
+from probe.dataflow.work import Placed
+from probe.simulation.smpirun import watched
+
+LOOSE, TIGHT = "loose", "tight"
+MODES: Final = (LOOSE, TIGHT)
+
+_NATIVE = Path(__file__).with_name("native")
+COMMON: Final = ("blocks.h", "blocks.c", "setting.c")
+"""Sources of every engine."""
+
+OPTIONS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+_NO_ROOM = 3
+_KB, _GB = 1024, 1e9
+_SHOWN = 400
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Shares of the simulated time in which the devices of a kind served, means over all of them."""
+
+    disk: float
+    bus: float
+    sending: float
+    receiving: float
+    processor: float
+    busiest_processor: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What an engine found. seconds: of the application. wall, memory_bytes: of simulating it."""
+
+    seconds: float
+    blocks: int
+    messages: int
+    epochs: int
+    events: int
+    busy: Busy
+    wall: float
+    memory_bytes: int
+
+
+def sources(*own: str) -> list[Path]:
+    """Paths of the C sources of an engine."""
+    return [_NATIVE / name for name in (*own, *COMMON)]
+
+
+def loose_engine() -> Path:
+    """The loose engine, compiled. Raises ToolMissing, StorageError."""
+    return built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",))
+
+
+def simulate(
+    placed: Placed, compute: float, engine: Path, *, limit: float, report: Callable[[float], None] = lambda share: None
+) -> Simulation:
+    """Simulate with `compute` seconds for a block. report: called with the share of blocks that are done.
+
+    Raises NodeUnfit where it would need more memory than there is, before it starts; ModelInvalid where no block meets
+    the query, or after `limit` seconds.
+    """
+    free = _free_memory()
+    where = f"{placed.application.path}: on {placed.nodes} nodes"
+    with TemporaryDirectory(prefix="probe-dataflow-") as folder:
+        (Path(folder) / "setting").write_text(placed.text(compute, free))
+        heard = _Heard(placed.blocks, report)
+        begun = time.monotonic()
+        status, printed, late = watched([str(engine)], Path(folder), limit, heard, Path(folder) / "setting")
+    if late:
+        raise ModelInvalid(f"{where}: the simulation was not over after {limit:.0f} s: allow more with --limit")
+    if status == _NO_ROOM:
+        raise NodeUnfit(
+            f"{where}: simulating needs {heard.needs / _GB:.3g} GB of memory, {free / _GB:.3g} GB are free; simulate "
+            "fewer nodes, or give a smaller epoch"
+        )
+    if status:
+        raise ModelInvalid(f"{where}: the engine failed: {printed[-_SHOWN:].strip()}")
+    found = _simulation(printed.splitlines()[-1], time.monotonic() - begun)
+    if not found.blocks:
+        raise ModelInvalid(f"{where}: no block meets the query: every epoch is empty")
+    return found
+
+
+class _Heard:
+    """What an engine says while it runs."""
+
+    def __init__(self, blocks: int, report: Callable[[float], None]) -> None:
+        self.needs = 0.0
+        self._blocks, self._report = blocks, report
+
+    def __call__(self, line: str) -> None:
+        words = line.split()
+        if words[:1] == ["needs"]:
+            self.needs = float(words[1])
+        elif words[:1] == ["at"] and self._blocks:
+            self._report(int(words[1]) / self._blocks)
+
+
+def _simulation(line: str, wall: float) -> Simulation:
+    words = line.split()
+    said = dict(zip(words[1::2], map(float, words[2::2]), strict=True))
+    return Simulation(
+        seconds=said["seconds"],
+        blocks=int(said["blocks"]),
+        messages=int(said["messages"]),
+        epochs=int(said["epochs"]),
+        events=int(said["events"]),
+        busy=Busy(said["disk"], said["bus"], said["out"], said["in"], said["cpu"], said["busiest_cpu"]),
+        wall=wall,
+        memory_bytes=int(said["memory"]) * _KB,
+    )
+
+
+def _free_memory() -> float:
+    """Bytes that can be had without swapping; 0 where the kernel does not say."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * _KB
+    return 0.0
