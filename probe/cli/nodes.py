@@ -103,7 +103,7 @@ def _print(found: DataPrediction) -> None:
         "network": lambda r: _share(max(r["busy"]["sending"], r["busy"]["receiving"])),
         "processor": lambda r: _share(r["busy"]["processor"]),
         "busiest": lambda r: _share(r["busy"]["busiest_processor"]),
-        "simulated in": lambda r: seconds(r["wall"]),
+        "cost": lambda r: seconds(r["cost_seconds"]),
         "memory": lambda r: size(r["memory_bytes"]),
     }
     print_rows(rows, "table", "rows", columns)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from checkpoint.compiled import built
-from checkpoint.errors import ModelInvalid, NodeUnfit
+from checkpoint.errors import ModelInvalid, NodeUnfit, ToolMissing
 from probe.dataflow.work import Placed
-from probe.simulation.smpirun import watched
+from probe.simulation.smpirun import COMMAND, installed, watched
 
 LOOSE, TIGHT = "loose", "tight"
 MODES: Final = (LOOSE, TIGHT)
@@ -23,6 +22,13 @@ COMMON: Final = ("blocks.h", "blocks.c", "setting.c")
 """Sources of every engine."""
 
 OPTIONS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+_PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1"><zone id="zone" routing="None"><host id="all" speed="1Gf"/></zone></platform>
+"""
+"""The tight engine's actors only sleep: the hardware is its own."""
+
+_SIMGRID = ("--cfg=contexts/stack-size:64", "--cfg=contexts/guard-size:0", "--log=root.thres:error")
 _NO_ROOM = 3
 _KB, _GB = 1024, 1e9
 _SHOWN = 400
@@ -42,7 +48,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What an engine found. seconds: of the application. wall, memory_bytes: of simulating it."""
+    """What an engine found. seconds: of the application. cost_seconds: of a processor, for simulating."""
 
     seconds: float
     blocks: int
@@ -50,7 +56,7 @@ class Simulation:
     epochs: int
     events: int
     busy: Busy
-    wall: float
+    cost_seconds: float
     memory_bytes: int
 
 
@@ -59,13 +65,51 @@ def sources(*own: str) -> list[Path]:
     return [_NATIVE / name for name in (*own, *COMMON)]
 
 
-def loose_engine() -> Path:
-    """The loose engine, compiled. Raises ToolMissing, StorageError."""
-    return built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",))
+@dataclass(frozen=True)
+class Engine:
+    """A compiled engine; `on_simgrid`: it gets a platform and SimGrid's options."""
+
+    program: Path
+    on_simgrid: bool = False
+
+    def command(self, folder: Path) -> list[str]:
+        """What runs it; its platform is written into the folder."""
+        if not self.on_simgrid:
+            return [str(self.program)]
+        (folder / "platform.xml").write_text(_PLATFORM)
+        return [str(self.program), str(folder / "platform.xml"), *_SIMGRID]
+
+
+def engine_of(mode: str) -> Engine:
+    """The engine, compiled. Raises ToolMissing without a compiler or, for the tight one, without SimGrid."""
+    if mode == LOOSE:
+        return Engine(built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",)))
+    place = _simgrid()
+    options = (*OPTIONS, "-isystem", str(place / "include"))
+    libraries = (f"-L{place / 'lib'}", f"-Wl,-rpath,{place / 'lib'}", "-lsimgrid", "-lm")
+    return Engine(built("dataflow-tight", sources("tight.c"), options, libraries=libraries), on_simgrid=True)
+
+
+def _simgrid() -> Path:
+    """The folder below which SimGrid is installed: where its command is, its headers should be."""
+    try:
+        place = Path(installed(COMMAND)).resolve().parents[1]
+    except ToolMissing as error:
+        raise ToolMissing(f"{error}; `--mode loose` needs none") from error
+    if not (place / "include" / "simgrid" / "engine.h").is_file():
+        raise ToolMissing(
+            f"{place}: SimGrid without its headers: install Debian's package libsimgrid-dev; `--mode loose` needs none"
+        )
+    return place
 
 
 def simulate(
-    placed: Placed, compute: float, engine: Path, *, limit: float, report: Callable[[float], None] = lambda share: None
+    placed: Placed,
+    compute: float,
+    engine: Engine,
+    *,
+    limit: float,
+    report: Callable[[float], None] = lambda share: None,
 ) -> Simulation:
     """Simulate with `compute` seconds for a block. report: called with the share of blocks that are done.
 
@@ -77,8 +121,9 @@ def simulate(
     with TemporaryDirectory(prefix="probe-dataflow-") as folder:
         (Path(folder) / "setting").write_text(placed.text(compute, free))
         heard = _Heard(placed.blocks, report)
-        begun = time.monotonic()
-        status, printed, late = watched([str(engine)], Path(folder), limit, heard, Path(folder) / "setting")
+        status, printed, late = watched(
+            engine.command(Path(folder)), Path(folder), limit, heard, Path(folder) / "setting"
+        )
     if late:
         raise ModelInvalid(f"{where}: the simulation was not over after {limit:.0f} s: allow more with --limit")
     if status == _NO_ROOM:
@@ -88,7 +133,7 @@ def simulate(
         )
     if status:
         raise ModelInvalid(f"{where}: the engine failed: {printed[-_SHOWN:].strip()}")
-    found = _simulation(printed.splitlines()[-1], time.monotonic() - begun)
+    found = _simulation(printed.splitlines()[-1])
     if not found.blocks:
         raise ModelInvalid(f"{where}: no block meets the query: every epoch is empty")
     return found
@@ -109,7 +154,7 @@ class _Heard:
             self._report(int(words[1]) / self._blocks)
 
 
-def _simulation(line: str, wall: float) -> Simulation:
+def _simulation(line: str) -> Simulation:
     words = line.split()
     said = dict(zip(words[1::2], map(float, words[2::2]), strict=True))
     return Simulation(
@@ -119,7 +164,7 @@ def _simulation(line: str, wall: float) -> Simulation:
         epochs=int(said["epochs"]),
         events=int(said["events"]),
         busy=Busy(said["disk"], said["bus"], said["out"], said["in"], said["cpu"], said["busiest_cpu"]),
-        wall=wall,
+        cost_seconds=said["cost"],
         memory_bytes=int(said["memory"]) * _KB,
     )
 

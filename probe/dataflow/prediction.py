@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import ModelInvalid, NotInStore
 from probe.dataflow.application import DataApplication, ProbedBlocks
-from probe.dataflow.engines import LOOSE, MODES, Simulation, loose_engine, simulate
+from probe.dataflow.engines import LOOSE, Engine, Simulation, engine_of, simulate
 from probe.dataflow.machine import DiskMachine
 from probe.dataflow.work import Placed, place
 from probe.progress import Display, Silent
@@ -120,14 +119,7 @@ def predict_nodes(
     return DataPrediction(application, machine, mode, time, tuple(rows))
 
 
-def engine_of(mode: str) -> Path:
-    """The engine's program, compiled. Raises ToolMissing, ModelInvalid."""
-    if mode == LOOSE:
-        return loose_engine()
-    raise ModelInvalid(f"there is no engine {mode}; there are {', '.join(MODES)}")
-
-
-def _row(placed: Placed, time: BlockTime, engine: Path, limit: float, display: Display) -> NodesPredicted:
+def _row(placed: Placed, time: BlockTime, engine: Engine, limit: float, display: Display) -> NodesPredicted:
     with display.stage(f"{placed.nodes} nodes") as report:
         found = simulate(placed, time.seconds, engine, limit=limit, report=report)
     ends = [found.seconds]

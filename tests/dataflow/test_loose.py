@@ -14,7 +14,7 @@ from data_applications import MICROSCOPE, TITAN, described, machine
 from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, NodeUnfit
 from probe.dataflow.application import read_data_application
-from probe.dataflow.engines import OPTIONS, Simulation, loose_engine, simulate, sources
+from probe.dataflow.engines import LOOSE, OPTIONS, Simulation, engine_of, simulate, sources
 from probe.dataflow.machine import read_disk_machine
 from probe.dataflow.work import Placed, place
 
@@ -31,7 +31,7 @@ def placed(folder: Path, base: dict[str, Any], nodes: int, *changes: tuple[str, 
 
 def simulated(folder: Path, base: dict[str, Any], nodes: int, *changes: tuple[str, str], **changed: Any) -> Simulation:
     compute = {**base, **changed}["compute"]
-    return simulate(placed(folder, base, nodes, *changes, **changed), compute, loose_engine(), limit=60)
+    return simulate(placed(folder, base, nodes, *changes, **changed), compute, engine_of(LOOSE), limit=60)
 
 
 def test_one_block_on_one_node_is_read_and_computed(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_every_run_is_the_same_and_sanitizers_find_nothing(
     # The engine ends without giving its memory back: its process ends with it.
     said = subprocess.run([checked], input=work.text(0.1), capture_output=True, text=True, env={"ASAN_OPTIONS": "detect_leaks=0"})  # fmt: skip  # noqa: E501
     assert (said.returncode, said.stderr) == (0, "")
-    first, second = (simulate(work, 0.1, loose_engine(), limit=60) for _ in range(2))
+    first, second = (simulate(work, 0.1, engine_of(LOOSE), limit=60) for _ in range(2))
     assert (first.seconds, first.messages, first.events) == (second.seconds, second.messages, second.events)
     assert f"seconds {first.seconds:.9g} " in said.stdout
     assert first.blocks > 0
@@ -182,7 +182,7 @@ def test_memory_is_told_before_it_starts(tmp_path: Path) -> None:
     with pytest.raises(
         NodeUnfit, match=r"simulating needs [\d.e+]+ GB of memory, [\d.e+]+ GB are free; simulate fewer"
     ):
-        simulate(work, 0.1, loose_engine(), limit=60)
+        simulate(work, 0.1, engine_of(LOOSE), limit=60)
 
 
 def test_what_no_simulation_ends_with(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_what_no_simulation_ends_with(tmp_path: Path) -> None:
         simulated(tmp_path, TITAN, 1, polar=0.0, extent=[1e-9, 1e-9], query=[0, 1e-9, 0, 1e-9])
     long = placed(tmp_path, TITAN, 64, blocks=2_000_000, block_bytes=1.0, polar=0.5)
     with pytest.raises(ModelInvalid, match="was not over after 0 s: allow more with --limit"):
-        simulate(long, 0.1, loose_engine(), limit=0.2)
+        simulate(long, 0.1, engine_of(LOOSE), limit=0.2)
 
 
 def test_shares_of_the_work_are_reported(tmp_path: Path) -> None:
     said: list[float] = []
     work = placed(tmp_path, TITAN, 64, blocks=120_000, block_bytes=1.0, polar=0.9)
-    found = simulate(work, 0.1, loose_engine(), limit=120, report=said.append)
+    found = simulate(work, 0.1, engine_of(LOOSE), limit=120, report=said.append)
     assert found.blocks == 120_000
     assert said == sorted(said) and all(0 <= share <= 1 for share in said)

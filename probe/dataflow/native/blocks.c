@@ -216,6 +216,30 @@ int next_epoch(Source *source, int processor, Block *out, int room)
 				      : epoch_of_surface(source, processor, out, room);
 }
 
+int next_consumer(const Work *work, const Block *block, int processor, int k)
+{
+	while (k < consumers(block) && consumer(work, block, k) == processor)
+		k++;
+	return k < consumers(block) ? k : -1;
+}
+
+int receive_of(const Graph *graph, int send)
+{
+	int node = 0;
+	while (!(graph->after[send] & (1u << node)))
+		node++;
+	return node;
+}
+
+int is_peer(const Graph *graph)
+{
+	int found = 0;
+	for (int node = 0; node < graph->nodes; node++)
+		for (int next = 0; graph->operation[node] == OP_READ && next < graph->nodes; next++)
+			found |= (graph->after[node] >> next & 1) && graph->operation[next] == OP_SEND && !is_to_client(graph, next);
+	return found;
+}
+
 int consumes(const Work *work, const Block *block, int processor)
 {
 	const int place = processor - block->first;

@@ -56,6 +56,14 @@ typedef struct Source Source;
 // Reads work and machine from lines "KEY VALUE ..." on standard input, until "end". Exits with 2 and a message.
 void read_setting(Work *work, Machine *machine, double *memory);
 
+double clock_seconds(void);
+
+// Of this program, in user code and in the kernel.
+double processor_seconds(void);
+
+// What this program had at most. getrusage() would say what its parent had before it began.
+long memory_kb(void);
+
 Source *open_source(const Work *work, const Machine *machine);
 void close_source(Source *source);
 
@@ -75,6 +83,26 @@ static inline int consumer(const Work *work, const Block *block, int k)
 	const int column = (block->column + k % block->columns) % work->columns;
 	return block->first + (block->row + k / block->columns) * work->columns + column;
 }
+
+// The first consumer from number k on that is not `processor`; -1 where there is none.
+int next_consumer(const Work *work, const Block *block, int processor, int k);
+
+// A send that no receive follows goes to a client, outside the machine.
+static inline int is_to_client(const Graph *graph, int node)
+{
+	return graph->after[node] == 0;
+}
+
+static inline double message_bytes(const Work *work, const Block *block, int send)
+{
+	return is_to_client(&work->graph, send) ? work->result_bytes : block->bytes;
+}
+
+// The receive that follows a send.
+int receive_of(const Graph *graph, int send);
+
+// Whether reads are sent to consumers: then a reader computes only what concerns it.
+int is_peer(const Graph *graph);
 
 int consumes(const Work *work, const Block *block, int processor);
 

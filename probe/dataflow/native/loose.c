@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 // What waits at a server: an operation on a block. At a port, with whom; there `end` is when it will have come.
 typedef struct Entry {
@@ -118,12 +117,6 @@ static Entry *entry(Block *block, int node, int other)
 	return found;
 }
 
-// A send that no receive follows goes to a client, outside the machine.
-static int is_to_client(int node)
-{
-	return work.graph.after[node] == 0;
-}
-
 // -- servers
 
 static uint32_t server_of(int processor, int which)
@@ -140,7 +133,7 @@ static double end_of(uint32_t number, Server *server)
 		return fmax(first->end, now);
 	server->begun = now;
 	if (which == OUT)
-		return now + (is_to_client(first->node) ? work.result_bytes : first->block->bytes) / machine.net_rate;
+		return now + message_bytes(&work, first->block, first->node) / machine.net_rate;
 	if (which == CPU)
 		return now + work.compute;
 	if (which < PORTS + machine.disks) {
@@ -176,14 +169,6 @@ static void begin_epoch(int reader)
 		enqueue(server_of(reader, PORTS + mine[n].disk), entry(&mine[n], 0, 0));
 }
 
-// The first consumer from number k on that is not `processor`; -1 where there is none.
-static int next_consumer(const Block *block, int processor, int k)
-{
-	while (k < consumers(block) && consumer(&work, block, k) == processor)
-		k++;
-	return k < consumers(block) ? k : -1;
-}
-
 static void start(Block *block, int node, int from, int processor)
 {
 	switch (work.graph.operation[node]) {
@@ -192,7 +177,7 @@ static void start(Block *block, int node, int from, int processor)
 			enqueue(server_of(processor, CPU), entry(block, node, 0));
 		break;
 	case OP_SEND: {
-		const int k = is_to_client(node) ? 0 : next_consumer(block, processor, 0);
+		const int k = is_to_client(&work.graph, node) ? 0 : next_consumer(&work, block, processor, 0);
 		if (k >= 0)
 			enqueue(server_of(processor, OUT), entry(block, node, k));
 		break;
@@ -216,10 +201,7 @@ static void arrive(Block *block, int send, int receiver, double sent_at)
 	Server *server = &servers[number];
 	const double hold = block->bytes / machine.net_rate;
 	const double begin = fmax(sent_at + machine.net_latency, server->begun);
-	int node = 0;
-	while (!(work.graph.after[send] & (1u << node)))
-		node++;
-	Entry *what = entry(block, node, 0);
+	Entry *what = entry(block, receive_of(&work.graph, send), 0);
 	what->end = server->begun = begin + hold;
 	server->busy += hold;
 	messages++;
@@ -240,9 +222,9 @@ static int end_entry(uint32_t number, Entry *what)
 {
 	const int processor = (int)(number / (uint32_t)each), which = (int)(number % (uint32_t)each);
 	Block *block = what->block;
-	if (which == OUT && !is_to_client(what->node)) {
+	if (which == OUT && !is_to_client(&work.graph, what->node)) {
 		arrive(block, what->node, consumer(&work, block, what->other), now - block->bytes / machine.net_rate);
-		what->other = next_consumer(block, processor, what->other + 1);
+		what->other = next_consumer(&work, block, processor, what->other + 1);
 		return what->other >= 0;
 	}
 	if (which == OUT)
@@ -309,21 +291,7 @@ static double needed(double spread)
 	return work.processors * on_each + work.readers * of_reader;
 }
 
-// What this program had at most, KB: what its parent had before it began is not in this line of the kernel's.
-static long memory_kb(void)
-{
-	char line[256];
-	long found = 0;
-	FILE *status = fopen("/proc/self/status", "r");
-	while (status != NULL && fgets(line, sizeof line, status) != NULL)
-		if (sscanf(line, "VmHWM: %ld", &found) == 1)
-			break;
-	if (status != NULL)
-		fclose(status);
-	return found;
-}
-
-static void report(double wall)
+static void report(void)
 {
 	double busy[5] = {0}, most = 0, end = now > 0 ? now : 1;
 	for (int p = 0; p < work.processors; p++)
@@ -332,32 +300,24 @@ static void report(double wall)
 			busy[which < PORTS ? which : which < PORTS + machine.disks ? 3 : 4] += one;
 			most = which == CPU && one > most ? one : most;
 		}
-	printf("done seconds %.9g blocks %lld messages %lld epochs %lld events %lld wall %.6f memory %ld ", now,
-	       (long long)blocks_total, (long long)messages, (long long)epochs, (long long)events, wall, memory_kb());
+	printf("done seconds %.9g blocks %lld messages %lld epochs %lld events %lld cost %.6f memory %ld ", now,
+	       (long long)blocks_total, (long long)messages, (long long)epochs, (long long)events, processor_seconds(), memory_kb());
 	printf("disk %.9g bus %.9g out %.9g in %.9g cpu %.9g busiest_cpu %.9g\n",
 	       busy[3] / work.readers / machine.disks / end, busy[4] / work.readers / machine.buses / end,
 	       busy[OUT] / work.processors / end, busy[IN] / work.processors / end, busy[CPU] / work.processors / end,
 	       most / end);
 }
 
-static double clock_seconds(void)
-{
-	struct timespec at;
-	clock_gettime(CLOCK_MONOTONIC, &at);
-	return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
-}
-
 int main(void)
 {
 	double memory = 0;
-	const double begun = clock_seconds();
 	read_setting(&work, &machine, &memory);
 	each = PORTS + machine.disks + machine.buses;
 	epoch_room = largest_epoch(&work);
 	for (int node = 0; node < work.graph.nodes; node++)
 		if (work.graph.operation[node] == OP_READ)
 			for (int next = 0; next < work.graph.nodes; next++)
-				peer |= (work.graph.after[node] >> next & 1) && work.graph.operation[next] == OP_SEND && !is_to_client(next);
+				peer |= (work.graph.after[node] >> next & 1) && work.graph.operation[next] == OP_SEND && !is_to_client(&work.graph, next);
 	const double bytes = needed(mean_consumers());
 	printf("needs %.0f\n", bytes);
 	fflush(stdout);
@@ -371,7 +331,7 @@ int main(void)
 	waiting = room_for(work.readers, sizeof *waiting);
 	for (int reader = 0; reader < work.readers; reader++)
 		begin_epoch(reader);
-	double said = begun;
+	double said = clock_seconds();
 	while (heap_size > 0) {
 		now = heap[0].time;
 		turn(heap[0].server);
@@ -381,6 +341,6 @@ int main(void)
 			fflush(stdout);
 		}
 	}
-	report(clock_seconds() - begun);
+	report();
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct {
 	const char *name;
@@ -89,4 +90,31 @@ void read_setting(Work *work, Machine *machine, double *memory)
 	}
 	if (work->processors < 1 || work->readers < 1 || machine->disks < 1 || machine->buses < 1)
 		unreadable("too little\n");
+}
+
+double clock_seconds(void)
+{
+	struct timespec at;
+	clock_gettime(CLOCK_MONOTONIC, &at);
+	return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+}
+
+double processor_seconds(void)
+{
+	struct timespec used;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+	return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+long memory_kb(void)
+{
+	char line[256];
+	long found = 0;
+	FILE *status = fopen("/proc/self/status", "r");
+	while (status != NULL && fgets(line, sizeof line, status) != NULL)
+		if (sscanf(line, "VmHWM: %ld", &found) == 1)
+			break;
+	if (status != NULL)
+		fclose(status);
+	return found;
 }
