@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`probe emulate`: use here what a profile says was used elsewhere."""
+"""`probe emulate`: use here what a profile says was used elsewhere, or what an application of blocks uses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probe.cli.figures import percent, seconds, size
+from probe.cli.model_options import PROBES
+from probe.cli.nodes import DESCRIPTION, emulate_nodes, misused
 from probe.cli.parameters import QUIET, Size
 from probe.cli.rows import AS_JSON
 from probe.progress import display_for
@@ -37,7 +39,7 @@ class _Scales(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 @click.command()
-@click.argument("profile", metavar="FILE.usage", type=click.Path(path_type=Path, readable=False))
+@click.argument("profile", metavar="FILE.usage|DATA.toml", type=click.Path(path_type=Path, readable=False))
 @click.option("--kernel", default="matrix", show_default=True, help="What computes: a name that `probe kernels` lists.")
 @click.option(
     "--own",
@@ -66,10 +68,30 @@ class _Scales(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 )
 @click.option("--files", type=click.IntRange(1, 1024), default=1, show_default=True, help="Written by turns.")
 @click.option("--keep-waits", is_flag=True, help="Sleep where the command neither computed nor waited for a processor.")
+@click.option("--ranks", type=click.IntRange(1, 4096), help="Of DATA.toml: MPI ranks.")
+@click.option(
+    "--disks", type=click.IntRange(1, 64), default=1, show_default=True, help="Of DATA.toml: files of a rank."
+)
+@click.option(
+    "--machine", type=click.Path(path_type=Path), help="Of DATA.toml: machine file to write, as measured here."
+)
+@click.option("--limit", type=float, default=3600.0, show_default=True, help="Of DATA.toml: seconds it may take.")
+@PROBES
 @AS_JSON
 @QUIET
-def emulate(profile: Path, as_json: bool, quiet: bool, scale: dict[str, float] | None, **options: Any) -> None:
-    """Use here what a profile says a command used, and time that."""
+def emulate(
+    profile: Path, as_json: bool, quiet: bool, scale: dict[str, float] | None, ranks: int | None, disks: int,
+    machine: Path | None, limit: float, probes: tuple[str, ...], node: str, url: str | None, **options: Any,
+) -> None:  # fmt: skip
+    """Use here what a profile says a command used, or what an application of blocks uses, and time that."""
+    if refused := misused(profile):
+        raise click.UsageError(refused)
+    if profile.suffix == DESCRIPTION:
+        emulate_nodes(
+            profile, ranks, disks, options["folder"], machine, probes=probes, node=node, url=url, limit=limit,
+            quiet=quiet, as_json=as_json,
+        )  # fmt: skip
+        return
     from probe.emulation.plan import EmulateOptions
     from probe.emulation.running import emulate as emulate_profile
 

@@ -72,6 +72,61 @@ def simulate_nodes(
         say(one_line(f"wrote {path}"))
 
 
+_OF_RANKS = ("ranks", "disks", "machine", "limit", "probes", "node", "url")
+_OF_BOTH = ("profile", "folder", "as_json", "quiet")
+
+
+def misused(what: Path) -> str:
+    """What is wrong with the options of `probe emulate` for this file; empty where nothing is."""
+    context = click.get_current_context()
+    given = [
+        parameter
+        for parameter in context.command.params
+        if context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    blocks = what.suffix == DESCRIPTION
+    for parameter in given:
+        if parameter.name not in _OF_BOTH and (parameter.name in _OF_RANKS) != blocks:
+            kind = f"not of an application of blocks ({DESCRIPTION})" if blocks else "of an application of blocks alone"
+            return f"{parameter.opts[0]} is {kind}"
+    return ""
+
+
+def emulate_nodes(
+    description: Path, ranks: int | None, disks: int, folder: Path, machine: Path | None, *, probes: Sequence[str],
+    node: str, url: str | None, limit: float, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a description for real on ranks of MPI, and print what that took."""
+    if ranks is None:
+        raise click.UsageError("Missing option '--ranks': how many ranks of MPI are to run the application")
+    from probe.dataflow.application import read_data_application
+    from probe.dataflow.emulating import emulate_data
+    from probe.dataflow.prediction import block_time
+    from probe.models.probed import seconds_of_probes
+
+    application = read_data_application(description)
+    time = block_time(application, seconds_of_probes([text for text in probes if "=" in text], node, url), node, url)
+    shown = display_for(quiet)
+    found = emulate_data(application, ranks, folder=folder, time=time, disks=disks, limit=limit, display=shown)
+    if machine is not None:
+        from probe.schedulers.usable import write_whole
+
+        write_whole(machine, found.machine_text("here"))
+    if as_json:
+        say_json({"format_version": FORMAT_VERSION, **found.to_json()})
+        return
+    say(
+        one_line(
+            f"{application.name} ({application.family}) on {ranks} ranks: {seconds(found.seconds)}, computing "
+            f"{seconds(found.computing)}; {found.blocks} blocks read, {found.messages} messages"
+        )
+    )
+    alone = found.measured
+    say(f"alone: a read {seconds(alone.read_seconds)}, a message {seconds(alone.message_seconds)}")
+    if machine is not None:
+        say(one_line(f"wrote {machine}"))
+
+
 def _drawn(path: Path, found: DataPrediction) -> Path:
     # Matplotlib's list of fonts belongs beside our own caches; where it is, is read when it is imported.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_dir() / "matplotlib"))

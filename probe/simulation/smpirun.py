@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,11 +78,16 @@ def simulated(
 
 
 def watched(
-    command: Sequence[str], folder: Path, limit: float, heard: Callable[[str], None], given: Path = Path(os.devnull)
+    command: Sequence[str],
+    folder: Path,
+    limit: float,
+    heard: Callable[[str], None],
+    given: Path = Path(os.devnull),
+    more: Mapping[str, str] | None = None,
 ) -> tuple[int, str, bool]:
     """(status, output, whether it was ended for its time). The whole group ends with the command, or with us.
 
-    given: file that it has as standard input.
+    given: file that it has as standard input. more: variables of its environment.
     """
     late = threading.Event()
 
@@ -92,7 +97,7 @@ def watched(
 
     with given.open("rb") as stdin, subprocess.Popen(
         command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        cwd=folder, env={**os.environ, "TMPDIR": str(folder)}, text=True, errors="replace",
+        cwd=folder, env={**os.environ, "TMPDIR": str(folder), **(more or {})}, text=True, errors="replace",
     ) as process:  # fmt: skip
         timer = threading.Timer(limit, end)
         timer.start()
