@@ -31,6 +31,7 @@ FLOORS = (
     ("probe/interface",),
     ("probe/cli",),
     ("probe/slurm",),
+    ("probe/mpi",),
     ("probe/dataflow",),
     ("probe/simulation",),
     ("probe/models", "probe/ranking", "probe/report", "probe/schedulers"),
