@@ -142,8 +142,8 @@ Contents = Callable[[], Iterator[tuple[int, memoryview]]]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is wanted of a run: points, steps at each of them, what is written over the memory first, and spans (address,
-    bytes) whose numbers are looked at in the end."""
+    """What is wanted of a run: points, steps at each of them, what is written over the memory first, and spans
+    (address, bytes) whose numbers are looked at in the end."""
 
     points: tuple[Point, ...] = ()
     steps: int = 0

@@ -62,4 +62,3 @@ def flow_of(said: Mapping[str, Any], images: Mapping[str, str], most_calls: int,
         classes=NumberClasses(*said["classes"].tolist()),
         seconds=seconds,
     )
-

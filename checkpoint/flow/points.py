@@ -13,8 +13,8 @@ _DRAWN = 4
 
 
 def choose_points(flow: Flow, number: int = POINTS, seed: int = 1) -> tuple[Point, ...]:
-    """So many executions of blocks of `flow`, fewer where it has fewer: up to one half taken from all blocks, so that rare
-    code has its turn, the others from all executions."""
+    """So many executions of blocks of `flow`, fewer where it has fewer: up to one half taken from all blocks, so that
+    rare code has its turn, the others from all executions."""
     if not flow.counts:
         return ()
     chance = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ from checkpoint.flow.flow import Window
 from checkpoint.process.ptrace import Registers
 
 _OPTIONS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-_FIELDS = [name for name, _ in Registers._fields_]
+_FIELDS = [field[0] for field in Registers._fields_]
 _COLUMN = {name: at for at, name in enumerate(_FIELDS)}
 _LONGEST = 15
 _RELATIVE = 1 << 63

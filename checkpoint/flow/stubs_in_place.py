@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,10 @@ def mapped_images(flat: FlatImage, local: Mapping[int, Path]) -> list[MappedImag
         if m.file:
             spans[m.file - 1].append((m.start, m.end))
     for number in dict.fromkeys(m.file - 1 for m in flat.mappings if m.file and m.prot & _EXECUTABLE):
-        image, sites = _decoded(str(local[number]))
-        if image is None or (bias := _bias(image, flat, number)) is None:
+        if (decoded := _decoded(str(local[number]))) is None:
+            continue
+        image, sites = decoded
+        if (bias := _bias(image, flat, number)) is None:
             continue
         low, high = min(s for s, _ in spans[number]), max(e for _, e in spans[number])
         if len(sites):
@@ -64,12 +67,12 @@ def mapped_images(flat: FlatImage, local: Mapping[int, Path]) -> list[MappedImag
 
 
 @lru_cache(maxsize=64)
-def _decoded(path: str) -> tuple[ElfImage | None, SiteTable]:
-    """A file that phases map, with its sites: none of a file that is no program."""
+def _decoded(path: str) -> tuple[ElfImage, SiteTable] | None:
+    """A file that phases map, with its sites; None for a file that is no program."""
     try:
         image = read_image(path)
     except (ProgramNotRunnable, OSError):
-        return None, _NO_SITES
+        return None
     return image, find_sites(image)
 
 
@@ -78,9 +81,9 @@ def _bias(image: ElfImage, flat: FlatImage, number: int) -> int | None:
         for segment in image.segments:
             first = segment.offset & -PAGE_SIZE
             inside = m.file_offset - first
-            if m.file == number + 1 and bool(m.prot & _EXECUTABLE) == segment.executable and segment.executable:
-                if 0 <= inside < max(segment.size, 1) + PAGE_SIZE:
-                    return int(m.start - inside - (segment.vaddr & -PAGE_SIZE))
+            of_it = m.file == number + 1 and m.prot & _EXECUTABLE and segment.executable
+            if of_it and 0 <= inside < segment.size + PAGE_SIZE:
+                return int(m.start - inside - (segment.vaddr & -PAGE_SIZE))
     return None
 
 
@@ -170,7 +173,7 @@ class StubsInPlace:
 
     def counts(self) -> dict[Place, int]:
         """Executions so far of every block that ran."""
-        found = {}
+        found: dict[Place, int] = {}
         for one in self._counted:
             values = np.zeros(len(one.rows), dtype=np.int64)
             self._tracee.read_counters(one.counters, values)

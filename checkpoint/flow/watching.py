@@ -48,9 +48,13 @@ _FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SI
 _PATIENCE = 20
 """Counted, a region may take so many times as long as timed."""
 _LOOK_SECONDS = 0.05
+_RT_SIGRETURN = call_number("rt_sigreturn")
 _WRITTEN_AT_ONCE = 1 << 24
 _WITH_PROCESS_NUMBERS = {call_number(name) for name in ("kill", "tkill", "tgkill", "sched_setaffinity", "setpgid")}
 """Calls with a process number among the arguments compared: a restored process has another."""
+
+
+_PLAIN = Plan()
 
 
 class FlowWatcher:
@@ -64,7 +68,7 @@ class FlowWatcher:
         self._scratch, self._cpu = scratch, cpu
         self._images: list[MappedImage] | None = None
 
-    def watch(self, plan: Plan = Plan(), *, seconds: float | None = None) -> Flow:
+    def watch(self, plan: Plan = _PLAIN, *, seconds: float | None = None) -> Flow:
         """Restore the phase, run it to its region's end, and end it. `seconds`: how long that may take, restoring not
         counted. Raises PhaseFailed where the region does not end as it should, NodeUnfit."""
         begun = time.monotonic()
@@ -193,14 +197,15 @@ class _Run:
             if restored:
                 break
             # The restorer's last call is rt_sigreturn; the stop behind that is in the phase.
-            restored = self._control.report()[0] == RESTORED
+            is_last = self._tracee.registers().orig_rax == _RT_SIGRETURN
+            restored = is_last and self._control.report()[0] == RESTORED
         self._tracee.reopen_memory()
         self._tracee.attached = True
 
     def _overwrite(self) -> None:
         for address, data in self._plan.contents() if self._plan.contents else ():
             for start in range(0, len(data), _WRITTEN_AT_ONCE):
-                self._tracee.write(address + start, data[start : start + _WRITTEN_AT_ONCE])
+                self._tracee.write(address + start, bytes(data[start : start + _WRITTEN_AT_ONCE]))
 
     def _run_to_end(self) -> None:
         deliver = 0

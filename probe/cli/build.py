@@ -85,6 +85,7 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
     show_default=True,
     help="direct: as any user; criu: needs root; auto: criu as root, direct as any other user.",
 )
+@click.option("--flow", is_flag=True, help="Record what each phase executes, for `probe check`.")
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
 @WORKER_PROGRAM
@@ -118,6 +119,7 @@ def build(
     external: tuple[str, ...],
     compress: Compression,
     capture: str,
+    flow: bool,
     with_criu: bool,
     target_error: float | None,
     worker_program: str | None,
@@ -147,6 +149,7 @@ def build(
         reduce=how,
         external=external,
         compress=compress,
+        flow=flow,
         with_criu=with_criu,
         capture=capture,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),

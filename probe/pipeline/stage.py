@@ -10,6 +10,7 @@ from typing import Protocol
 
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
+from probe.flow.stored import PhaseFlow
 from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
 from probe.formats.manifest import Manifest
 from probe.formats.profile import Profile
@@ -51,6 +52,7 @@ class Build:
     captured: Sequence[CapturedPhase] = field(init=False)  # capture
     reduced: Sequence[ReducedPhase] = field(init=False)  # reduce; phases in the order of `captured`
     flat: Sequence[FlatPhase] = field(init=False)  # flatten; likewise
+    flow: dict[int, PhaseFlow] = field(default_factory=dict)  # flatten, by phase; empty if it was not wanted
     measured: Sequence[MeasuredPhase] = field(init=False)  # self-check: each phase in every way of restoring
     narrowed: Narrowed | None = field(init=False)  # self-check, where a width was wanted
     manifest: Manifest = field(init=False)  # pack
