@@ -113,12 +113,12 @@ def test_system_calls_are_compared_in_order(builds: Path, tmp_path: Path) -> Non
     assert compare(replace(flow, calls=none), flow).call == "0 system calls instead of 1"
 
 
-def test_a_region_that_does_not_end_is_refused(builds: Path, tmp_path: Path) -> None:
+def test_a_region_that_ends_before_its_end_is_refused(builds: Path, tmp_path: Path) -> None:
+    """A program that checks its own data ends itself when they are others."""
     watcher = watcher_of(builds, tmp_path, "checksum")
-    watcher.watch()
-
-    with pytest.raises(PhaseFailed, match="its region did not end while its flow was watched"):
-        watcher.watch(seconds=0.0)
+    ones = memoryview(np.ones(CELLS)).cast("B")
+    with pytest.raises(PhaseFailed, match=r"ended before its region did \(status 3\) while its flow was watched"):
+        watcher.watch(Plan(contents=lambda: iter([(ARRAYS[0], ones)])))
 
 
 def test_classes_of_numbers() -> None:
