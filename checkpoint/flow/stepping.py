@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from iced_x86 import Decoder, Instruction, OpKind, Register, RegisterExt
+from iced_x86 import Decoder, Instruction, Mnemonic, OpKind, Register, RegisterExt
 
 from checkpoint.compiled import built
 from checkpoint.flow.flow import Window
@@ -52,10 +53,21 @@ def step(pid: int, most: int) -> tuple[npt.NDArray[np.uint64], int]:
     user_regs_struct; the status of a stop that was no step, or 0. Raises OSError."""
     noted = np.zeros((most, len(_FIELDS)), dtype=np.uint64)
     status = ctypes.c_int()
+    ours = os.sched_getaffinity(0)
+    # On one processor with it: waking another one takes many times as long as a step.
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, {_processor(pid)})
     made = _library().step(pid, most, noted.ctypes.data, ctypes.byref(status))
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, ours)
     if made < 0:
         raise OSError(ctypes.get_errno(), f"process {pid} cannot be stepped: {os.strerror(ctypes.get_errno())}")
     return noted[:made], status.value
+
+
+def _processor(pid: int) -> int:
+    """The processor that the process ran on last (proc(5), field 39 of stat)."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[36])
 
 
 def window_of(noted: npt.NDArray[np.uint64], read: Callable[[int, int], bytes], stubs: Areas) -> Window:
@@ -74,6 +86,14 @@ def window_of(noted: npt.NDArray[np.uint64], read: Callable[[int, int], bytes], 
         inside = (places >= start) & (places < end)
         places[inside] = places[inside] - np.uint64(start) + np.uint64(_RELATIVE | number << 48)
     return Window(places, noted[:, _COLUMN["rsp"]].copy(), used, unknown)
+
+
+def calls_in(noted: npt.NDArray[np.uint64], read: Callable[[int, int], bytes]) -> Iterator[tuple[int, Registers]]:
+    """(address, registers) of the system calls among these steps, in order."""
+    places = noted[:, _COLUMN["rip"]]
+    calling = [at for at in np.unique(places).tolist() if (i := _decoded(read, at)) and i.mnemonic == Mnemonic.SYSCALL]
+    for row in np.flatnonzero(np.isin(places, np.array(calling, dtype=np.uint64))).tolist():
+        yield int(places[row]), Registers.from_buffer_copy(noted[row].tobytes())
 
 
 def _decoded(read: Callable[[int, int], bytes], at: int) -> Instruction | None:

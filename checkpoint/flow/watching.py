@@ -21,7 +21,7 @@ from checkpoint.flat.image import FlatImage, Option
 from checkpoint.flow.classes import NumberClasses, classes_of
 from checkpoint.flow.flow import Flow, Passed, Plan, state_of
 from checkpoint.flow.pieces import flow_of, pieces_of
-from checkpoint.flow.stepping import prepare, step, window_of
+from checkpoint.flow.stepping import calls_in, prepare, step, window_of
 from checkpoint.flow.stubs_in_place import MappedImage, StubsInPlace, mapped_images
 from checkpoint.linux import (
     PTRACE_CONT,
@@ -32,7 +32,7 @@ from checkpoint.linux import (
     WALL,
 )
 from checkpoint.process.program import Program
-from checkpoint.process.ptrace import ptrace
+from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view, launch
@@ -241,11 +241,13 @@ class _Run:
         if not self._inside:
             return
         r = self._tracee.registers()
-        if any(start <= r.rip < end for start, end in self._ours):
-            return
-        number = r.orig_rax
-        first, third = (0, 0) if number in _WITH_PROCESS_NUMBERS else (r.rdi, r.rdx)
-        self._calls.append((number, first, third))
+        self._note_call(r.rip, r.orig_rax, r)
+
+    def _note_call(self, at: int, number: int, r: Registers) -> None:
+        """Keep a call that is the program's own: none of the stubs', which lie before `at`."""
+        if not any(start <= at <= end for start, end in self._ours):
+            first, third = (0, 0) if number in _WITH_PROCESS_NUMBERS else (r.rdi, r.rdx)
+            self._calls.append((number, first, third))
 
     def _at_point(self) -> int | None:
         """Note what has been executed so far, and make steps; the status of a stop that was no step."""
@@ -255,6 +257,8 @@ class _Run:
             return None
         counts = self._stubs.counts()
         noted, status = step(self._pid, self._plan.steps)
+        for at, r in calls_in(noted, self._tracee.read):
+            self._note_call(at, r.rax, r)
         window = window_of(noted, self._tracee.read, self._stubs.areas)
         self._passed.append(Passed(fresh[0], sum(counts.values()), state_of(counts), window))
         self._inside = False

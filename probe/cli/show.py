@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MUCH_KERNEL = 0.05
 """Share of a phase's CPU time in the kernel from which on the phase is named."""
 
+_MOST_MAPPINGS = 6
+
 
 @click.command()
 @PROBE_FILE
@@ -87,6 +89,24 @@ def _outside(described: dict[str, Any]) -> str:
     )
 
 
+def _data(described: dict[str, Any]) -> list[str]:
+    """How much of the memory is the program's own, and why the phases kept it that did."""
+    places = ", ".join(
+        f"{m['name']} {percent(1 - m['replaced'] / m['words'])}"
+        for m in described["memory"][:_MOST_MAPPINGS]
+        if m["words"]
+    )
+    lines = [
+        f"data            {percent(described['real_share'], 2)} of the memory is the program's own"
+        f"{' (' + places + ')' if places else ''}; so are stack, registers, program and files"
+    ]
+    kept: dict[str, list[str]] = {}
+    for phase in described["phases"]:
+        if why := phase["synthetic"]["refused"]:
+            kept.setdefault(why, []).append(str(phase["id"]))
+    return [*lines, *(f"real data       in phases {', '.join(ids)}: {why}" for why, ids in kept.items())]
+
+
 def print_probe(description: dict[str, Any]) -> None:
     """The description for people."""
     from rich.table import Table
@@ -114,6 +134,8 @@ def print_probe(description: dict[str, Any]) -> None:
     ]
     if d["outside"]["processes"]:
         lines.append(f"outside         {_outside(d['outside'])}")
+    if any(p["synthetic"]["refused"] or p["synthetic"]["words"] for p in d["phases"]):
+        lines += _data(d)
     for line in lines:
         say(one_line(line))
     table = Table(box=None, pad_edge=False)

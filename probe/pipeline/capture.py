@@ -39,10 +39,10 @@ from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
 from probe.tracers.worker import let_wrapper_end
+from probe.work_folder import each
 from reducer.archive import ContainedFile
 
 NAME = "capture"

@@ -26,8 +26,8 @@ from probe.formats.checkpoints import FlatPhase
 from probe.pipeline.capture import restore_job
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 
 NAME = "flatten"
 OPTIONS = ("flow",)

@@ -232,6 +232,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 direct=_times(direct, flat.refused or direct.failure),
                 stratum=chosen.stratum,
                 calls=flat.calls_made,
+                synthetic=build.synthetic.get(chosen.id),
             )
         )
     return records

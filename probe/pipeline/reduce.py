@@ -23,8 +23,8 @@ from checkpoint.state.process_state import ProcessState
 from probe.formats.checkpoints import ReducedPhase
 from probe.pipeline.capture import restore_job
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 from reducer.choices import Reduction
 from reducer.reduction import Reduced, reduce_checkpoint
 from reducer.touched_set import (

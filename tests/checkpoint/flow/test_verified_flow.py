@@ -17,7 +17,7 @@ from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed
 from checkpoint.flow.classes import NumberClasses, classes_of
 from checkpoint.flow.comparing import compare
-from checkpoint.flow.flow import Flow, Plan
+from checkpoint.flow.flow import Flow, Plan, Point
 from checkpoint.flow.points import POINTS, choose_points
 from checkpoint.flow.watching import FlowWatcher
 
@@ -131,3 +131,14 @@ def test_classes_of_numbers() -> None:
     assert few.differing(NumberClasses(10_000, infinite=50)) == (
         "0 of 10000 numbers are infinity, 50 with the program's own data"
     )
+
+
+def test_calls_made_inside_a_window_are_seen(builds: Path, tmp_path: Path) -> None:
+    """A step does not stop at a system call: with points all over the region, one of them steps over it."""
+    watcher = watcher_of(builds, tmp_path, "writes")
+    once = watcher.watch()
+    last = max(once.counts, key=lambda place: once.counts[place])
+    point = Point(last, once.counts[last])
+    flow = watcher.watch(Plan((point,), 5000))
+    assert flow.calls.made == once.calls.made == 1
+    assert not compare(Flow(flow.counts, flow.calls), once).call
