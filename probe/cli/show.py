@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _MUCH_KERNEL = 0.05
 """Share of a phase's CPU time in the kernel from which on the phase is named."""
 
-_MOST_MAPPINGS = 6
-
 
 @click.command()
 @PROBE_FILE
@@ -91,15 +89,9 @@ def _outside(described: dict[str, Any]) -> str:
 
 def _data(described: dict[str, Any]) -> list[str]:
     """How much of the memory is the program's own, and why the phases kept it that did."""
-    places = ", ".join(
-        f"{m['name']} {percent(1 - m['replaced'] / m['words'])}"
-        for m in described["memory"][:_MOST_MAPPINGS]
-        if m["words"]
-    )
-    lines = [
-        f"data            {percent(described['real_share'], 2)} of the memory is the program's own"
-        f"{' (' + places + ')' if places else ''}; so are stack, registers, program and files"
-    ]
+    from probe.inspection.real_data import real_sentence
+
+    lines = [f"data            {real_sentence(described)}"]
     kept: dict[str, list[str]] = {}
     for phase in described["phases"]:
         if why := phase["synthetic"]["refused"]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,7 @@ from probe.formats.phase_record import PhaseRecord, Synthetic
 REAL, PARTLY = "real", "partly synthetic"
 _NONE = Synthetic(0, 0, 0, 0, 0, (), "", 0, 0, 0, 0, 0, 0, 0, None, None)
 _WORDS = PAGE_SIZE // 8
+_MOST_MAPPINGS = 6
 _NOT_SHOWN = ("mappings", "all_words", "kept_pages", "blocks")
 
 
@@ -26,6 +28,16 @@ def real_data(manifest: Manifest) -> dict[str, Any]:
         "real_share": 1.0 - replaced / every if every else 1.0,
         "memory": _memory(manifest),
     }
+
+
+def real_sentence(found: Mapping[str, Any]) -> str:
+    """How much of the memory is the program's own, by mapping; `found` is a probe's description, or `real_data`."""
+    places = ", ".join(
+        f"{m['name']} {1 - m['replaced'] / m['words']:.1%}" for m in found["memory"][:_MOST_MAPPINGS] if m["words"]
+    )
+    by_mapping = f" ({places})" if places else ""
+    kept = "so are stack, registers, program and files"
+    return f"{found['real_share']:.2%} of the memory is the program's own{by_mapping}; {kept}"
 
 
 def _words(phase: PhaseRecord) -> tuple[int, int]:
