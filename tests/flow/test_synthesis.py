@@ -181,3 +181,32 @@ def test_patterns_are_ordinary_numbers() -> None:
     doubles, floats = PAGE_OF[DOUBLES].view(np.float64), PAGE_OF[FLOATS].view(np.float32)
     assert (doubles >= 1).all() and (doubles < 2).all() and len(np.unique(doubles)) == 512
     assert (floats >= 1).all() and (floats < 2).all()
+
+
+def ones_for_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that makes every column number 1: blocks are executed as often, at other addresses."""
+    monkeypatch.setitem(PAGE_OF, DOUBLES, np.full(512, 0x0000000100000001, dtype=np.uint64))
+    monkeypatch.setattr(synthesis, "PATTERNS", (DOUBLES,))
+
+
+def test_other_addresses_are_refused(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ones_for_numbers(monkeypatch)
+    monkeypatch.setattr(synthesis, "_distinct", lambda answers: answers[:1])
+    _, found, _ = synthesized(builds, tmp_path, "sparse")
+    assert re.fullmatch(r"\d+ of \d+ steps use other addresses", found.refused), found.refused
+
+
+def test_a_smaller_answer_follows_one_that_is_refused(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ones_for_numbers(monkeypatch)
+    _, found, answer = synthesized(builds, tmp_path, "sparse")
+    assert answer is not None and not found.refused
+    assert pages_at(answer, COLUMNS, PAGES // 2) == [PAGES // 2, 0, 0]
+    assert pages_at(answer, ARRAYS[0], PAGES)[1] > 0
+
+
+def test_another_time_is_refused(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthesis, "compare_times", lambda _: compare_times([lambda: 1.0, lambda: 1.1]))
+    _, found, _ = synthesized(builds, tmp_path, "plate")
+    assert found.refused == "it takes +10.0% of the time with its own data, give or take 0.0%"
