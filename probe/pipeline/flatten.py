@@ -20,10 +20,10 @@ from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import pages_image
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.recorded_calls import record_calls
+from probe.contents.captured_files import restore_job
 from probe.flow.recording import record_flow
 from probe.flow.stored import PhaseFlow, as_json, from_json
 from probe.formats.checkpoints import FlatPhase
-from probe.pipeline.capture import restore_job
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.progress import Report

@@ -11,11 +11,11 @@ from checkpoint.compiled import restorer
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import decode
 from checkpoint.restore.direct_restore import pages_image
+from probe.contents.captured_files import restore_job
 from probe.flow.synthesis import Answer, PhaseToSynthesize, synthesize_phase, unchanged
 from probe.formats.checked import read
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
-from probe.pipeline.capture import restore_job
 from probe.pipeline.stage import Build
 from probe.progress import Report
 
