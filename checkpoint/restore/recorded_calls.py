@@ -110,7 +110,7 @@ def record_calls(
         parent = os.getpid()
         child = os.fork()
         if not child:
-            _report(job, spec, flat.stamps, _stub_areas(flat), Path(name), writer, parent)
+            _report(job, spec, flat.stamps, stub_areas(flat), Path(name), writer, parent)
         os.close(writer)
         try:
             with os.fdopen(reader, "rb") as answers:
@@ -176,7 +176,7 @@ def _report(
         os._exit(0)
 
 
-def _stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
+def stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
     """Address ranges of stubs and their records: memory of no file around the pages that hold event records."""
     pages = [(page, page + PAGE_SIZE) for page in flat.stamps]
     joined: list[tuple[int, int]] = []

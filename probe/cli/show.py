@@ -87,6 +87,18 @@ def _outside(described: dict[str, Any]) -> str:
     )
 
 
+def _data(described: dict[str, Any]) -> list[str]:
+    """How much of the memory is the program's own, and why the phases kept it that did."""
+    from probe.inspection.real_data import real_sentence
+
+    lines = [f"data            {real_sentence(described)}"]
+    kept: dict[str, list[str]] = {}
+    for phase in described["phases"]:
+        if why := phase["synthetic"]["refused"]:
+            kept.setdefault(why, []).append(str(phase["id"]))
+    return [*lines, *(f"real data       in phases {', '.join(ids)}: {why}" for why, ids in kept.items())]
+
+
 def print_probe(description: dict[str, Any]) -> None:
     """The description for people."""
     from rich.table import Table
@@ -114,6 +126,8 @@ def print_probe(description: dict[str, Any]) -> None:
     ]
     if d["outside"]["processes"]:
         lines.append(f"outside         {_outside(d['outside'])}")
+    if any(p["synthetic"]["refused"] or p["synthetic"]["words"] for p in d["phases"]):
+        lines += _data(d)
     for line in lines:
         say(one_line(line))
     table = Table(box=None, pad_edge=False)

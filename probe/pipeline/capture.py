@@ -39,10 +39,10 @@ from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.reduce import reduced_at_once, reduces_at_once
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
 from probe.tracers.worker import let_wrapper_end
+from probe.work_folder import each
 
 NAME = CAPTURE_RUN
 OPTIONS = ("capture",)

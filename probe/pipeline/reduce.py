@@ -29,8 +29,8 @@ from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.node.facts import available_memory
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 from reducer.choices import Reduction
 from reducer.reduction import Reduced, reduce_checkpoint
 from reducer.touched_set import (

@@ -20,11 +20,11 @@ from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, note_run, output_streams
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import work_folder
 from probe.progress import Display, Report, Silent
 from probe.tracers import trace_program
 from probe.tracers.lives import WorkedByChildren
 from probe.tracers.worker import WorkerChoice, find_worker, is_wrapper
+from probe.work_folder import work_folder
 from reducer.output_file import check_target, full_disk_named
 
 NAME = "trace"
