@@ -58,7 +58,8 @@ _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 _OPENS = {call_number("open"): 0, call_number("creat"): 0, call_number("openat"): 1, call_number("openat2"): 1}
 """Calls that open a path, and which argument is the path (the one before it is the folder, if it is not 0)."""
 _OPEN_FLAGS = {call_number("open"): "rsi", call_number("openat"): "rdx"}
-_KILL, _OPENAT2, _RT_SIGRETURN = call_number("kill"), call_number("openat2"), call_number("rt_sigreturn")
+_STOPS = (call_number("kill"), call_number("tgkill"))
+_OPENAT2, _RT_SIGRETURN = call_number("openat2"), call_number("rt_sigreturn")
 _CHANGES = {
     call_number(name)
     for name in (
@@ -315,7 +316,7 @@ class _Watch:
             if not self._in_stubs(registers.rip):
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
-            if number == _KILL:
+            if number in _STOPS:
                 # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0
             found.complete = found.made < MOST_CALLS and time.monotonic() < self._watched_until

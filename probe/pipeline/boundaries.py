@@ -51,8 +51,11 @@ class Candidate:
 
 
 def site_counts(profile: Profile) -> sp.csr_array:
-    """Executions of each column's site in each interval, N x B; 0 for columns without a site."""
-    counts = profile.counts.astype(np.int64)
+    """Executions of each column's site in each interval, N x B; 0 for columns without a site.
+
+    Where threads share the work, those by the first thread: its are the markers.
+    """
+    counts = (profile.counts if profile.first is None else profile.first).astype(np.int64)
     if profile.unit == INSTRUCTIONS:
         counts = counts @ _coverage(profile.blocks)
     found = sp.csr_array(counts)

@@ -161,7 +161,8 @@ def run(build: Build, report: Report) -> None:
         )
         for phase in build.captured
     ]
-    build.reduced = reduce_phases(jobs, build.criu, how=build.options.reduce, folder=folder, progress=report)
+    how = "none" if build.program.threads > 1 else build.options.reduce
+    build.reduced = reduce_phases(jobs, build.criu, how=how, folder=folder, progress=report)
 
 
 def save(build: Build) -> None:
@@ -173,6 +174,9 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
+    if build.program.threads > 1:
+        build.notes.append("its threads may touch other pages each time: phases are kept whole")
+        return []
     if build.options.reduce == "none":
         return []
     kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]

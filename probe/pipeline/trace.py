@@ -13,10 +13,11 @@ from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import shortened
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Worker, resolve_program
+from checkpoint.process.threads import WorkingThreads
 from probe.formats.choices import NATIVE
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
-from probe.node.measuring import away_from, measuring_cpu
+from probe.node.measuring import away_from, check_processors, measuring_cpu
 from probe.pipeline.outputs import bounded_outputs, note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import work_folder
@@ -71,6 +72,8 @@ def run(build: Build, report: Report) -> None:
         _find_worker(build, choice)
     try:
         _trace(build)
+    except WorkingThreads as error:
+        _trace_team(build, error)
     except WorkedByChildren:
         if choice.given or build.program.worker is not None:
             raise
@@ -78,6 +81,19 @@ def run(build: Build, report: Report) -> None:
         if build.program.worker is None:
             raise
         _trace(build)
+
+
+def _trace_team(build: Build, found: WorkingThreads) -> None:
+    """Trace once more, now that threads are known to share the work. Raises ProgramUnsupported where the program
+    cannot be probed with them."""
+    name = build.program.argv[0]
+    if build.options.tracer not in ("auto", NATIVE):
+        raise found
+    check_processors(name, found.threads, build.cpu)
+    build.program = replace(build.program, threads=found.threads)
+    _trace(build)
+    build.program = build.profile.program
+    check_processors(name, build.program.threads, build.cpu)
 
 
 def _find_worker(build: Build, choice: WorkerChoice) -> None:
@@ -113,12 +129,14 @@ def _trace(build: Build) -> None:
 
 
 def _capture_threads_directly(build: Build) -> None:
-    """A process with waiting threads is captured without them, which CRIU cannot. Raises ProgramUnsupported."""
-    if build.profile.helper_threads and build.options.with_criu:
+    """A process with waiting threads is captured without them, which CRIU cannot; and one whose threads share the work
+    is captured directly alone. Raises ProgramUnsupported."""
+    started = build.profile.helper_threads or build.profile.first is not None
+    if started and build.options.with_criu:
         raise ProgramUnsupported(
             f"{build.program.argv[0]}: starts threads, and CRIU would restore them; leave --with-criu out"
         )
-    if build.profile.helper_threads:
+    if started:
         build.criu = None
 
 
@@ -131,7 +149,9 @@ def save(build: Build) -> None:
 def load(build: Build) -> None:
     if build.folder.file(_WORKER).exists():
         build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
-    build.profile = replace(load_profile(build.folder.file(_PROFILE)), program=build.program)
+    profile = load_profile(build.folder.file(_PROFILE))
+    build.program = replace(build.program, threads=profile.program.threads)
+    build.profile = replace(profile, program=build.program)
     check_unchanged(build.profile)
     _capture_threads_directly(build)
 
@@ -145,6 +165,11 @@ def doubts(build: Build) -> list[str]:
     if build.profile.helper_threads:
         build.notes.append(
             f"{build.profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
+        )
+    if build.program.threads > 1:
+        build.notes.append(
+            f"{build.program.threads} threads share the work: every run, and every node, needs as many processors, and "
+            "times are wall times"
         )
     if build.profile.thin:
         build.notes.append(

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from checkpoint.errors import Diverged
+from checkpoint.errors import Diverged, ProgramUnsupported
 from checkpoint.event import STAMP
 from checkpoint.process.children import Child
 from checkpoint.process.exit_status import exit_status
@@ -27,7 +27,7 @@ from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
@@ -79,6 +79,7 @@ class StampedRun:
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
     children: tuple[Child, ...] = ()
     active: tuple[tuple[float, float], ...] = ()
+    starts: tuple[float, ...] = ()
     others: Outside = field(default_factory=Outside)
 
 
@@ -108,6 +109,7 @@ def stamped_run(
         own, others = _cpu_seconds(tracee, ending.cpu)
         children, commands = tuple(tracee.children.processes()), _commands(tracee)
         active = tuple(tracee.helpers.active)
+        starts = tuple(tracee.team.started) if tracee.team else ()
     if os.WIFSIGNALED(status):
         exit_status(profile.program, status, streams)
     exit_status(profile.program, ending.status, streams, profile.exit_status)
@@ -121,6 +123,7 @@ def stamped_run(
         ended_cpu=own,
         children=children,
         active=active,
+        starts=starts,
         others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
@@ -275,7 +278,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         counts=sum_rows(profile.counts, first),
         seconds=own,
         cpu=np.diff(cpu),
-        beside=lives.beside_threads(run.active, wall),
+        beside=_beside(profile, run, lives, wall),
         outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
@@ -289,6 +292,21 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         shifted=shifted,
         kernel=kernel,
     )
+
+
+def _beside(profile: Profile, run: StampedRun, lives: Lives, wall: FloatArray) -> BoolArray:
+    """Which intervals stand for no phase. One in which a thread is started is none: nobody would give the thread
+    counters of its own. Raises ProgramUnsupported where no other interval is left."""
+    beside = lives.beside_threads(run.active, wall)
+    if run.starts:
+        at = np.searchsorted(wall, np.array(run.starts), side="right") - 1
+        beside[np.clip(at, 0, len(beside) - 1)] = True
+        if beside[1:-1].all():
+            raise ProgramUnsupported(
+                f"{profile.program.argv[0]}: threads are started {len(run.starts)} times, in each of its "
+                f"{len(beside)} intervals: use its thread pool, a shorter --interval, or one thread"
+            )
+    return beside
 
 
 def _outside(run: StampedRun, beside: float) -> Outside:

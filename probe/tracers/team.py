@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is recorded besides where threads share the work: what the first one executed, which marks the intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.threads import Team
+from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import process_cpu
+from checkpoint.stubs.counters import SiteCounters
+from probe.formats.arrays import BoolArray, IntArray
+from probe.formats.profile import Profile
+from probe.tracers.columns import counts_of
+from probe.tracers.hot_sites import Row
+from probe.tracers.joining import join_neighbours, sum_of_vectors
+
+_SIGKILL_BIT = 1 << 8
+
+
+@dataclass
+class FirstThread:
+    """The first thread's part of what is counted: its interval under way, and its rows so far."""
+
+    counters: SiteCounters
+    others: int
+    rows: list[Row] = field(default_factory=list)
+    before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def look(self) -> None:
+        """Copy its counters."""
+        self.now = self.counters.read_first()
+
+    def fresh(self, of_all: IntArray) -> IntArray:
+        """Executions since the last look by the busiest thread, as far as is known: the first, or one of the others.
+
+        `of_all`: those of all threads together.
+        """
+        own = self.now - padded(self.looked, len(self.now))
+        self.looked = self.now
+        busiest: IntArray = np.maximum(own, (padded(of_all, len(own)) - own) // max(self.others, 1))
+        return busiest
+
+    def current(self, seconds: float) -> Row:
+        """What it executed in the interval under way."""
+        return row_of(self.now - padded(self.before, len(self.now)), seconds)
+
+    def end_row(self, row: Row) -> None:
+        self.rows.append(row)
+        self.before = self.now
+
+    def join(self, together: int) -> None:
+        join_neighbours(self.rows, joined_rows, together)
+
+    def into(self, profile: Profile, counted: BoolArray) -> Profile:
+        """The profile of the run with its rows; `counted`: which columns that has."""
+        return replace(profile, first=counts_of(self.rows, counted))
+
+
+def refuse_orphans(tracee: Tracee) -> None:
+    """At the first thread's exit event: raise ProgramUnsupported where the others go on without it."""
+    team = tracee.team
+    if team is not None and any(_goes_on(tracee.pid, number) for number in team.stopped()):
+        raise ProgramUnsupported(
+            f"{tracee.program.argv[0]}: its first thread ends before the others (pthread_exit); let it wait for them "
+            "(pthread_join)"
+        )
+
+
+def _goes_on(pid: int, number: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/task/{number}/status").read_text().splitlines()
+    except OSError:
+        return False
+    said = dict(line.split(":", 1) for line in lines)
+    ending = int(said["SigPnd"], 16) & _SIGKILL_BIT or said["State"].split()[0] in "ZX"
+    return not ending
+
+
+def working_threads(tracee: Tracee) -> int:
+    """How many threads of the run that is about to end worked at the same time."""
+    team: Team | None = tracee.team
+    return 1 if team is None else team.working(process_cpu(tracee.pid))
+
+
+def padded(values: IntArray, size: int) -> IntArray:
+    """With zeros for columns that came later."""
+    return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
+
+
+def row_of(difference: IntArray, seconds: float) -> Row:
+    """The columns that were executed."""
+    columns = np.flatnonzero(difference > 0)
+    return Row(columns.astype(np.int64), difference[columns], seconds)
+
+
+def joined_rows(a: Row, b: Row) -> Row:
+    """Two neighbours as one."""
+    return Row(*sum_of_vectors((a.columns, a.executions), (b.columns, b.executions)), a.seconds + b.seconds)
