@@ -140,7 +140,8 @@ def _cpu_seconds(tracee: Tracee, whole: float) -> tuple[float, float]:
 def _commands(tracee: Tracee) -> tuple[str, ...]:
     """What the other processes executed, and the other threads."""
     around = [child for child in tracee.around.processes() if child.pid != tracee.pid]
-    return (*(child.command for child in (*around, *tracee.children.processes())), *tracee.helpers.names())
+    helpers = () if tracee.team else tracee.helpers.names()
+    return (*(child.command for child in (*around, *tracee.children.processes())), *helpers)
 
 
 def _now() -> float:

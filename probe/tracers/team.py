@@ -20,6 +20,9 @@ from probe.tracers.hot_sites import Row
 from probe.tracers.joining import join_neighbours, sum_of_vectors
 
 _SIGKILL_BIT = 1 << 8
+_FLAGS_FIELD = 6
+_ENDING = 0x4 | 0x400
+"""Of a thread's flags: PF_EXITING, PF_SIGNALED."""
 
 
 @dataclass
@@ -74,13 +77,15 @@ def refuse_orphans(tracee: Tracee) -> None:
 
 
 def _goes_on(pid: int, number: int) -> bool:
+    """Neither told to end with the process, nor ending."""
+    folder = Path(f"/proc/{pid}/task/{number}")
     try:
-        lines = Path(f"/proc/{pid}/task/{number}/status").read_text().splitlines()
+        lines = (folder / "status").read_text().splitlines()
+        flags = int((folder / "stat").read_text().rpartition(")")[2].split()[_FLAGS_FIELD])
     except OSError:
         return False
     said = dict(line.split(":", 1) for line in lines)
-    ending = int(said["SigPnd"], 16) & _SIGKILL_BIT or said["State"].split()[0] in "ZX"
-    return not ending
+    return not (int(said["SigPnd"], 16) & _SIGKILL_BIT or flags & _ENDING or said["State"].split()[0] in "ZX")
 
 
 def working_threads(tracee: Tracee) -> int:
