@@ -217,6 +217,11 @@ class Team(HelperThreads):
         """The GS base of a thread: how far its counters are from the first's."""
         return self._slots[number] * SLOT_BYTES
 
+    def _refused(self, what: str) -> ProgramUnsupported:
+        return ProgramUnsupported(
+            f"{self._name}: a thread beside its first one {what}: in a probe only the first may; {ADVICE}"
+        )
+
     def _begin(self, child: Child) -> None:
         taken = set(self._slots.values())
         slot = next(slot for slot in range(1, len(taken) + 2) if slot not in taken)

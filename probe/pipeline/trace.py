@@ -12,7 +12,7 @@ from checkpoint.capture.conditions import check_traceable
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import shortened
 from checkpoint.process.plain_run import run_plain
-from checkpoint.process.program import Worker, resolve_program
+from checkpoint.process.program import Program, Worker, resolve_program
 from checkpoint.process.threads import WorkingThreads
 from probe.formats.choices import NATIVE
 from probe.formats.profile import Profile, load_profile, save_profile
@@ -58,7 +58,11 @@ def trace(
             full_disk_named(folder.path),
             bounded_outputs(folder.path),
         ):
-            profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+            try:
+                profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+            except WorkingThreads as error:
+                program = with_threads(program, tracer, error, cpu)
+                profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
         save_profile(profile, target)
     return profile
 
@@ -86,14 +90,19 @@ def run(build: Build, report: Report) -> None:
 def _trace_team(build: Build, found: WorkingThreads) -> None:
     """Trace once more, now that threads are known to share the work. Raises ProgramUnsupported where the program
     cannot be probed with them."""
-    name = build.program.argv[0]
-    if build.options.tracer not in ("auto", NATIVE):
-        raise found
-    check_processors(name, found.threads, build.cpu)
-    build.program = replace(build.program, threads=found.threads)
+    build.program = with_threads(build.program, build.options.tracer, found, build.cpu)
     _trace(build)
     build.program = build.profile.program
-    check_processors(name, build.program.threads, build.cpu)
+    check_processors(build.program.argv[0], build.program.threads, build.cpu)
+
+
+def with_threads(program: Program, tracer: str, found: WorkingThreads, cpu: int | None) -> Program:
+    """The program as one whose threads share the work, as was found out. Raises `found` where the tracer cannot follow
+    them, NodeUnfit where there are too few processors for them."""
+    if tracer not in ("auto", NATIVE):
+        raise found
+    check_processors(program.argv[0], found.threads, cpu)
+    return replace(program, threads=found.threads)
 
 
 def _find_worker(build: Build, choice: WorkerChoice) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from checkpoint.errors import Diverged, ProgramUnsupported
+from checkpoint.errors import Diverged
 from checkpoint.event import STAMP
 from checkpoint.process.children import Child
 from checkpoint.process.exit_status import exit_status
@@ -27,7 +27,7 @@ from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
@@ -38,7 +38,7 @@ from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside
 from probe.progress import Report
-from probe.tracers.lives import Lives
+from probe.tracers.lives import Lives, starting
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
@@ -229,8 +229,11 @@ def _shifts(profile: Profile, run: StampedRun) -> dict[int, float]:
 def _stray_columns(profile: Profile, run: StampedRun) -> set[int]:
     """Markers of an instruction-exact trace whose counts natively are too different to place a boundary by.
 
-    The native tracer counted natively itself: there, a marker that fires in order is in its place.
+    The native tracer counted natively itself: there, a marker that fires in order is in its place. Where threads share
+    the work, the first one's part of it may differ: a marker must agree.
     """
+    if profile.first is not None:
+        return {column for column, shift in _shifts(profile, run).items() if shift > 0}
     if profile.unit != INSTRUCTIONS:
         return set()
     return {column for column, shift in _shifts(profile, run).items() if shift > MOST_SHIFT}
@@ -279,7 +282,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         counts=sum_rows(profile.counts, first),
         seconds=own,
         cpu=np.diff(cpu),
-        beside=_beside(profile, run, lives, wall),
+        beside=lives.beside_threads(run.active, wall) | starting(profile.program.argv[0], run.starts, wall),
         outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
@@ -293,21 +296,6 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         shifted=shifted,
         kernel=kernel,
     )
-
-
-def _beside(profile: Profile, run: StampedRun, lives: Lives, wall: FloatArray) -> BoolArray:
-    """Which intervals stand for no phase. One in which a thread is started is none: nobody would give the thread
-    counters of its own. Raises ProgramUnsupported where no other interval is left."""
-    beside = lives.beside_threads(run.active, wall)
-    if run.starts:
-        at = np.searchsorted(wall, np.array(run.starts), side="right") - 1
-        beside[np.clip(at, 0, len(beside) - 1)] = True
-        if beside[1:-1].all():
-            raise ProgramUnsupported(
-                f"{profile.program.argv[0]}: threads are started {len(run.starts)} times, in each of its "
-                f"{len(beside)} intervals: use its thread pool, a shorter --interval, or one thread"
-            )
-    return beside
 
 
 def _outside(run: StampedRun, beside: float) -> Outside:

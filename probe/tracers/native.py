@@ -43,7 +43,14 @@ from probe.tracers.hot_sites import (
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours
 from probe.tracers.other_processes import judge_children, judge_early, judge_threads
 from probe.tracers.outside_looks import OutsideLooks
-from probe.tracers.team import FirstThread, joined_rows, padded, refuse_orphans, row_of, working_threads
+from probe.tracers.team import (
+    FirstThread,
+    joined_rows,
+    padded,
+    refuse_orphans,
+    row_of,
+    working_threads,
+)
 from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
@@ -155,7 +162,7 @@ class _Recording:
             self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
             if self.first is not None:
-                self.first.end_row(marked)
+                self.first.end_row(marked, advance)
             self.entries += len(current.columns)
             self.seconds.append(at - self.row_started)
             self.before, self.row_started, self.waited_by_row = now, at, waited
@@ -285,6 +292,8 @@ def trace(
         others = len(tracee.children.processes()) + len(tracee.around.processes())
         helpers = 0 if tracee.team else len(tracee.helpers.all)
     code = exit_status(program, ending.status, streams)
+    if recording.first is not None:
+        recording.first.refuse_unmarked(program.argv[0], recording.interval)
     if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
     else:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process.threads import Team
+from checkpoint.process.threads import ADVICE, Team
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.counters import SiteCounters
@@ -19,6 +20,10 @@ from probe.tracers.columns import counts_of
 from probe.tracers.hot_sites import Row
 from probe.tracers.joining import join_neighbours, sum_of_vectors
 
+MOST_UNMARKED = 0.1
+"""Share of the run that may pass in intervals that are far too long."""
+
+_LONG = 5.0
 _SIGKILL_BIT = 1 << 8
 _FLAGS_FIELD = 6
 _ENDING = 0x4 | 0x400
@@ -32,6 +37,7 @@ class FirstThread:
     counters: SiteCounters
     others: int
     rows: list[Row] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
     before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -54,12 +60,25 @@ class FirstThread:
         """What it executed in the interval under way."""
         return row_of(self.now - padded(self.before, len(self.now)), seconds)
 
-    def end_row(self, row: Row) -> None:
+    def end_row(self, row: Row, own: float) -> None:
+        """Its interval is over; `own`: seconds in which it did not wait for a processor."""
         self.rows.append(row)
+        self.own.append(own)
         self.before = self.now
 
     def join(self, together: int) -> None:
         join_neighbours(self.rows, joined_rows, together)
+        join_neighbours(self.own, operator.add, together)
+
+    def refuse_unmarked(self, name: str, interval: float) -> None:
+        """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
+        the first thread executes."""
+        long = sum(one for one in self.own if one > _LONG * interval)
+        if long > MOST_UNMARKED * sum(self.own):
+            raise ProgramUnsupported(
+                f"{name}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, where a "
+                "phase could begin or end: let the first thread take part in the work, or run it with one thread"
+            )
 
     def into(self, profile: Profile, counted: BoolArray) -> Profile:
         """The profile of the run with its rows; `counted`: which columns that has."""
@@ -69,11 +88,17 @@ class FirstThread:
 def refuse_orphans(tracee: Tracee) -> None:
     """At the first thread's exit event: raise ProgramUnsupported where the others go on without it."""
     team = tracee.team
-    if team is not None and any(_goes_on(tracee.pid, number) for number in team.stopped()):
+    if team is None or not any(_goes_on(tracee.pid, number) for number in team.stopped()):
+        return
+    if _goes_on(tracee.pid, tracee.pid):
         raise ProgramUnsupported(
             f"{tracee.program.argv[0]}: its first thread ends before the others (pthread_exit); let it wait for them "
             "(pthread_join)"
         )
+    raise ProgramUnsupported(
+        f"{tracee.program.argv[0]}: a thread beside its first one replaces the program (execve); in a probe only the "
+        f"first may; {ADVICE}"
+    )
 
 
 def _goes_on(pid: int, number: int) -> bool:
