@@ -21,6 +21,7 @@ from checkpoint.linux import (
     PR_GET_THP_DISABLE,
     PR_GET_TID_ADDRESS,
     PTRACE_CONT,
+    PTRACE_EVENT_STOP,
     WALL,
 )
 from checkpoint.process.ptrace import ptrace, registers_of, set_registers, swap_signal_mask
@@ -121,12 +122,19 @@ def _run_in(number: int, code: int) -> None:
     start.rip, start.orig_rax = code, 2**64 - 1
     set_registers(number, start)
     mask = swap_signal_mask(number, _ALL_BUT_TRAP)
-    ptrace(PTRACE_CONT, number)
-    _, status = os.waitpid(number, WALL)
+    status = _continued(number)
+    while os.WIFSTOPPED(status) and status >> 16 == PTRACE_EVENT_STOP:
+        # It had stopped for a signal before it was asked to.
+        status = _continued(number)
     if not os.WIFSTOPPED(status) or os.WSTOPSIG(status) != signal.SIGTRAP or status >> 16:
         raise ProgramFailed(f"thread {number}: ended or stopped (status {status}) while its state was asked for")
     set_registers(number, saved)
     swap_signal_mask(number, mask)
+
+
+def _continued(number: int) -> int:
+    ptrace(PTRACE_CONT, number)
+    return os.waitpid(number, WALL)[1]
 
 
 class _Questions:

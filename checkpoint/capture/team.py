@@ -39,12 +39,13 @@ def other_threads(tracee: Tracee, team: Team, answers: Sequence[Answers]) -> Ite
                 "it with one thread"
             )
         registers = process_facts.registers_of(found)
+        waiting = (*pending(tracee.pid, number), *team.held_back(number))
         settle_call(registers)
         yield OtherThread(
             slot=team.base(number) // SLOT_BYTES,
             comm=_name(tracee.pid, number),
             registers=registers,
-            signals=SignalState(signal_mask(number), (), *said.stack, pending(tracee.pid, number)),
+            signals=SignalState(signal_mask(number), (), *said.stack, waiting),
             thread=process_facts.thread_state(number, said.clear_tid),
             extended=process_facts.extended_state(number, said.places),
         )

@@ -44,9 +44,9 @@ _SHORT_POLL_SECONDS = 0.00005
 class WorkingThreads(ProgramUnsupported):
     """Threads beside the first do work, in a run that was to have one working thread. `threads`: how many work."""
 
-    def __init__(self, message: str, threads: int) -> None:
+    def __init__(self, message: str, threads: int = 2) -> None:
         super().__init__(message)
-        self.threads = threads
+        self.threads = max(2, threads)
 
 
 class HelperThreads(Children):
@@ -77,7 +77,10 @@ class HelperThreads(Children):
 
     def awake(self) -> bool:
         """Whether one computes at this moment, or waits for a disk: any state but asleep."""
-        return any(process_state(number) not in _ASLEEP for number in list(self._living))
+        return self._awake() > 0
+
+    def _awake(self) -> int:
+        return sum(process_state(number) not in _ASLEEP for number in list(self._living))
 
     def settle(self) -> None:
         """Wait until all are asleep, while the first thread is stopped. Raises ProgramUnsupported where one works on.
@@ -87,7 +90,8 @@ class HelperThreads(Children):
         deadline = time.monotonic() + _SETTLE_SECONDS
         while self.awake():
             if time.monotonic() > deadline:
-                raise self._refused("works on by itself while the first is stopped")
+                said = self._refused("works on by itself while the first is stopped")
+                raise WorkingThreads(str(said), 1 + self._awake())
             time.sleep(_POLL_SECONDS)
             self.look()
 
@@ -143,13 +147,9 @@ class HelperThreads(Children):
         return ""
 
     def _refused(self, what: str) -> ProgramUnsupported:
-        said = f"a thread beside its first one {what}; a probe holds one working thread. To go on, {ADVICE}."
-        return WorkingThreads(f"{self._name}: {said}", self.most_alive)
-
-    @property
-    def most_alive(self) -> int:
-        """Most threads alive at the same time so far, the first among them."""
-        return 1 + _most_at_once(self.all)
+        return ProgramUnsupported(
+            f"{self._name}: a thread beside its first one {what}; a probe holds one working thread. To go on, {ADVICE}."
+        )
 
     def working(self, whole: float) -> int:
         """How many threads worked at the same time, the first one counted in any case; `whole`: CPU seconds of all."""
@@ -212,6 +212,10 @@ class Team(HelperThreads):
     def stopped(self) -> list[int]:
         """Numbers of all, by their slots."""
         return sorted(self._living, key=self._slots.__getitem__)
+
+    def held_back(self, number: int) -> tuple[int, ...]:
+        """The signal that a stopped thread was about to get."""
+        return tuple(signal for signal in (self._stopped.get(number, 0),) if signal)
 
     def base(self, number: int) -> int:
         """The GS base of a thread: how far its counters are from the first's."""

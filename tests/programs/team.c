@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that share the work, in one of many ways; the first takes part.
+// Threads that share the work, in one of many ways; the first takes part. All compute the same: where one is found to
+// have another result than the first in the middle of the marked region, the region does not end, and the status is 9.
 // Usage: team [ROUNDS] [HOW] [THREADS]
 #include <poll.h>
 #include <pthread.h>
@@ -10,7 +11,7 @@
 #include <unistd.h>
 #include "site.h"
 
-enum { MOST = 64, TURNS = 2 };
+enum { MOST = 64, TURNS = 2, WARM = 10, START = 15, KEPT = 22, END = 30 };
 
 static long rounds;
 static int threads = 2;
@@ -18,7 +19,7 @@ static const char *how = "barrier";
 static pthread_barrier_t barrier;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t robust;
-static struct { uint64_t value; char apart[56]; } states[MOST];
+static struct { uint64_t value, kept; char apart[48]; } states[MOST];
 static volatile sig_atomic_t handled;
 static uint64_t shared;
 
@@ -27,6 +28,24 @@ static int is(const char *name) { return !strcmp(how, name); }
 static void on_signal(int number)
 {
     handled += number == SIGUSR1;
+}
+
+__attribute__((noipa)) static void warm(void) { SITE(site_warm); }
+__attribute__((noipa)) static void start(void) { SITE(site_start); }
+__attribute__((noipa)) static void end(void) { SITE(site_end); }
+
+static void mark(long round)
+{
+    if (round == WARM)
+        warm();
+    if (round == START)
+        start();
+    if (round != END)
+        return;
+    for (int i = 1; i < threads; i++)
+        if (states[i].kept != states[0].kept)
+            _exit(9);
+    end();
 }
 
 /* Two kinds of work, so that there are phases. */
@@ -83,10 +102,14 @@ static void *share(void *of)
     int number = (int)(intptr_t)of;
 
     for (long round = 0; round < rounds; round++) {
+        if (!number)
+            mark(round);
         states[number].value = labour(states[number].value, round);
+        if (round == KEPT)
+            states[number].kept = states[number].value;
         if (number == 1)
             misbehave(round);
-        if (is("lock")) {
+        if (is("lock") || is("orphan")) {
             pthread_mutex_lock(&lock);
             shared += states[number].value & 1;
             pthread_mutex_unlock(&lock);
@@ -99,6 +122,7 @@ static void *share(void *of)
 
 static void *once(void *of)
 {
+    states[1].value = work(states[1].value);
     return of;
 }
 
@@ -109,6 +133,7 @@ static void loops(void)
     double sum = 0;
 
     for (long round = 0; round < rounds; round++) {
+        mark(round);
         states[0].value = labour(states[0].value, round);
         if (is("dynamic")) {
 #pragma omp parallel for schedule(dynamic, 1000) num_threads(threads)
@@ -139,13 +164,13 @@ int main(int argc, char **argv)
     if (argc > 3)
         threads = atoi(argv[3]);
     for (int i = 0; i < MOST; i++)
-        states[i].value = (uint64_t)i + 1;
+        states[i].value = 1;
     if (is("static") || is("dynamic")) {
         loops();
         return 0;
     }
     if (is("short")) {
-        for (long i = 0; i < rounds * 40; i++) {
+        for (long i = 0; i < rounds * 3; i++) {
             states[0].value = labour(states[0].value, i);
             if (pthread_create(&others[0], NULL, once, NULL) || pthread_join(others[0], NULL))
                 return 2;
@@ -167,7 +192,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < threads; i++)
         pthread_join(others[i], NULL);
     for (int i = 1; i < threads; i++)
-        states[0].value ^= states[i].value;
+        states[0].value += states[i].value;
     printf("team %016llx %d\n", (unsigned long long)states[0].value, (int)handled);
     return 0;
 }

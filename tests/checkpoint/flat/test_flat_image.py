@@ -110,9 +110,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 3
+    data[Header.version.offset] = 4
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 3 is unknown, this program reads 1 and 2"):
+    with pytest.raises(ProbeFileDamaged, match="version 4 is unknown, this program reads 1 to 3"):
         decode(path)
 
 
