@@ -72,7 +72,7 @@ static void misbehave(long round)
         sigaltstack(&other, NULL);
         sigaction(SIGUSR1, &action, NULL);
     }
-    if (is("alternate"))
+    if (is("alternate") && (round < WARM - 2 || round > START))
         raise(SIGUSR1);
     if (round == rounds / 2 && is("fork")) {
         pid_t child = fork();
