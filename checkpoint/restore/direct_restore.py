@@ -69,8 +69,9 @@ class DirectAgent(PhaseAgent):
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
             most = spec["memory_bytes"]
-            with memory_group(most, 1 + len(self._flat.threads)) as own:
-                with AgentProcess(_AGENT, {**spec, "memory_group": own}, private=False) as agent:
+            with memory_group(most, 1 + spec["threads"]) as own:
+                spec["memory_group"] = own
+                with AgentProcess(_AGENT, spec, private=False) as agent:
                     yield agent
 
         super().__init__(job, scratch, start, _AGENT_SECONDS)

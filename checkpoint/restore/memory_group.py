@@ -28,12 +28,12 @@ _PAUSE_SECONDS = 0.002
 
 @contextlib.contextmanager
 def memory_group(most: int, threads: int = 1) -> Iterator[str]:
-    """A folder for `joining`, whose processes may take `most` bytes together; "" where this user may make none.
+    """A folder for `joining`, whose `threads` may take `most` bytes together; "" where this user may make none.
 
     What is left in the group is ended, and the folder removed, when the block is left.
     """
     name = f"{PREFIX}{os.getpid()}-{time.monotonic_ns():x}"
-    made = next((parent / name for parent in _parents() if _made(parent / name, most)), None)
+    made = next((parent / name for parent in _parents() if _made(parent / name, most, threads)), None)
     try:
         yield str(made or "")
     finally:
@@ -87,7 +87,7 @@ def _made(group: Path, most: int, threads: int) -> bool:
         return False
     try:
         _write(group / "memory.max", str(most))
-        # A phase is one process: where the filter is missing, the group refuses another.
+        # Where the filter is missing, the group refuses another process, and another thread.
         for name, text in (("memory.swap.max", str(most)), ("memory.oom.group", "1"), ("pids.max", str(threads))):
             with contextlib.suppress(OSError):
                 _write(group / name, text)

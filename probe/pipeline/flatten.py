@@ -18,8 +18,8 @@ from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.recorded_calls import record_calls
+from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import FlatPhase
-from probe.pipeline.capture import restore_job
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each

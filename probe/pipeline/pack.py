@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from checkpoint.compiled import restorer
 from checkpoint.errors import NoPrediction, ProbeError, ProgramUnsupported
+from probe.contents.captured_files import captured_outputs, checkpoint_files, written_copies
 from probe.contents.carried_criu import pack_criu
 from probe.contents.carried_files import external_files, private_files, set_apart
 from probe.contents.cpu_features import needed_features
@@ -42,7 +43,6 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.pipeline.capture import captured_outputs, checkpoint_files, written_copies
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_phases

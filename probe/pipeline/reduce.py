@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduce every phase to the pages that it touches, and try it once without the others."""
+"""Reduce every phase to the pages that it touches, and try it once without the others.
+
+Directly captured phases are reduced while the program still stands where they begin: of all their whole copies no more
+than one is on the disk at a time. By CRIU a phase is restored under its own process number, which the program has.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ from checkpoint.flat.image import FlatImage
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.state.process_state import ProcessState
-from probe.formats.checkpoints import ReducedPhase
-from probe.pipeline.capture import restore_job
+from probe.contents.captured_files import restore_job
+from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
 from probe.progress import Report
@@ -150,19 +154,33 @@ class _Directly:
             raise NodeUnfit(str(error)) from error
 
 
-def run(build: Build, report: Report) -> None:
-    """Reduce all phases. Raises StorageError."""
-    folder, timed = build.folder.path, build.timed
-    jobs = [
-        PhaseToReduce(
-            restore_job(build.program, timed, folder, phase, phase.folder),
-            float(timed.seconds[phase.interval]),
-            phase.huge,
-        )
-        for phase in build.captured
-    ]
+def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:
+    """`phase`, below `folder`, with its reduced checkpoint in place of the whole one, where it was captured directly.
+
+    The process that it was taken from may still live. Raises StorageError.
+    """
+    if build.criu is not None:
+        return phase
+    reduced = _reduced(build, phase, folder)
+    if reduced.folder != phase.folder:
+        shutil.rmtree(folder / phase.folder)
+    return replace(phase, folder=reduced.folder, reduced=reduced)
+
+
+def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
+    job = restore_job(build.program, build.timed, folder, phase, phase.folder)
+    seconds = float(build.timed.seconds[phase.interval])
+    # Which pages threads touch may differ each time.
     how = "none" if build.program.threads > 1 else build.options.reduce
-    build.reduced = reduce_phases(jobs, build.criu, how=how, folder=folder, progress=report)
+    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=how, folder=folder)
+
+
+def run(build: Build, report: Report) -> None:
+    """Reduce all phases that are not yet. Raises StorageError."""
+    build.reduced = []
+    for phase in build.captured:
+        build.reduced.append(phase.reduced or _reduced(build, phase, build.folder.path))
+        report(len(build.reduced) / len(build.captured))
 
 
 def save(build: Build) -> None:

@@ -24,7 +24,7 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.waiting import process_cpu
+from checkpoint.process.waiting import peak_resident, process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.arrays import FloatArray, IntArray
@@ -81,6 +81,7 @@ class StampedRun:
     active: tuple[tuple[float, float], ...] = ()
     starts: tuple[float, ...] = ()
     others: Outside = field(default_factory=Outside)
+    resident: int = 0
 
 
 def stamped_run(
@@ -100,6 +101,7 @@ def stamped_run(
             tracee, {m: list(e.values()) for m, e in events.items()}, progress
         )
         stamps = _stamps(markers, events)
+        resident = peak_resident(tracee.pid)
         columns = {c.column for c in wanted}
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
         ended = _now()
@@ -127,6 +129,7 @@ def stamped_run(
         others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
+        resident=resident,
     )
 
 
@@ -295,6 +298,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         compared=len(shifts),
         shifted=shifted,
         kernel=kernel,
+        resident=run.resident,
     )
 
 

@@ -277,14 +277,19 @@ def test_what_no_build_writes_is_refused(place: str, value: Any) -> None:
 CAPTURED: dict[str, Any] = {
     "phase": 1, "interval": 2, "folder": "phase-1", "pid": 7, "warmup": 1, "warm_event": 1, "start_event": 2,
     "end_event": 3, "written": {"/out": "written-1/0"}, "huge": [[0, 4096]],
-    "instead": "",
+    "instead": "", "reduced": None,
+}  # fmt: skip
+REDUCED: dict[str, Any] = {
+    "phase": 1, "folder": "phase-1-reduced", "raw_bytes": 9000, "raw_pages": 2, "kept_pages": 1, "touched": 1,
+    "whole": "", "in_groups": True,
 }  # fmt: skip
 
 
-def test_captured_phases_come_back() -> None:
-    captured = CapturedPhase.from_json(CAPTURED)
+@pytest.mark.parametrize("reduced", [None, REDUCED])
+def test_captured_phases_come_back(reduced: dict[str, Any] | None) -> None:
+    captured = CapturedPhase.from_json(CAPTURED | {"reduced": reduced})
     assert captured.huge == ((0, 4096),) and captured.written == {"/out": "written-1/0"}
-    assert json.loads(json.dumps(captured.to_json())) == CAPTURED
+    assert json.loads(json.dumps(captured.to_json())) == CAPTURED | {"reduced": reduced}
 
 
 @pytest.mark.parametrize(
@@ -298,6 +303,8 @@ def test_captured_phases_come_back() -> None:
         ("written", {"out": "written-1/0"}),
         ("written", {"/out": "a/../../b"}),
         ("huge", [[0]]),
+        ("reduced", {"phase": 1}),
+        ("reduced", REDUCED | {"folder": "../phase-2"}),
         ("pid", None),
     ],
 )
