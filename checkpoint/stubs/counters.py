@@ -118,8 +118,9 @@ class SiteCounters:
     def forget_unmapped(self, known: list[LoadedImage]) -> None:
         """Close the areas of libraries that were unmapped; their counts stay. The stub memory stays mapped."""
         for area in [a for a in self._areas if a.loaded not in known]:
-            self._past += self._counts_of([area])
-            self._first_past += self._counts_of([area], slots=1)
+            whole, first = self._counts_of([area])
+            self._past += whole
+            self._first_past += first
             self._areas.remove(area)
 
     def forget_all(self) -> None:
@@ -128,23 +129,31 @@ class SiteCounters:
 
     def read(self) -> npt.NDArray[np.int64]:
         """Executions of every column since the start by all threads, shape (columns,). The program may be running."""
-        return self._past + self._counts_of(self._areas)
+        return self.read_both()[0]
 
-    def read_first(self) -> npt.NDArray[np.int64]:
-        """As `read`, by the first thread alone."""
-        return self._first_past + self._counts_of(self._areas, slots=1)
+    def read_both(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `read`, and the first thread's part of it."""
+        whole, first = self._counts_of(self._areas)
+        return self._past + whole, self._first_past + first
 
-    def _counts_of(self, areas: list[_Area], slots: int | None = None) -> npt.NDArray[np.int64]:
-        """Executions counted in these areas by the threads in the first `slots` slots, or in all."""
-        if slots is None:
-            slots = 1 if self._tracee.team is None else self._tracee.team.slots
-        counts = np.zeros(self.columns, dtype=np.int64)
+    def _counts_of(self, areas: list[_Area]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Executions counted in these areas: all, and the first thread's."""
+        whole = np.zeros(self.columns, dtype=np.int64)
+        first = whole if self._slots == 1 else np.zeros(self.columns, dtype=np.int64)
         for area in areas:
+            columns = self.images[area.image].first + area.rows
             values = np.zeros(len(area.rows), dtype=np.int64)
-            for slot in range(slots):
+            for slot in range(self._slots):
                 self._tracee.read_counters(area.counters + slot * SLOT_BYTES, values)
-                counts[self.images[area.image].first + area.rows] += values
-        return counts
+                whole[columns] += values
+                if not slot and first is not whole:
+                    first[columns] += values
+        return whole, first
+
+    @property
+    def _slots(self) -> int:
+        """How many threads have had counters of their own at the same time."""
+        return 1 if self._tracee.team is None else self._tracee.team.slots
 
     def remove(self, columns: npt.NDArray[np.int64]) -> None:
         """Give the sites their own bytes back, for good. The process is stopped, at whatever instruction.
@@ -217,7 +226,7 @@ class SiteCounters:
         for area in self._areas:
             if area.loops:
                 values = np.zeros(len(area.loops), dtype=np.int64)
-                for slot in range(1 if self._tracee.team is None else self._tracee.team.slots):
+                for slot in range(self._slots):
                     self._tracee.read_counters(area.left + slot * SLOT_BYTES, values)
                     left[self.images[area.image].first + area.rows[list(area.loops)]] += values
         return left

@@ -51,6 +51,7 @@ def show(path: Path | str) -> dict[str, Any]:
         "raw_bytes": manifest.raw_bytes,
         "coverage": manifest.coverage,
         "outside": _outside(manifest),
+        "threads": manifest.threads,
         "trimmed_from": manifest.trimmed_from or None,
         "phases": [
             {

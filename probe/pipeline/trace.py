@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoint.binary.elf import needed_libraries
 from checkpoint.binary.isa import DEFAULT_ISA
 from checkpoint.capture.conditions import check_traceable
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
@@ -30,6 +31,8 @@ from reducer.output_file import check_target, full_disk_named
 NAME = "trace"
 OPTIONS: tuple[str, ...] = ()
 FILES = ("profile.npz", "worker.json", "find-worker.*", "trace.stdout", "trace.stderr", "trace.files.json")
+
+_OPENMP = ("libgomp", "libomp", "libiomp")
 
 _PROFILE, _WORKER = "profile.npz", "worker.json"
 
@@ -180,12 +183,22 @@ def doubts(build: Build) -> list[str]:
             f"{build.program.threads} threads share the work: every run, and every node, needs as many processors, and "
             "times are wall times"
         )
+    if build.program.threads == 1 and "OMP_NUM_THREADS" not in build.program.env and _uses_openmp(build.program):
+        build.warnings.append(
+            f"{build.program.argv[0]}: is linked with OpenMP and ran with one thread, since its runs get one processor: "
+            "to probe it with more, set OMP_NUM_THREADS"
+        )
     if build.profile.thin:
         build.notes.append(
             f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "
             "there is no direct estimate"
         )
     return []
+
+
+def _uses_openmp(program: Program) -> bool:
+    """Whether the executable names an OpenMP library among those it needs."""
+    return any(name.startswith(_OPENMP) for name in needed_libraries(Path(program.probed_executable)))
 
 
 def check_unchanged(profile: Profile) -> None:

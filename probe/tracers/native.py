@@ -133,9 +133,7 @@ class _Recording:
         """
         at, waited = time.monotonic(), run_delay(self.tracee.pid)
         try:
-            now, left = self.counters.read(), self.counters.ways_out()
-            if self.first is not None:
-                self.first.look()
+            (now, of_first), left = self.counters.read_both(), self.counters.ways_out()
         except OSError:
             # Killed or replaced by execve since the last wait: the next one says so.
             if end_of_run:
@@ -144,6 +142,7 @@ class _Recording:
         self.looked = padded(self.looked, len(now))
         current = marked = row_of(now - padded(self.before, len(now)), max(at - self.row_started, 1e-6))
         if self.first is not None:
+            self.first.now = of_first
             marked = self.first.current(current.seconds)
         ran = running_time(self.tracee.pid)
         if (elapsed := self._elapsed(at, waited, ran)) > _SHORTEST_LOOK:
@@ -254,7 +253,7 @@ class _Recording:
         self.ran_by_look = running_time(self.tracee.pid)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
         if self.tracee.team is not None:
-            self.first = FirstThread(self.counters, self.tracee.program.threads - 1)
+            self.first = FirstThread(self.tracee.program.threads - 1)
 
 
 def trace(

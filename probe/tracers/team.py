@@ -13,7 +13,6 @@ from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.threads import ADVICE, Team
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
-from checkpoint.stubs.counters import SiteCounters
 from probe.formats.arrays import BoolArray, IntArray
 from probe.formats.profile import Profile
 from probe.tracers.columns import counts_of
@@ -32,19 +31,17 @@ _ENDING = 0x4 | 0x400
 
 @dataclass
 class FirstThread:
-    """The first thread's part of what is counted: its interval under way, and its rows so far."""
+    """The first thread's part of what is counted: its interval under way, and its rows so far.
 
-    counters: SiteCounters
+    `now`: its executions at the last look.
+    """
+
     others: int
     rows: list[Row] = field(default_factory=list)
     own: list[float] = field(default_factory=list)
     before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    def look(self) -> None:
-        """Copy its counters."""
-        self.now = self.counters.read_first()
 
     def fresh(self, of_all: IntArray) -> IntArray:
         """Executions since the last look by the busiest thread, as far as is known: the first, or one of the others.
