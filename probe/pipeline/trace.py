@@ -183,17 +183,17 @@ def doubts(build: Build) -> list[str]:
             f"{build.program.threads} threads share the work: every run, and every node, needs as many processors, and "
             "times are wall times"
         )
-    if build.program.threads == 1 and "OMP_NUM_THREADS" not in build.program.env and _uses_openmp(build.program):
-        build.warnings.append(
-            f"{build.program.argv[0]}: is linked with OpenMP and ran with one thread, since its runs get one processor: "
-            "to probe it with more, set OMP_NUM_THREADS"
-        )
     if build.profile.thin:
         build.notes.append(
             f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "
             "there is no direct estimate"
         )
-    return []
+    if build.program.threads > 1 or "OMP_NUM_THREADS" in build.program.env or not _uses_openmp(build.program):
+        return []
+    return [
+        f"{build.program.argv[0]}: is linked with OpenMP and ran with one thread, since its runs get one processor: to "
+        "probe it with more, set OMP_NUM_THREADS"
+    ]
 
 
 def _uses_openmp(program: Program) -> bool:
