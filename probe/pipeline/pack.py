@@ -151,6 +151,7 @@ def _manifest(
         notes=tuple(dict.fromkeys(build.notes)),
         outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
+        threads=program.threads,
     )
 
 
