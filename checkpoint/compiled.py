@@ -26,13 +26,13 @@ def built(
     place: Path | None = None,
     compiler: str = "cc",
 ) -> Path:
-    """Path of `cc` OPTIONS applied to `sources` (headers are only part of the version), in the folder `place` or in the
-    cache. Raises ToolMissing, StorageError.
+    """Path of `compiler` OPTIONS applied to `sources` (headers are only part of the version), in the folder `place` or
+    in the cache. Raises ToolMissing, StorageError.
 
-    `libraries`: options that must come last, such as -lgcc. `compiler`: another command than `cc`, such as mpicc.
+    `libraries`: options that must come last, such as -lgcc. `compiler`: another than this machine's own.
     """
-    others = () if compiler == "cc" else (compiler,)
-    digest = hashlib.sha256("\0".join((*others, *compile_options, *libraries)).encode())
+    named = () if compiler == "cc" else (compiler,)
+    digest = hashlib.sha256("\0".join((*named, *compile_options, *libraries)).encode())
     for source in sources:
         digest.update(source.read_bytes())
     kept = (place or own_programs()) / f"{name}-{digest.hexdigest()[:16]}"
@@ -47,9 +47,7 @@ def built(
             # Its temporary files go with the folder, also where it is interrupted.
             status, said = run_group(command, _SECONDS, environment={**os.environ, "TMPDIR": folder})
         except FileNotFoundError as error:
-            if compiler != "cc":
-                raise ToolMissing(f"no compiler {compiler}: install it, or name another") from error
-            raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
+            raise ToolMissing(f"no C compiler ({compiler}): install gcc, or run `probe doctor --fix`") from error
         except subprocess.TimeoutExpired as error:
             raise ToolMissing(f"compiling {name} did not end within {_SECONDS} s") from error
         if status:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,7 @@ def simulated(
         *_AS_DESCRIBED, *collectives, *what,
     ]  # fmt: skip
     begun = time.monotonic()
-    status, printed, late = _watched(command, folder, limit, heard)
+    status, printed, late = watched(command, folder, limit, heard)
     if late:
         raise ModelInvalid(f"the simulation was not over after {limit:.0f} s: allow more with --limit")
     if status:
@@ -88,17 +88,27 @@ def _reason(printed: str) -> str:
     return critical[-1][:_SHOWN] if critical else printed[-_SHOWN:].strip()
 
 
-def _watched(command: Sequence[str], folder: Path, limit: float, heard: Callable[[str], None]) -> tuple[int, str, bool]:
-    """(status, output, whether it was ended for its time). The whole group ends with the command, or with us."""
+def watched(
+    command: Sequence[str],
+    folder: Path,
+    limit: float,
+    heard: Callable[[str], None],
+    given: Path = Path(os.devnull),
+    more: Mapping[str, str] | None = None,
+) -> tuple[int, str, bool]:
+    """(status, output, whether it was ended for its time). The whole group ends with the command, or with us.
+
+    given: file that it has as standard input. more: variables of its environment.
+    """
     late = threading.Event()
 
     def end() -> None:
         late.set()
         _end(process.pid)
 
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        cwd=folder, env={**os.environ, "TMPDIR": str(folder)}, text=True, errors="replace",
+    with given.open("rb") as stdin, subprocess.Popen(
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        cwd=folder, env={**os.environ, "TMPDIR": str(folder), **(more or {})}, text=True, errors="replace",
     ) as process:  # fmt: skip
         timer = threading.Timer(limit, end)
         timer.start()
