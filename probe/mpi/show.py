@@ -38,7 +38,7 @@ def _rank(run: RankRun, calls: RankCalls, inbox: Inbox | None) -> dict[str, Any]
         "computing": calls.computing,
         "inside": calls.inside,
         "sent": calls.sent,
-        "calls": {f"MPI_{names()[number]}": count for number, count in sorted(counted.items())},
+        "calls": [{"name": f"MPI_{names()[number]}", "count": count} for number, count in sorted(counted.items())],
         "answers": inbox.answers if inbox else None,
         "bytes": inbox.size if inbox else None,
     }
