@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`probe emulate`: use here what a profile says was used elsewhere."""
+"""`probe emulate`: use here what a profile says was used elsewhere, or what an application of blocks uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import click
 
 from checkpoint.errors import NodesFailed
 from probe.cli.figures import percent, seconds, size
+from probe.cli.model_options import PROBES
 from probe.cli.node_options import EmulationChoice, emulation_options
+from probe.cli.nodes import DESCRIPTION, emulate_nodes, misused
 from probe.cli.parameters import QUIET, Size
 from probe.cli.rows import AS_JSON
 from probe.progress import display_for
@@ -55,7 +57,7 @@ class _Loads(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 @click.command()
-@click.argument("profile", metavar="FILE.usage", type=click.Path(path_type=Path, readable=False))
+@click.argument("profile", metavar="FILE.usage|DATA.toml", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--kernel", default="matrix", show_default=True, help="What computes: a name of `probe kernels`, or auto."
 )
@@ -94,17 +96,31 @@ class _Loads(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 @click.option("--load", type=_Loads(), help="Load the node meanwhile, by stress-ng, as cpu=1,disk=1,memory=2G.")
 @click.option("--keep-waits", is_flag=True, help="Sleep where the command neither computed nor waited for a processor.")
 @emulation_options
+@click.option("--ranks", type=click.IntRange(1, 4096), help="Of DATA.toml: MPI ranks.")
+@click.option(
+    "--disks", type=click.IntRange(1, 64), default=1, show_default=True, help="Of DATA.toml: files of a rank."
+)
+@click.option(
+    "--machine", type=click.Path(path_type=Path), help="Of DATA.toml: machine file to write, as measured here."
+)
+@click.option("--limit", type=float, default=3600.0, show_default=True, help="Of DATA.toml: seconds it may take.")
+@PROBES
 @AS_JSON
 @QUIET
 def emulate(
-    profile: Path,
-    as_json: bool,
-    quiet: bool,
-    scale: dict[str, float] | None,
-    load: dict[str, int] | None,
-    **given: Any,
-) -> None:
-    """Use here, or on other nodes, what a profile says a command used, and time that."""
+    profile: Path, as_json: bool, quiet: bool, scale: dict[str, float] | None, load: dict[str, int] | None,
+    ranks: int | None, disks: int, machine: Path | None, limit: float, probes: tuple[str, ...], node: str,
+    url: str | None, **given: Any,
+) -> None:  # fmt: skip
+    """Use here, or on other nodes, what a profile says a command used, or an application of blocks uses; time that."""
+    if refused := misused(profile):
+        raise click.UsageError(refused)
+    if profile.suffix == DESCRIPTION:
+        emulate_nodes(
+            profile, ranks, disks, given["folder"], machine, probes=probes, node=node, url=url, limit=limit,
+            quiet=quiet, as_json=as_json,
+        )  # fmt: skip
+        return
     from probe.emulation.plan import EmulateOptions
     from probe.emulation.running import emulate as emulate_profile
 

@@ -179,7 +179,7 @@ def _from_arrays(said: dict[str, Any], stored: Any) -> Usage:
     samples = said["samples"]
     if type(samples) is not int or not 1 <= samples <= MOST_SAMPLES or len(end) != samples:
         raise ValueError("another number of samples than the header says")
-    if not (np.diff(end, prepend=0.0) > 0).all() or not end[-1] <= checked.MOST_SECONDS:
+    if not (np.diff(end, prepend=0.0) >= checked.LEAST).all() or not end[-1] <= checked.MOST_SECONDS:
         raise ValueError("its samples go back in time, or do not end")
     values = {}
     for name, column in header.columns.items():
@@ -189,8 +189,8 @@ def _from_arrays(said: dict[str, Any], stored: Any) -> Usage:
         found = values[name] = _plain(name, stored[f"column_{name}"])
         if len(found) != samples:
             raise ValueError(f"column {name} has another number of samples")
-        known = found[~np.isnan(found)]
-        if len(known) and not (known.min() >= 0 and known.max() <= checked.MOST_AMOUNT):
+        known = found[~np.isnan(found) & (found != 0)]
+        if len(known) and not (known.min() >= checked.LEAST and known.max() <= checked.MOST_AMOUNT):
             raise ValueError(f"column {name} has values that nothing can use")
     return Usage(header, end, values)
 

@@ -17,40 +17,13 @@ from probe.formats.checked import (
     TEXT,
     by_name,
     many,
+    optional,
     read,
     record,
 )
 from probe.formats.manifest import WarmupTrial
 
 _PAIRS = many(many(ADDRESS, 2, 2))
-
-
-@dataclass(frozen=True)
-class CapturedPhase:
-    """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
-    event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
-    address ranges that hold huge pages. `instead`: what the program held at the interval first chosen, and no probe
-    can; "" where this is that one."""
-
-    phase: int = field(metadata=NUMBER)
-    interval: int = field(metadata=NUMBER)
-    folder: str = field(metadata=NAME_BELOW)
-    pid: int = field(metadata=NUMBER)
-    warmup: int = field(metadata=NUMBER)
-    warm_event: int = field(metadata=ADDRESS)
-    start_event: int = field(metadata=ADDRESS)
-    end_event: int = field(metadata=ADDRESS)
-    written: dict[str, str] = field(metadata=by_name(PATH, NAME_BELOW))
-    huge: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
-    instead: str = field(default="", metadata=TEXT)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> CapturedPhase:
-        """Inverse of `to_json`. Raises Unsound, as all here do."""
-        return read(CapturedPhase, value)
 
 
 @dataclass(frozen=True)
@@ -76,7 +49,36 @@ class ReducedPhase:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ReducedPhase:
+        """Inverse of `to_json`. Raises Unsound, as all here do."""
         return read(ReducedPhase, value)
+
+
+@dataclass(frozen=True)
+class CapturedPhase:
+    """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
+    event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
+    address ranges that hold huge pages. `instead`: what the program held at the interval first chosen, and no probe
+    can; "" where this is that one. `reduced`: what was made of it at once, of which `folder` is then the folder too."""
+
+    phase: int = field(metadata=NUMBER)
+    interval: int = field(metadata=NUMBER)
+    folder: str = field(metadata=NAME_BELOW)
+    pid: int = field(metadata=NUMBER)
+    warmup: int = field(metadata=NUMBER)
+    warm_event: int = field(metadata=ADDRESS)
+    start_event: int = field(metadata=ADDRESS)
+    end_event: int = field(metadata=ADDRESS)
+    written: dict[str, str] = field(metadata=by_name(PATH, NAME_BELOW))
+    huge: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
+    instead: str = field(default="", metadata=TEXT)
+    reduced: ReducedPhase | None = field(default=None, metadata=optional(record(ReducedPhase)))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> CapturedPhase:
+        return read(CapturedPhase, value)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class TimedProfile:
                    where it had none
     outside        time of these children, which no interval holds: `seconds` and `cpu` are the program's own
     shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
+    resident       bytes of memory that the program had at its fullest; 0 where that is not known
     """
 
     counts: sp.csr_array = field(repr=False)
@@ -63,6 +64,7 @@ class TimedProfile:
 
     beside: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool), repr=False)
     outside: Outside = field(default_factory=Outside)
+    resident: int = 0
 
     @property
     def alone(self) -> BoolArray:
@@ -116,6 +118,7 @@ def save_timing(timed: TimedProfile, path: Path) -> None:
         counts_indptr=timed.counts.indptr,
         counts_shape=np.array(timed.counts.shape),
         outside=np.array([timed.outside.wall, timed.outside.cpu]),
+        resident=timed.resident,
         commands=np.array(timed.outside.commands, dtype=np.str_),
         **{
             n: getattr(timed, n)
@@ -141,6 +144,7 @@ def load_timing(path: Path) -> TimedProfile:
                 executions=z["executions"],
                 first_row=z["first_row"],
                 wall_seconds=float(z["wall_seconds"]),
+                resident=int(z["resident"]) if "resident" in z.files else 0,
                 **_outside(z),
                 **whole,
             )

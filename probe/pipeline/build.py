@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,25 +19,53 @@ from probe.formats.choices import AUTO, SECONDS, unit_of
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline import capture, flatten, pack, reduce, reference, select, self_check, trace, validate, warmup
+from probe.pipeline import (
+    capture,
+    flatten,
+    pack,
+    reduce,
+    reference,
+    select,
+    self_check,
+    synthesize,
+    trace,
+    validate,
+    warmup,
+)
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs
 from probe.pipeline.stage import Build, KeptStage, Stage
-from probe.pipeline.work_folder import StageFiles, WorkFolder, work_folder
 from probe.prediction.target_error import check_target_error
 from probe.progress import Display, Silent
+from probe.work_folder import StageFiles, WorkFolder, work_folder
 from reducer.archive import ArchiveSizes
 from reducer.compression import check_packing
 from reducer.output_file import check_target, full_disk_named
 
-KEPT: tuple[KeptStage, ...] = (trace, reference, validate, select, warmup, capture, reduce, flatten)
-"""Stages that leave their result in the work folder, in order; warm-up runs where the warm-up is to be tried."""
+KEPT: tuple[KeptStage, ...] = (trace, reference, validate, select, warmup, capture, reduce, flatten, synthesize)
+"""Stages that leave their result in the work folder, in order; warm-up runs where the warm-up is to be tried,
+synthesize where data are to be left out."""
 
 ANEW: tuple[Stage, ...] = (self_check, pack)
 """Stages behind them, which every build does, a resumed one too."""
 
-STAGE_FILES = tuple(StageFiles(stage.NAME, stage.FILES, stage.OPTIONS) for stage in KEPT)
 OPTIONS_OF_NO_FILE = tuple(option for stage in ANEW for option in stage.OPTIONS)
+
+
+def stage_files(how: str) -> tuple[StageFiles, ...]:
+    """The stages as their work folder knows them, where checkpoints are captured by `how` (CRIU or DIRECT)."""
+    options = {stage.NAME: stage.OPTIONS for stage in KEPT}
+    if how == DIRECT:
+        # What is captured directly is reduced at once: its whole checkpoints are gone.
+        options |= {capture.NAME: capture.OPTIONS + reduce.OPTIONS, reduce.NAME: ()}
+    return tuple(StageFiles(stage.NAME, stage.FILES, options[stage.NAME]) for stage in KEPT)
+
+
+def full_runs(options: BuildOptions) -> dict[str, int]:
+    """By the names of the stages that make any: how often each runs the whole program."""
+    stages = [stage for stage in KEPT if stage is not warmup or options.warmup == AUTO]
+    runs = {stage.NAME: stage.runs(options) for stage in (*stages, *ANEW)}
+    return {name: number for name, number in runs.items() if number}
 
 
 @dataclass(frozen=True)
@@ -81,7 +110,9 @@ def build(
         )
     environment = scrubbed(os.environ if env is None else env, scrub)
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=environment)
-    chosen = replace(chosen, capture=capture_here(chosen.capture))
+    chosen = replace(chosen, capture=capture_here(chosen.capture), flow=chosen.flow or chosen.synthetic_data)
+    if chosen.synthetic_budget is not None and not chosen.synthetic_data:
+        raise ProbeError("--synthetic-budget: nothing is to be replaced; add --synthetic-data")
     criu = check_machine(target, chosen.capture)
     if chosen.capture == DIRECT:
         check_traceable(program.argv[0], program.executable)
@@ -95,7 +126,7 @@ def build(
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
     place = Path(work).absolute() if work is not None else None
     with work_folder(
-        place, parameters, resume=resume, stages=STAGE_FILES, concern_no_stage=OPTIONS_OF_NO_FILE,
+        place, parameters, resume=resume, stages=stage_files(chosen.capture), concern_no_stage=OPTIONS_OF_NO_FILE,
         # Shells change theirs from one to the next (SHLVL, OLDPWD, SSH_*); what was given on purpose must be the same.
         kept=() if env is not None else ("program.env",),
     ) as folder:  # fmt: skip
@@ -145,7 +176,7 @@ def run_stages(build: Build) -> None:
     if wanted != AUTO:
         build.warmup = WarmupChoice(wanted, ())
     for stage in KEPT:
-        if stage is warmup and wanted != AUTO:
+        if (stage is warmup and wanted != AUTO) or (stage is synthesize and not build.options.synthetic_data):
             continue
         if build.folder.is_finished(stage.NAME):
             stage.load(build)
@@ -153,10 +184,18 @@ def run_stages(build: Build) -> None:
             _run(stage, build)
             stage.save(build)
             build.folder.finish(stage.NAME)
+            if stage is reference:
+                build.display.note(_runs_to_come(build))
         build.warnings += stage.doubts(build)
     for fresh in ANEW:
         _run(fresh, build)
         build.warnings += fresh.doubts(build)
+
+
+def _runs_to_come(build: Build) -> str:
+    left = sum(n for name, n in full_runs(build.options).items() if not build.folder.is_finished(name))
+    each = statistics.median(build.reference.wall)
+    return f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
 
 
 def _run(stage: Stage, build: Build) -> None:

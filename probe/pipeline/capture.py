@@ -8,7 +8,6 @@ runs the program's own code with at most two patched instructions.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import defaultdict
@@ -18,36 +17,37 @@ from pathlib import Path
 
 from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
 from checkpoint.capture.direct import capture_process
-from checkpoint.capture.stored import read_state
+from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
 from checkpoint.process.descriptors import outside, refusal_of_phases
 from checkpoint.process.loader import LoadWatch
-from checkpoint.process.program import Program, Streams
+from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.contents.carried_files import copy_written_files, needed_files, set_apart
+from probe.contents.captured_files import CAPTURE_RUN, captured_outputs, checkpoint_files
+from probe.contents.carried_files import copy_written_files, set_apart
 from probe.formats.checkpoints import CapturedPhase
 from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
+from probe.pipeline.reduce import reduced_at_once, reduces_at_once
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
 from probe.tracers.worker import let_wrapper_end
-from reducer.archive import ContainedFile
+from probe.work_folder import each
 
-NAME = "capture"
+NAME = CAPTURE_RUN
 OPTIONS = ("capture",)
-FILES = ("captured.json", "phase-*", "written-*")
+FILES = ("captured.json", "phase-*", "written-*", "touched-*.bin")
 
 _RESULT = "captured.json"
 
@@ -72,12 +72,14 @@ def capture(
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
     on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
+    on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
     unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
     """Run the program once and capture every planned phase below `folder`. `progress` gets the phases done.
 
     `criu` takes the checkpoints; without it they are captured directly, as any user. `on_dump` is called while the
-    process stands at a phase, and returns the copies it made of files being written.
+    process stands at a phase, and returns the copies it made of files being written. `on_captured` gets the finished
+    checkpoint before the process goes on, and returns what became of it.
     `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
@@ -106,7 +108,10 @@ def capture(
             if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
                 for plan in waiting.pop(reached):
                     try:
-                        captured.append(run.dump(plan, criu, folder, on_dump))
+                        phase = run.dump(plan, criu, folder, on_dump)
+                        begun = time.monotonic()
+                        captured.append(on_captured(phase))
+                        deadline += time.monotonic() - begun
                     except _Unfit as error:
                         faults[plan.phase] = error.faults
                     if progress:
@@ -180,9 +185,12 @@ class _CaptureRun:
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
-        if found := outside(self.tracee.pid):
-            raise _Unfit(found)
         self.tracee.helpers.settle()
+        found = outside(self.tracee.pid)
+        if self.tracee.team is not None:
+            found += locks_in_use(self.tracee, self.tracee.team)
+        if found:
+            raise _Unfit(found)
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -230,11 +238,6 @@ class _CaptureRun:
             self.tracee.resume()
 
 
-def captured_outputs(folder: Path) -> tuple[str, str]:
-    """Files for the output of the capture run whose checkpoints are below `folder`."""
-    return str(folder / f"{NAME}.stdout"), str(folder / f"{NAME}.stderr")
-
-
 def take_checkpoints(
     profile: Profile,
     timed: TimedProfile,
@@ -244,11 +247,12 @@ def take_checkpoints(
     folder: Path,
     cpu: int | None,
     progress: Callable[[float], None],
+    on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
     unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
     """One capture run: every plan's checkpoint, and copies of the files it was writing, below `folder`.
 
-    `progress` gets the share done; `unfit` as for `capture`. Raises as `capture` does.
+    `progress` gets the share done; `on_captured` and `unfit` as for `capture`. Raises as `capture` does.
     """
     begun = time.time()
     return capture(
@@ -263,47 +267,22 @@ def take_checkpoints(
         on_dump=lambda plan, images: copy_written_files(
             images, folder / f"written-{plan.phase}", captured_outputs(folder), since=begun
         ),
+        on_captured=on_captured,
         unfit=unfit,
     )
 
 
-def written_copies(folder: Path, phase: CapturedPhase) -> dict[str, Path]:
-    """Copies of the files that `phase` had open for writing, by their paths."""
-    return {path: folder / copy for path, copy in phase.written.items()}
-
-
-def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: CapturedPhase, images: str) -> RestoreJob:
-    """What it takes to restore `phase`, captured below `folder`, from the folder `images` in it."""
-    seconds = timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum()
-    return RestoreJob(
-        phase=phase.phase,
-        images=folder / images,
-        outputs=captured_outputs(folder),
-        folders=(program.probed_cwd,),
-        binds=(),
-        written=[(str(copy), path) for path, copy in written_copies(folder, phase).items()],
-        warm_event=phase.warm_event,
-        start_event=phase.start_event,
-        end_event=phase.end_event,
-        expected_seconds=float(seconds),
-    )
-
-
-def checkpoint_files(
-    folder: Path,
-    program: Program,
-    captured: Sequence[CapturedPhase],
-    outputs: tuple[str, ...],
-    opened: Sequence[str] = (),
-) -> list[ContainedFile]:
-    """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
-    images = [(read_state(folder / c.folder), c.written) for c in captured]
-    return needed_files(images, os.path.realpath(program.probed_executable), outputs, opened)
+def runs(_options: BuildOptions) -> int:
+    """The run that checkpoints are taken from."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:
     """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
-    another interval of the phase in a further run. Raises as `capture` does."""
+    another interval of the phase in a further run. A directly captured phase is reduced before the next is captured.
+    Raises as `capture` does."""
+    if build.timed.resident:
+        build.display.note(room_sentence(build))
     tried = {phase.id: [phase.representative] for phase in build.selection.phases}
     faults: dict[int, list[str]] = {}
     done: list[CapturedPhase] = []
@@ -319,6 +298,7 @@ def run(build: Build, report: Report) -> None:
             folder=build.folder.path,
             cpu=build.cpu,
             progress=report,
+            on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
             unfit=unfit,
         )
         for phase, found in unfit.items():
@@ -331,6 +311,16 @@ def run(build: Build, report: Report) -> None:
         raise refusal_of_phases(build.program.argv[0], faults)
     build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
     _leave_out(build)
+
+
+def room_sentence(build: Build) -> str:
+    """How large the work folder becomes at most, before it does."""
+    phases, whole = len(build.selection.phases), build.timed.resident / 1e9
+    copies = phases + 1 if reduces_at_once(build) else 2 * phases
+    return (
+        f"{build.folder.path}: grows by {copies * whole:.2f} GB at most (the program has {whole:.2f} GB of memory, and "
+        f"there are {phases} phases)"
+    )
 
 
 def _leave_out(build: Build) -> None:

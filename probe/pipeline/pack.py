@@ -10,10 +10,13 @@ import scipy.sparse as sp
 
 from checkpoint.compiled import restorer
 from checkpoint.errors import NoPrediction, ProbeError, ProgramUnsupported
+from probe.contents.captured_files import captured_outputs, checkpoint_files, written_copies
 from probe.contents.carried_criu import pack_criu
 from probe.contents.carried_files import external_files, private_files, set_apart
 from probe.contents.cpu_features import needed_features
 from probe.contents.members import interval_table, phase_code, touched_name
+from probe.flow.stored import FLOW_NAME
+from probe.flow.stored import encode as encode_flow
 from probe.formats.arrays import FloatArray
 from probe.formats.checkpoints import FlatPhase
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
@@ -42,7 +45,7 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.pipeline.capture import captured_outputs, checkpoint_files, written_copies
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_phases
@@ -57,6 +60,11 @@ LEAST_COVERAGE = 0.9
 
 
 _MOST_COMMANDS = 20
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:
@@ -143,6 +151,7 @@ def _manifest(
         notes=tuple(dict.fromkeys(build.notes)),
         outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
+        threads=program.threads,
     )
 
 
@@ -177,6 +186,8 @@ def _data(
     data[RESTORER_NAME] = restorer().read_bytes()
     folders = {c.id: c.folder for c in checkpoints}
     data[CODE_NAME] = encode_code(phase_code(build.profile, rows, build.selection, build.flat, folders, touched))
+    if build.flow:
+        data[FLOW_NAME] = encode_flow(build.flow)
     if build.options.with_criu and build.criu is not None:
         data[CRIU_NAME] = pack_criu(build.criu)
     return data
@@ -228,6 +239,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 direct=_times(direct, flat.refused or direct.failure),
                 stratum=chosen.stratum,
                 calls=flat.calls_made,
+                synthetic=build.synthetic.get(chosen.id),
             )
         )
     return records

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduce every phase to the pages that it touches, and try it once without the others."""
+"""Reduce every phase to the pages that it touches, and try it once without the others.
+
+Directly captured phases are reduced while the program still stands where they begin: of all their whole copies no more
+than one is on the disk at a time. By CRIU a phase is restored under its own process number, which the program has.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,13 @@ from checkpoint.flat.image import FlatImage
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.state.process_state import ProcessState
-from probe.formats.checkpoints import ReducedPhase
-from probe.pipeline.capture import restore_job
+from probe.contents.captured_files import restore_job
+from probe.formats.checkpoints import CapturedPhase, ReducedPhase
+from probe.node.facts import available_memory
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 from reducer.choices import Reduction
 from reducer.reduction import Reduced, reduce_checkpoint
 from reducer.touched_set import (
@@ -45,6 +51,9 @@ _RESULT = "reduced.json"
 _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 """What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
 
+
+_MEMORY_SLACK = 64 << 20
+"""Bytes for what restores and watches a phase."""
 
 _IN_GROUPS = "this kernel shows touched pages in groups of 16: phases are larger than needed"
 
@@ -150,18 +159,46 @@ class _Directly:
             raise NodeUnfit(str(error)) from error
 
 
+def reduces_at_once(build: Build, times: int = 2) -> bool:
+    """Whether phases can be reduced beside the program: captured directly, with memory for it so many times over."""
+    available = available_memory()
+    needed = times * build.timed.resident + _MEMORY_SLACK
+    return build.criu is None and (available is None or available > needed)
+
+
+def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:
+    """`phase`, below `folder`, with its reduced checkpoint in place of the whole one, where `reduces_at_once`.
+
+    The process that it was taken from may still live. Raises StorageError.
+    """
+    # In a job with little more memory than the program the kernel would end one of the two.
+    if not reduces_at_once(build, 1):
+        return phase
+    reduced = _reduced(build, phase, folder)
+    if reduced.folder != phase.folder:
+        shutil.rmtree(folder / phase.folder)
+    return replace(phase, folder=reduced.folder, reduced=reduced)
+
+
+def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
+    job = restore_job(build.program, build.timed, folder, phase, phase.folder)
+    seconds = float(build.timed.seconds[phase.interval])
+    # Which pages threads touch may differ each time.
+    how = "none" if build.program.threads > 1 else build.options.reduce
+    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=how, folder=folder)
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
+
+
 def run(build: Build, report: Report) -> None:
-    """Reduce all phases. Raises StorageError."""
-    folder, timed = build.folder.path, build.timed
-    jobs = [
-        PhaseToReduce(
-            restore_job(build.program, timed, folder, phase, phase.folder),
-            float(timed.seconds[phase.interval]),
-            phase.huge,
-        )
-        for phase in build.captured
-    ]
-    build.reduced = reduce_phases(jobs, build.criu, how=build.options.reduce, folder=folder, progress=report)
+    """Reduce all phases that are not yet. Raises StorageError."""
+    build.reduced = []
+    for phase in build.captured:
+        build.reduced.append(phase.reduced or _reduced(build, phase, build.folder.path))
+        report(len(build.reduced) / len(build.captured))
 
 
 def save(build: Build) -> None:
@@ -173,6 +210,9 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
+    if build.program.threads > 1:
+        build.notes.append("its threads may touch other pages each time: phases are kept whole")
+        return []
     if build.options.reduce == "none":
         return []
     kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.compiled import restorer
+from probe.contents.captured_files import restore_job
 from probe.formats.intervals import work
 from probe.formats.phase_record import DIRECT
 from probe.formats.profile import Profile
@@ -16,7 +17,7 @@ from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.capture import restore_job
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reference import SpreadRuns
 from probe.pipeline.stage import Build
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
@@ -114,6 +115,11 @@ def self_check(
             causes=ON_BOTH_SIDES,
         )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
+
+
+def runs(options: BuildOptions) -> int:
+    """Plain runs between the rounds."""
+    return options.runs
 
 
 def run(build: Build, report: Report) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
+from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import CapturedPhase, WarmupChoice
 from probe.formats.choices import DEFAULT_WARMUP
 from probe.formats.manifest import WarmupTrial
@@ -27,8 +28,10 @@ from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
 from probe.pipeline.boundaries import RegionPlan, plan_region
-from probe.pipeline.capture import restore_job, take_checkpoints
+from probe.pipeline.capture import take_checkpoints
 from probe.pipeline.flatten import flatten_phases
+from probe.pipeline.options import BuildOptions
+from probe.pipeline.reduce import reduced_at_once
 from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance
 from probe.progress import Report
@@ -75,11 +78,12 @@ def try_warmups(
     repeats: int,
     cpu: int | None,
     progress: Callable[[float], None],
+    on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
 ) -> WarmupChoice:
     """Capture the SAMPLED phases with most time once per length in TRIED, time them, and choose.
 
     Runs the program once more. All repeats are made in rounds, so that every length meets the same node. `folder` is
-    made, and removed. Raises what capturing raises.
+    made, and removed; `on_captured` as for `capture`. Raises what capturing raises.
     """
     sampled = sampled_phases(timed, selection)
     if not sampled:
@@ -93,8 +97,9 @@ def try_warmups(
     try:
         plans, of = _plans(profile, timed, sampled)
         captured = take_checkpoints(
-            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, progress=lambda share: progress(share / 4)
-        )
+            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, on_captured=on_captured,
+            progress=lambda share: progress(share / 4),
+        )  # fmt: skip
         jobs = [
             phase
             for phase in _to_measure(program, timed, folder, captured, cpu, lambda share: progress((1 + share) / 4))
@@ -195,8 +200,14 @@ def _error_squared(times: Sequence[float]) -> float:
     return relative_variance(np.asarray(times, dtype=np.float64)) * median_factor(len(times)) / len(times)
 
 
+def runs(_options: BuildOptions) -> int:
+    """A capture run of its own."""
+    return 1
+
+
 def run(build: Build, report: Report) -> None:
     """Try the warm-ups. Raises what capturing raises."""
+    folder = build.folder.file("warmup")
     build.warmup = try_warmups(
         build.program,
         build.profile,
@@ -204,10 +215,11 @@ def run(build: Build, report: Report) -> None:
         build.selection,
         build.reference.clock,
         criu=build.criu,
-        folder=build.folder.file("warmup"),
+        folder=folder,
         repeats=build.options.repeats,
         cpu=build.cpu,
         progress=report,
+        on_captured=lambda phase: reduced_at_once(build, phase, folder),
     )
 
 

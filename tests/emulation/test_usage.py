@@ -17,6 +17,7 @@ from made_usage import made_usage
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from probe.emulation.usage import AMOUNT, LEVEL, UNITS, Column, Usage, load_usage, save_usage
+from probe.formats import checked
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -26,7 +27,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
 @st.composite
 def usages(draw: st.DrawFn) -> Usage:
     samples = draw(st.integers(1, 8))
-    numbers = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
+    numbers = st.one_of(st.sampled_from((float("nan"), 0.0)), st.floats(checked.LEAST, 1e15))
     columns, values = {}, {}
     for name in draw(st.lists(NAMES, max_size=4, unique=True)):
         known = draw(st.booleans())
@@ -115,6 +116,9 @@ COLUMN = {"kind": "amount", "unit": "s", "source": "a", "missing": "b"}
         ({"end": np.array([0.1, 0.2])}, "another number of samples"),
         ({"column_cpu_user": np.array([0.1, -0.1, 0.1])}, "column cpu_user has values that nothing can use"),
         ({"column_cpu_user": np.array([0.1, np.inf, 0.1])}, "column cpu_user has values that nothing can use"),
+        # Quotients of such numbers have no bounds.
+        ({"column_cpu_user": np.array([0.1, 5e-324, 0.1])}, "column cpu_user has values that nothing can use"),
+        ({"end": np.array([5e-324, 0.1, 0.2])}, "go back in time"),
         ({"column_cpu_user": np.array([0.1, 0.1])}, "column cpu_user has another number of samples"),
         ({"column_cpu_user": np.array([1, 2, 3])}, "cpu_user is no array of numbers"),
         ({"column_cpu_user": None}, "column_cpu_user"),

@@ -120,6 +120,17 @@ def test_time_in_other_processes_is_another_version() -> None:
     assert Manifest.from_json(json.loads(json.dumps(without))) == alone
 
 
+def test_threads_that_share_the_work_are_another_version() -> None:
+    """A reader of version 3 would give them one processor; a probe of one thread is written as it was."""
+    alone, _ = made_manifest(2, 9)
+    manifest, _ = made_manifest(2, 9, threads=2)
+    assert "threads" not in alone.to_json() and alone.to_json()["manifest_version"] == 2
+    assert (manifest.to_json()["manifest_version"], manifest.to_json()["threads"]) == (4, 2)
+    assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
+    with pytest.raises(ProbeFileDamaged, match="no thread"):
+        Manifest.from_json({**manifest.to_json(), "threads": 0})
+
+
 def test_other_processes_are_not_the_whole_run() -> None:
     value = {**said(), "outside": {"share": 1.0, "wall": 1.0, "cpu": 0.5, "processes": 1}}
     with pytest.raises(ProbeFileDamaged, match="outside: the whole run"):
@@ -277,14 +288,19 @@ def test_what_no_build_writes_is_refused(place: str, value: Any) -> None:
 CAPTURED: dict[str, Any] = {
     "phase": 1, "interval": 2, "folder": "phase-1", "pid": 7, "warmup": 1, "warm_event": 1, "start_event": 2,
     "end_event": 3, "written": {"/out": "written-1/0"}, "huge": [[0, 4096]],
-    "instead": "",
+    "instead": "", "reduced": None,
+}  # fmt: skip
+REDUCED: dict[str, Any] = {
+    "phase": 1, "folder": "phase-1-reduced", "raw_bytes": 9000, "raw_pages": 2, "kept_pages": 1, "touched": 1,
+    "whole": "", "in_groups": True,
 }  # fmt: skip
 
 
-def test_captured_phases_come_back() -> None:
-    captured = CapturedPhase.from_json(CAPTURED)
+@pytest.mark.parametrize("reduced", [None, REDUCED])
+def test_captured_phases_come_back(reduced: dict[str, Any] | None) -> None:
+    captured = CapturedPhase.from_json(CAPTURED | {"reduced": reduced})
     assert captured.huge == ((0, 4096),) and captured.written == {"/out": "written-1/0"}
-    assert json.loads(json.dumps(captured.to_json())) == CAPTURED
+    assert json.loads(json.dumps(captured.to_json())) == CAPTURED | {"reduced": reduced}
 
 
 @pytest.mark.parametrize(
@@ -298,6 +314,8 @@ def test_captured_phases_come_back() -> None:
         ("written", {"out": "written-1/0"}),
         ("written", {"/out": "a/../../b"}),
         ("huge", [[0]]),
+        ("reduced", {"phase": 1}),
+        ("reduced", REDUCED | {"folder": "../phase-2"}),
         ("pid", None),
     ],
 )

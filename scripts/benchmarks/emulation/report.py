@@ -44,8 +44,8 @@ def _overhead(rows: Sequence[Mapping[str, Any]]) -> str:
     )  # fmt: skip
     cheap = all(r["cpu"] < max(OVERHEAD, r["noise"]) for r in rows)
     steady = all(r["cpu_spread"] < SPREAD for r in rows)
-    bars = f"Overhead below {OVERHEAD:.0%} or the noise: {_met(cheap)}. Spread below {SPREAD:.0%}: {_met(steady)}."
-    return f"{table}\n\n{bars}"
+    judged = f"Overhead below {OVERHEAD:.0%} or the noise: {_met(cheap)}. Spread below {SPREAD:.0%}: {_met(steady)}."
+    return f"{table}\n\n{judged}"
 
 
 def _emulated(rows: Sequence[Mapping[str, Any]]) -> str:
