@@ -26,10 +26,10 @@ def built(
     place: Path | None = None,
     compiler: str = "cc",
 ) -> Path:
-    """Path of `cc` (or `compiler`) OPTIONS applied to `sources` (headers are only part of the version), in the folder
-    `place` or in the cache. Raises ToolMissing, StorageError.
+    """Path of `compiler` OPTIONS applied to `sources` (headers are only part of the version), in the folder `place` or
+    in the cache. Raises ToolMissing, StorageError.
 
-    `libraries`: options that must come last, such as -lgcc.
+    `libraries`: options that must come last, such as -lgcc. `compiler`: another than this machine's own.
     """
     named = () if compiler == "cc" else (compiler,)
     digest = hashlib.sha256("\0".join((*named, *compile_options, *libraries)).encode())
@@ -47,7 +47,7 @@ def built(
             # Its temporary files go with the folder, also where it is interrupted.
             status, said = run_group(command, _SECONDS, environment={**os.environ, "TMPDIR": folder})
         except FileNotFoundError as error:
-            raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
+            raise ToolMissing(f"no C compiler ({compiler}): install gcc, or run `probe doctor --fix`") from error
         except subprocess.TimeoutExpired as error:
             raise ToolMissing(f"compiling {name} did not end within {_SECONDS} s") from error
         if status:

@@ -35,8 +35,9 @@ from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
-from probe.pipeline.reduce import reduced_at_once
+from probe.pipeline.reduce import reduced_at_once, reduces_at_once
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
 from probe.progress import Report
@@ -267,6 +268,11 @@ def take_checkpoints(
     )
 
 
+def runs(_options: BuildOptions) -> int:
+    """The run that checkpoints are taken from."""
+    return 1
+
+
 def run(build: Build, report: Report) -> None:
     """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
     another interval of the phase in a further run. A directly captured phase is reduced before the next is captured.
@@ -306,8 +312,7 @@ def run(build: Build, report: Report) -> None:
 def room_sentence(build: Build) -> str:
     """How large the work folder becomes at most, before it does."""
     phases, whole = len(build.selection.phases), build.timed.resident / 1e9
-    # By CRIU every phase is there whole and reduced; directly, one whole and every one reduced.
-    copies = 2 * phases if build.criu is not None else phases + 1
+    copies = phases + 1 if reduces_at_once(build) else 2 * phases
     return (
         f"{build.folder.path}: grows by {copies * whole:.2f} GB at most (the program has {whole:.2f} GB of memory, and "
         f"there are {phases} phases)"

@@ -20,6 +20,7 @@ from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.recorded_calls import record_calls
 from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import FlatPhase
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
@@ -81,6 +82,11 @@ def _touched(folder: Path, phase: int) -> list[int]:
     if not path.exists():
         return []
     return [int(address) for address in np.frombuffer(path.read_bytes(), dtype="<u8") & ~np.uint64(PAGE_SIZE - 1)]
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:

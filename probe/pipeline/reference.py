@@ -12,6 +12,7 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program
 from probe.formats.reference import Reference
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_reference
@@ -120,6 +121,11 @@ def measure_reference(
         early_cpu=tuple(r.cpu for r in done),
         waited_share=statistics.median(min(1.0, r.waited / r.wall) for r in done),
     )
+
+
+def runs(_options: BuildOptions) -> int:
+    """Plain runs, and the run in the caller's own environment."""
+    return EARLY_RUNS + 1
 
 
 def run(build: Build, report: Report) -> None:

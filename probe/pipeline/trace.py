@@ -17,6 +17,7 @@ from probe.formats.choices import NATIVE
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
 from probe.node.measuring import away_from, measuring_cpu
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import work_folder
@@ -60,6 +61,11 @@ def trace(
             profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
         save_profile(profile, target)
     return profile
+
+
+def runs(_options: BuildOptions) -> int:
+    """The counted run; a wrapper is run once more, to find its worker."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:

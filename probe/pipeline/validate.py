@@ -33,6 +33,7 @@ from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.timing import Outside, TimedProfile, load_timing, save_timing, sum_rows
 from probe.pipeline.boundaries import Candidate, candidates, marker_of, site_counts
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
@@ -334,6 +335,11 @@ def longest_rising(values: FloatArray) -> IntArray:
         chain.append(at)
         at = int(previous[at])
     return np.array(chain[::-1], dtype=np.int64)
+
+
+def runs(_options: BuildOptions) -> int:
+    """The timing run; an exact trace may need further ones."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,12 +26,16 @@ _AS_DESCRIBED = (
     "--cfg=smpi/lat-factor:0:1",
     "--cfg=network/TCP-gamma:0",
     "--cfg=network/crosstraffic:0",
+)
+"""SimGrid's own factors are of a cluster with Ethernet and TCP that was measured once."""
+
+_IN_STEPS = (
     "--cfg=smpi/allreduce:rdb",
     "--cfg=smpi/reduce:binomial",
     "--cfg=smpi/barrier:ompi_recursivedoubling",
 )
-"""SimGrid's own factors are of a cluster with Ethernet and TCP that was measured once. In its own collectives one rank
-waits for every other; here they take log2 of the ranks steps, as in MPI libraries and as prices say."""
+"""In SimGrid's own collectives one rank waits for every other; here they take log2 of the ranks steps, as in MPI
+libraries and as prices say."""
 
 _SMALL = (f"--cfg=contexts/stack-size:{STACK_KB}", "--cfg=contexts/guard-size:0")
 """Without guards neighbouring stacks are one mapping: a process has 65,530 mappings at most."""
@@ -56,25 +61,31 @@ def installed(command: str) -> str:
 
 def simulated(
     ranks: int, platform: tuple[Path, Path], what: Sequence[str], folder: Path, limit: float,
-    heard: Callable[[str], None] = lambda line: None,
+    heard: Callable[[str], None] = lambda line: None, collectives: Sequence[str] = _IN_STEPS,
 ) -> Simulated:  # fmt: skip
     """Run `smpirun` on so many ranks. platform: the platform file and the list of hosts. what: its last arguments.
 
-    heard: gets each line as soon as it is printed. Raises ToolMissing without SimGrid, ModelInvalid where it fails or
-    takes longer than `limit` seconds.
+    heard: gets each line as soon as it is printed. collectives: options that choose their algorithms. Raises
+    ToolMissing without SimGrid, ModelInvalid where it fails or takes longer than `limit` seconds.
     """
     described, hosts = platform
     command = [
         installed(COMMAND), "-np", str(ranks), "-platform", str(described), "-hostfile", str(hosts), *_SMALL,
-        *_AS_DESCRIBED, *what,
+        *_AS_DESCRIBED, *collectives, *what,
     ]  # fmt: skip
     begun = time.monotonic()
     status, printed, late = watched(command, folder, limit, heard)
     if late:
         raise ModelInvalid(f"the simulation was not over after {limit:.0f} s: allow more with --limit")
     if status:
-        raise ModelInvalid(f"{COMMAND} failed: {printed[-_SHOWN:].strip()}")
+        raise ModelInvalid(f"{COMMAND} failed: {_reason(printed)}")
     return Simulated(printed, time.monotonic() - begun)
+
+
+def _reason(printed: str) -> str:
+    """What SimGrid says of its end, which a trace of its calls follows; else its last words."""
+    critical = re.findall(r"\[\S+/CRITICAL\] (.+)", printed)
+    return critical[-1][:_SHOWN] if critical else printed[-_SHOWN:].strip()
 
 
 def watched(
