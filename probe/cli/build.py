@@ -89,6 +89,16 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
     show_default=True,
     help="direct: as any user; criu: needs root; auto: criu as root, direct as any other user.",
 )
+@click.option("--flow", is_flag=True, help="Record what each phase executes, for `probe check`.")
+@click.option(
+    "--synthetic-data", is_flag=True, help="Leave out contents of memory that a phase's time does not depend on."
+)
+@click.option(
+    "--synthetic-budget",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="What --synthetic-data may take; without it two fifths of the build until then.",
+)
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
 @WORKER_PROGRAM
@@ -123,6 +133,9 @@ def build(
     external: tuple[str, ...],
     compress: Compression,
     capture: str,
+    flow: bool,
+    synthetic_data: bool,
+    synthetic_budget: float | None,
     with_criu: bool,
     target_error: float | None,
     worker_program: str | None,
@@ -155,6 +168,9 @@ def build(
         reduce=how,
         external=external,
         compress=compress,
+        flow=flow,
+        synthetic_data=synthetic_data,
+        synthetic_budget=synthetic_budget,
         with_criu=with_criu,
         capture=capture,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),

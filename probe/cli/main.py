@@ -16,7 +16,7 @@ from probe.signals import INTERRUPTED, leave_as_commands_do
 from probe.terminal import say, show_all_characters
 
 _MODULES = {
-    "app": "app", "bench": "bench", "build": "build", "compare": "store", "completion": "completion",
+    "app": "app", "bench": "bench", "build": "build", "check": "check", "compare": "store", "completion": "completion",
     "doctor": "doctor", "emulate": "emulate", "energy": "energy", "explain": "explain", "export": "export",
     "history": "store", "kernels": "kernels", "model": "model", "mpi": "mpi", "net": "net", "plan": "plan",
     "profile": "profile", "queue": "queue", "rank": "rank", "report": "report", "run": "run", "scale": "scale",

@@ -19,19 +19,32 @@ from probe.formats.choices import AUTO, SECONDS, unit_of
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline import capture, flatten, pack, reduce, reference, select, self_check, trace, validate, warmup
+from probe.pipeline import (
+    capture,
+    flatten,
+    pack,
+    reduce,
+    reference,
+    select,
+    self_check,
+    synthesize,
+    trace,
+    validate,
+    warmup,
+)
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs
 from probe.pipeline.stage import Build, KeptStage, Stage
-from probe.pipeline.work_folder import StageFiles, WorkFolder, work_folder
 from probe.prediction.target_error import check_target_error
 from probe.progress import Display, Silent
+from probe.work_folder import StageFiles, WorkFolder, work_folder
 from reducer.archive import ArchiveSizes
 from reducer.compression import check_packing
 from reducer.output_file import check_target, full_disk_named
 
-KEPT: tuple[KeptStage, ...] = (trace, reference, validate, select, warmup, capture, reduce, flatten)
-"""Stages that leave their result in the work folder, in order; warm-up runs where the warm-up is to be tried."""
+KEPT: tuple[KeptStage, ...] = (trace, reference, validate, select, warmup, capture, reduce, flatten, synthesize)
+"""Stages that leave their result in the work folder, in order; warm-up runs where the warm-up is to be tried,
+synthesize where data are to be left out."""
 
 ANEW: tuple[Stage, ...] = (self_check, pack)
 """Stages behind them, which every build does, a resumed one too."""
@@ -97,7 +110,9 @@ def build(
         )
     environment = scrubbed(os.environ if env is None else env, scrub)
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=environment)
-    chosen = replace(chosen, capture=capture_here(chosen.capture))
+    chosen = replace(chosen, capture=capture_here(chosen.capture), flow=chosen.flow or chosen.synthetic_data)
+    if chosen.synthetic_budget is not None and not chosen.synthetic_data:
+        raise ProbeError("--synthetic-budget: nothing is to be replaced; add --synthetic-data")
     criu = check_machine(target, chosen.capture)
     if chosen.capture == DIRECT:
         check_traceable(program.argv[0], program.executable)
@@ -161,7 +176,7 @@ def run_stages(build: Build) -> None:
     if wanted != AUTO:
         build.warmup = WarmupChoice(wanted, ())
     for stage in KEPT:
-        if stage is warmup and wanted != AUTO:
+        if (stage is warmup and wanted != AUTO) or (stage is synthesize and not build.options.synthetic_data):
             continue
         if build.folder.is_finished(stage.NAME):
             stage.load(build)

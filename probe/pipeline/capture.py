@@ -17,6 +17,7 @@ from pathlib import Path
 
 from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
 from checkpoint.capture.direct import capture_process
+from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import Diverged
@@ -39,10 +40,10 @@ from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.reduce import reduced_at_once, reduces_at_once
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
 from probe.tracers.worker import let_wrapper_end
+from probe.work_folder import each
 
 NAME = CAPTURE_RUN
 OPTIONS = ("capture",)
@@ -184,9 +185,12 @@ class _CaptureRun:
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
-        if found := outside(self.tracee.pid):
-            raise _Unfit(found)
         self.tracee.helpers.settle()
+        found = outside(self.tracee.pid)
+        if self.tracee.team is not None:
+            found += locks_in_use(self.tracee, self.tracee.team)
+        if found:
+            raise _Unfit(found)
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))

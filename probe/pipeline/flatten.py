@@ -13,24 +13,28 @@ from checkpoint.compiled import restorer
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
-from checkpoint.flat.image import encode
+from checkpoint.flat.image import decode, encode
+from checkpoint.flow.watching import FlowWatcher
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.direct_restore import pages_image
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.recorded_calls import record_calls
 from probe.contents.captured_files import restore_job
+from probe.flow.recording import record_flow
+from probe.flow.stored import PhaseFlow, as_json, from_json
 from probe.formats.checkpoints import FlatPhase
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 
 NAME = "flatten"
-OPTIONS: tuple[str, ...] = ()
-FILES = ("flat.json", "phase-*/direct.img", "phase-*/gone-*.img")
+OPTIONS = ("flow",)
+FILES = ("flat.json", "flow.json", "phase-*/direct.img", "phase-*/gone-*.img")
 
-_RESULT = "flat.json"
+_RESULT, _FLOW = "flat.json", "flow.json"
 
 
 def flatten_phases(
@@ -96,15 +100,36 @@ def run(build: Build, report: Report) -> None:
         (restore_job(build.program, build.timed, folder, phase, reduced.folder), phase.huge)
         for phase, reduced in zip(build.captured, build.reduced, strict=True)
     ]
-    build.flat = flatten_phases(jobs, folder=folder, cpu=build.cpu, progress=report)
+    both = 2 if build.options.flow else 1
+    build.flat = flatten_phases(jobs, folder=folder, cpu=build.cpu, progress=lambda share: report(share / both))
+    if build.options.flow:
+        for number, ((job, _), flat) in enumerate(zip(jobs, build.flat, strict=True)):
+            build.flow[flat.phase] = _flow(job, flat, folder, build.cpu)
+            report((1 + (number + 1) / len(jobs)) / both)
+
+
+def _flow(job: RestoreJob, flat: FlatPhase, folder: Path, cpu: int | None) -> PhaseFlow:
+    if flat.refused:
+        return PhaseFlow(None, 0, flat.refused)
+    return record_flow(flow_watcher(job, folder, cpu))
+
+
+def flow_watcher(job: RestoreJob, scratch: Path, cpu: int | None) -> FlowWatcher:
+    """Watches the flow of a phase that was flattened."""
+    flat = decode(job.images / IMAGE_NAME)
+    return FlowWatcher(job, flat, pages_image(job, flat), restorer(), scratch=scratch, cpu=cpu)
 
 
 def save(build: Build) -> None:
     build.folder.write_json(_RESULT, [phase.to_json() for phase in build.flat])
+    if build.options.flow:
+        build.folder.write_json(_FLOW, as_json(build.flow))
 
 
 def load(build: Build) -> None:
     build.flat = build.folder.read(_RESULT, each(FlatPhase.from_json))
+    if build.options.flow:
+        build.flow = build.folder.read(_FLOW, from_json)
 
 
 def doubts(build: Build) -> list[str]:

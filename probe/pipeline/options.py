@@ -23,7 +23,9 @@ class BuildOptions:
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
     that a prediction for this node should have; the self-check then repeats more often. `capture`: DIRECT, CRIU, or
     AUTO: by CRIU as root, directly as any other user. `program`, `worker`: which of a wrapper's processes is probed, by
-    what it executes or by its number (probe.tracers.worker).
+    what it executes or by its number (probe.tracers.worker). `flow`: record what each phase executes, for
+    `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not depend on, for which
+    `synthetic_budget` seconds may be spent (None: two fifths of the build's time until then); needs `flow`.
     """
 
     tracer: str = "auto"
@@ -42,6 +44,9 @@ class BuildOptions:
     capture: str = AUTO
     program: str | None = None
     worker: int | None = None
+    flow: bool = False
+    synthetic_data: bool = False
+    synthetic_budget: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""

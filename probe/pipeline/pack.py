@@ -15,6 +15,8 @@ from probe.contents.carried_criu import pack_criu
 from probe.contents.carried_files import external_files, private_files, set_apart
 from probe.contents.cpu_features import needed_features
 from probe.contents.members import interval_table, phase_code, touched_name
+from probe.flow.stored import FLOW_NAME
+from probe.flow.stored import encode as encode_flow
 from probe.formats.arrays import FloatArray
 from probe.formats.checkpoints import FlatPhase
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
@@ -149,6 +151,7 @@ def _manifest(
         notes=tuple(dict.fromkeys(build.notes)),
         outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
+        threads=program.threads,
     )
 
 
@@ -183,6 +186,8 @@ def _data(
     data[RESTORER_NAME] = restorer().read_bytes()
     folders = {c.id: c.folder for c in checkpoints}
     data[CODE_NAME] = encode_code(phase_code(build.profile, rows, build.selection, build.flat, folders, touched))
+    if build.flow:
+        data[FLOW_NAME] = encode_flow(build.flow)
     if build.options.with_criu and build.criu is not None:
         data[CRIU_NAME] = pack_criu(build.criu)
     return data
@@ -234,6 +239,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 direct=_times(direct, flat.refused or direct.failure),
                 stratum=chosen.stratum,
                 calls=flat.calls_made,
+                synthetic=build.synthetic.get(chosen.id),
             )
         )
     return records

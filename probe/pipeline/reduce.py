@@ -29,8 +29,8 @@ from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.node.facts import available_memory
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 from reducer.choices import Reduction
 from reducer.reduction import Reduced, reduce_checkpoint
 from reducer.touched_set import (
@@ -183,7 +183,9 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
 def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
     job = restore_job(build.program, build.timed, folder, phase, phase.folder)
     seconds = float(build.timed.seconds[phase.interval])
-    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=build.options.reduce, folder=folder)
+    # Which pages threads touch may differ each time.
+    how = "none" if build.program.threads > 1 else build.options.reduce
+    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=how, folder=folder)
 
 
 def runs(_options: BuildOptions) -> int:
@@ -208,6 +210,9 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
+    if build.program.threads > 1:
+        build.notes.append("its threads may touch other pages each time: phases are kept whole")
+        return []
     if build.options.reduce == "none":
         return []
     kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]

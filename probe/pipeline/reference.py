@@ -116,7 +116,8 @@ def measure_reference(
         cpu=tuple(r.cpu for r in done),
         blocked_share=blocked,
         plain_environment=(own.wall, own.cpu),
-        clock="cpu" if blocked < CPU_BOUND_BLOCKED else "wall",
+        # The CPU time of threads that share the work says nothing of how long it takes.
+        clock="cpu" if blocked < CPU_BOUND_BLOCKED and program.threads == 1 else "wall",
         early_wall=tuple(r.wall for r in done),
         early_cpu=tuple(r.cpu for r in done),
         waited_share=statistics.median(min(1.0, r.waited / r.wall) for r in done),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +11,19 @@ from typing import Protocol
 
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
+from probe.flow.stored import PhaseFlow
 from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
 from probe.formats.manifest import Manifest
+from probe.formats.phase_record import Synthetic
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase
 from probe.pipeline.options import BuildOptions
-from probe.pipeline.work_folder import WorkFolder
 from probe.prediction.target_error import Narrowed
 from probe.progress import Display, Report
+from probe.work_folder import WorkFolder
 from reducer.archive import ArchiveSizes
 
 
@@ -41,6 +44,7 @@ class Build:
     cpu: int | None
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in
@@ -51,6 +55,8 @@ class Build:
     captured: Sequence[CapturedPhase] = field(init=False)  # capture
     reduced: Sequence[ReducedPhase] = field(init=False)  # reduce; phases in the order of `captured`
     flat: Sequence[FlatPhase] = field(init=False)  # flatten; likewise
+    flow: dict[int, PhaseFlow] = field(default_factory=dict)  # flatten, by phase; empty if it was not wanted
+    synthetic: dict[int, Synthetic] = field(default_factory=dict)  # synthesize, by phase; empty if it was not wanted
     measured: Sequence[MeasuredPhase] = field(init=False)  # self-check: each phase in every way of restoring
     narrowed: Narrowed | None = field(init=False)  # self-check, where a width was wanted
     manifest: Manifest = field(init=False)  # pack

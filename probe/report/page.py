@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from probe.formats.choices import SECONDS
+from probe.inspection.real_data import real_data, real_sentence
 from probe.report import wording
 from probe.report.drawing import Drawing, by_share
 from probe.report.gathering import Gathered
@@ -108,6 +109,7 @@ def _facts(found: Gathered) -> list[tuple[str, str]]:
             + (f" left of {m.trimmed_from}" if m.trimmed_from else "")),
         ("CPU features", " ".join(m.program.cpu_features) or "those of every x86-64 processor"),
         ("size", kept),
+        ("data", real_sentence(real_data(m))),
         ("id", m.id),
     ]  # fmt: skip
     return [(name, wording.plain(text, 600)) for name, text in facts]

@@ -17,7 +17,17 @@ ROOT = Path(__file__).parents[2]
 # Python puts the folder of this file first, whose programs.py would hide that of tests/support.
 sys.path[0:1] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
 
-from benchmarks import counter_page, extras, many_nodes, report, scale, simulations, slow_link, warm_ups  # noqa: E402
+from benchmarks import (  # noqa: E402
+    counter_page,
+    extras,
+    many_nodes,
+    report,
+    scale,
+    simulations,
+    slow_link,
+    synthetic,
+    warm_ups,
+)
 from benchmarks.accuracy import measurement as accuracy  # noqa: E402
 from benchmarks.accuracy import report as accuracy_report  # noqa: E402
 from benchmarks.arguments import read_arguments  # noqa: E402
@@ -128,6 +138,15 @@ def measure_scale(_: argparse.Namespace) -> None:
     HERE.mkdir(parents=True, exist_ok=True)
     save(record := scale.measure(say))
     print(report.scale(record))
+
+
+def measure_synthetic(arguments: argparse.Namespace) -> None:
+    """Measure the array programs with their data and without, then the table of all records there are."""
+    names = ["stencil", "sorter"] if arguments.quick else list(synthetic.SUITE)
+    if not arguments.report:
+        for record in synthetic.measure(names, HERE / "synthetic", arguments.full_runs, say):
+            save(record)
+    print(synthetic.report([record for name in names if (record := load(f"synthetic-{name}"))]))
 
 
 def measure_simulations(arguments: argparse.Namespace) -> None:
@@ -296,6 +315,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "exact": measure_exact,
     "emulation": measure_emulations,
     "hosts": measure_hosts,
+    "synthetic": measure_synthetic,
     "warmup": measure_warm_ups,
 }
 """The words that arguments.SUITES explains, and what each measures."""

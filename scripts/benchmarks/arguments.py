@@ -30,6 +30,7 @@ SUITES = {
     "exact": "the instruction-exact tracers",
     "emulation": "resource profiles and emulations, as in the Synapse paper",
     "hosts": "the kept probes against full runs on this processor",
+    "synthetic": "probes of array programs with their data and without",
     "warmup": "what each length of warm-up does to region times",
 }
 """What can be measured instead of the programs of docs/figures.md, by the word on the command line."""
@@ -96,6 +97,8 @@ def packages(arguments: argparse.Namespace) -> list[str]:
         return sorted({package for program in chosen for package in program.packages.split()})
     if what == "simulate":
         return ["libsimgrid-dev"]
+    if what == "synthetic":
+        return []
     if what == "hosts":
         return ["bc", "coreutils", "perl-base", "python3"]
     programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what == "accuracy" else ()))

@@ -20,7 +20,7 @@ from conftest import MakeProgram
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.pipeline.build import OPTIONS_OF_NO_FILE, stage_files
-from probe.pipeline.work_folder import work_folder
+from probe.work_folder import work_folder
 
 
 def tree(folder: Path) -> dict[str, bytes]:

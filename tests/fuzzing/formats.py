@@ -20,12 +20,14 @@ from made_usage import made_usage
 from checkpoint.binary.elf import read_image
 from checkpoint.binary.symbols import names_of
 from checkpoint.errors import ProbeError
+from checkpoint.flow.flow import Calls, Flow, Passed, Point, Window, state_of
 from checkpoint.process.program import Program
 from fuzzing.mutation import damaged, forged_json
 from fuzzing.reader import Reader
 from probe.emulation.metrics import usage_json
 from probe.emulation.plan import SECONDS, WORK, EmulateOptions, make_plan
 from probe.emulation.usage import load_usage, save_usage
+from probe.flow import stored
 from probe.formats import interval_table, phase_code
 from probe.formats.profile import BlockTable, Markers, Profile, load_profile, save_profile
 from probe.selection.simpoint import read_points
@@ -123,6 +125,14 @@ def _codes(folder: Path) -> Sequence[bytes]:
     return [phase_code.encode(phase_code.ProbeCode((("/usr/bin/solver", "0" * 64),), (phase,)))]
 
 
+def _flows(folder: Path) -> Sequence[bytes]:
+    place, words = ("/usr/bin/solver", 4096), np.arange(3, dtype=np.uint64)
+    window = Window(words, words, words, np.zeros(3, dtype=np.bool_))
+    passed = (Passed(Point(place, 2), 2, state_of({place: 2}), window),)
+    flow = Flow({place: 5}, Calls.of([(1, 2, 3)], True), passed, {"/usr/bin/solver": "0" * 64})
+    return [stored.encode({3: stored.PhaseFlow(flow, 3), 4: stored.PhaseFlow(None, 0, "it sleeps")})]
+
+
 _SOURCE = """
 static volatile int kept;
 __attribute__((noinline)) static int twice(int x) { return 2 * x + kept; }
@@ -164,6 +174,7 @@ READERS = (
     Reader("profile", _profiles, _profile, (ProbeError,), change=_repacked),
     Reader("usage", _usages, _usage, (ProbeError,), change=_repacked),
     Reader("interval-table", _tables, _table, (ProbeError,)),
+    Reader("flow", _flows, lambda data, _: stored.decode(data) and None, (ProbeError,), change=forged_json),
     Reader("phase-code", _codes, lambda data, _: phase_code.decode(data) and None, (ProbeError,), change=forged_json),
     Reader("program", _programs, _program, (ProbeError,)),
     Reader("simpoint", _points, _point, (ProbeError,)),
