@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from probe.formats.arrays import FloatArray
 
 _MOST_BYTES = 1 << 20
 _LEAST_LINES = 4
+_LARGEST = 1e15
 _REMEDY = "give the lines that osu_bw or pintools/mpi/bandwidth.c prints: BYTES MB/S"
 
 
@@ -80,6 +80,6 @@ def _pair(words: Sequence[str], where: str) -> tuple[float, float]:
         size, rate = (float(word) for word in words)
     except ValueError as error:
         raise ProbeError(f"{where}: {' '.join(words)[:40]!r} is no size and bandwidth; {_REMEDY}") from error
-    if not (1 <= size < math.inf and 0 < rate < math.inf):
-        raise ProbeError(f"{where}: size and bandwidth must be above 0; {_REMEDY}")
+    if not (1 <= size <= _LARGEST and 1 / _LARGEST <= rate <= _LARGEST):
+        raise ProbeError(f"{where}: size and bandwidth must be above 0 and below {_LARGEST:g}; {_REMEDY}")
     return size, rate

@@ -45,8 +45,8 @@ class NodeNumbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 def simulate_nodes(
-    description: Path, machine: Path | None, nodes: Sequence[int], mode: str, *, probes: Sequence[str], node: str,
-    url: str | None, limit: float, quiet: bool, picture: Path | None, as_json: bool,
+    description: Path, machine: Path | None, nodes: Sequence[int], mode: str, network: str, *, probes: Sequence[str],
+    node: str, url: str | None, limit: float, quiet: bool, picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate a description on each number of nodes, and print the table."""
     if machine is None:
@@ -57,11 +57,15 @@ def simulate_nodes(
     from probe.dataflow.machine import read_disk_machine
     from probe.dataflow.prediction import block_time, predict_nodes
     from probe.models.probed import seconds_of_probes
+    from probe.simulation.networks import network_of
 
     application, described = read_data_application(description), read_disk_machine(machine)
     given = seconds_of_probes([text for text in probes if "=" in text], node, url)
     time = block_time(application, given, node, url)
-    found = predict_nodes(application, described, nodes, time=time, mode=mode, limit=limit, display=display_for(quiet))
+    found = predict_nodes(
+        application, described, nodes, time=time, mode=mode, network=network_of(network) if network else None,
+        limit=limit, display=display_for(quiet),
+    )  # fmt: skip
     written = [_drawn(picture, found)] if picture is not None else []
     if as_json:
         said = {"format_version": FORMAT_VERSION, **found.to_json(), "written": [str(path) for path in written]}

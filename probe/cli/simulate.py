@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _DIRECT, _TRACE = ".conf", ".txt"
 """Endings of a file of direct mode and of a trace's index; anything else is a model."""
 
-MODES = ("loose", "tight")
+MODES = ("loose", "tight", "flow")
 _OF_NODES = (
-    "what", "machine_file", "probes", "node", "url", "limit", "picture", "quiet", "as_json", "nodes", "mode",
+    "what", "machine_file", "probes", "node", "url", "limit", "picture", "quiet", "as_json", "nodes", "mode", "network",
 )  # fmt: skip
 """Options that an application of blocks has."""
 
@@ -137,10 +137,13 @@ def _simulate_nodes(options: Options) -> None:
     if alone:
         name = {"settings": "set", "named": "model"}.get(alone[0], alone[0].replace("_", "-"))
         raise click.UsageError(f"--{name} is not of an application of blocks ({DESCRIPTION})")
+    if options.network and options.mode != "flow":
+        raise click.UsageError("--network is of the flow engine: give --mode flow, or leave it out")
     _refuse_picture(options)
     simulate_nodes(
-        options.what, options.machine_file, options.nodes, options.mode, probes=options.probes, node=options.node,
-        url=options.url, limit=options.limit, quiet=options.quiet, picture=options.picture, as_json=options.as_json,
+        options.what, options.machine_file, options.nodes, options.mode, options.network, probes=options.probes,
+        node=options.node, url=options.url, limit=options.limit, quiet=options.quiet, picture=options.picture,
+        as_json=options.as_json,
     )  # fmt: skip
 
 

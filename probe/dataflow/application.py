@@ -193,6 +193,8 @@ def _slides(said: Mapping[str, Any]) -> Slides:
     slides, slides_per_node = _either(said, "slides")
     queries, queries_per_node = _either(said, "queries")
     slide, query = counts(said, "slide"), counts(said, "query")
+    if slide[0] * slide[1] > _MOST_EPOCH:
+        raise ValueError(f"slide = {list(slide)} has more than {_MOST_EPOCH} blocks")
     if query[0] > slide[0] or query[1] > slide[1]:
         raise ValueError(f"query = {list(query)} blocks is larger than a slide of {list(slide)}")
     return Slides(

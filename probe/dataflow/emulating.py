@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from checkpoint.compiled import built
-from checkpoint.errors import NodeUnfit, ProgramFailed, StorageError, ToolMissing
+from checkpoint.errors import ModelInvalid, NodeUnfit, ProgramFailed, StorageError, ToolMissing
 from probe.dataflow.application import DataApplication
 from probe.dataflow.engines import OPTIONS, sources
 from probe.dataflow.machine import DiskMachine
@@ -22,6 +22,7 @@ from probe.progress import Display, Silent
 from probe.simulation.smpirun import watched
 
 _PAGE: Final = 4096
+_LARGEST_MESSAGE: Final = (1 << 31) - 1
 _PIECE: Final = 4 << 20
 _SPARE: Final = 1 << 30
 """Bytes that stay free on the file system."""
@@ -99,6 +100,8 @@ def emulate_data(
             f"{ranks} ranks compute on {processors} processors: delays would be no longer those of a block; ask for "
             f"{processors} at most"
         )
+    if application.block_bytes > _LARGEST_MESSAGE:
+        raise ModelInvalid(f"{application.path}: blocks of more than {_LARGEST_MESSAGE} bytes are no messages of MPI")
     here = DiskMachine("here", None, disks, 0.0, (0.0, 0.0), 0.0, 1e9, 1e18, disks, 0.0, 1e9, 0.0, 1e9)
     placed, shown = place(application, here, ranks), display or Silent()
     program, mpirun = _program(), _mpirun()

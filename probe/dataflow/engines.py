@@ -12,10 +12,12 @@ from typing import Final
 from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, NodeUnfit, ToolMissing
 from probe.dataflow.work import Placed
+from probe.simulation.networks import Network, network_of
+from probe.simulation.platform import Links, write_platform
 from probe.simulation.smpirun import COMMAND, installed, watched
 
-LOOSE, TIGHT = "loose", "tight"
-MODES: Final = (LOOSE, TIGHT)
+LOOSE, TIGHT, FLOW = "loose", "tight", "flow"
+MODES: Final = (LOOSE, TIGHT, FLOW)
 
 _NATIVE = Path(__file__).with_name("native")
 COMMON: Final = ("blocks.h", "blocks.c", "setting.c")
@@ -29,6 +31,9 @@ _PLATFORM = """<?xml version='1.0'?>
 """The tight engine's actors only sleep: the hardware is its own."""
 
 _SIMGRID = ("--cfg=contexts/stack-size:64", "--cfg=contexts/guard-size:0", "--log=root.thres:error")
+_AS_DESCRIBED = ("--cfg=network/model:CM02", "--cfg=network/TCP-gamma:0", "--cfg=network/crosstraffic:0")
+"""Links as fast as the machine says: SimGrid's own factors are of TCP on one cluster."""
+
 _NO_ROOM = 3
 _KB, _GB = 1024, 1e9
 _SHOWN = 400
@@ -67,27 +72,33 @@ def sources(*own: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Engine:
-    """A compiled engine; `on_simgrid`: it gets a platform and SimGrid's options."""
+    """A compiled engine. network: of the flow engine; without one, its nodes have ways of their own to each other."""
 
+    mode: str
     program: Path
-    on_simgrid: bool = False
+    network: Network | None = None
 
-    def command(self, folder: Path) -> list[str]:
-        """What runs it; its platform is written into the folder."""
-        if not self.on_simgrid:
+    def command(self, folder: Path, placed: Placed) -> list[str]:
+        """What runs it; its platform is written into the folder. Raises ModelInvalid for a small network."""
+        if self.mode == LOOSE:
             return [str(self.program)]
-        (folder / "platform.xml").write_text(_PLATFORM)
-        return [str(self.program), str(folder / "platform.xml"), *_SIMGRID]
+        if self.mode == TIGHT:
+            (folder / "platform.xml").write_text(_PLATFORM)
+            return [str(self.program), str(folder / "platform.xml"), *_SIMGRID]
+        links = Links(placed.machine.net_rate, placed.machine.net_latency)
+        network = self.network or network_of(f"simple:{placed.nodes}")
+        platform, _ = write_platform(network, placed.nodes, links, folder)
+        return [str(self.program), str(platform), FLOW, *_SIMGRID, *_AS_DESCRIBED]
 
 
-def engine_of(mode: str) -> Engine:
-    """The engine, compiled. Raises ToolMissing without a compiler or, for the tight one, without SimGrid."""
+def engine_of(mode: str, network: Network | None = None) -> Engine:
+    """The engine, compiled. Raises ToolMissing without a compiler or, for all but the loose one, without SimGrid."""
     if mode == LOOSE:
-        return Engine(built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",)))
+        return Engine(mode, built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",)))
     place = _simgrid()
     options = (*OPTIONS, "-isystem", str(place / "include"))
     libraries = (f"-L{place / 'lib'}", f"-Wl,-rpath,{place / 'lib'}", "-lsimgrid", "-lm")
-    return Engine(built("dataflow-tight", sources("tight.c"), options, libraries=libraries), on_simgrid=True)
+    return Engine(mode, built("dataflow-tight", sources("tight.c"), options, libraries=libraries), network)
 
 
 def _simgrid() -> Path:
@@ -122,7 +133,7 @@ def simulate(
         (Path(folder) / "setting").write_text(placed.text(compute, free))
         heard = _Heard(placed.blocks, report)
         status, printed, late = watched(
-            engine.command(Path(folder)), Path(folder), limit, heard, Path(folder) / "setting"
+            engine.command(Path(folder), placed), Path(folder), limit, heard, Path(folder) / "setting"
         )
     if late:
         raise ModelInvalid(f"{where}: the simulation was not over after {limit:.0f} s: allow more with --limit")

@@ -13,6 +13,7 @@ from probe.dataflow.engines import LOOSE, Engine, Simulation, engine_of, simulat
 from probe.dataflow.machine import DiskMachine
 from probe.dataflow.work import Placed, place
 from probe.progress import Display, Silent
+from probe.simulation.networks import Network
 from probe.store.opening import open_store
 from probe.store.reading import candidates, find_node, find_probe
 
@@ -105,15 +106,17 @@ def predict_nodes(
     *,
     time: BlockTime,
     mode: str = LOOSE,
+    network: Network | None = None,
     limit: float = 3600.0,
     display: Display | None = None,
 ) -> DataPrediction:
     """Simulate the application on each number of nodes. All are placed before the first is simulated.
 
-    limit: seconds that each simulation may take. Raises ModelInvalid, NodeUnfit, ToolMissing.
+    network: of the flow engine. limit: seconds that each simulation may take. Raises ModelInvalid, NodeUnfit,
+    ToolMissing.
     """
     placed = [place(application, machine, number) for number in sorted(set(nodes))]
-    engine = engine_of(mode)
+    engine = engine_of(mode, network)
     shown = display or Silent()
     rows = [_row(one, time, engine, limit, shown) for one in placed]
     return DataPrediction(application, machine, mode, time, tuple(rows))

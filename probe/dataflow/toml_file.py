@@ -13,6 +13,9 @@ from checkpoint.errors import ModelInvalid
 from checkpoint.foreign_file import finite, read_foreign
 
 _MOST_BYTES = 1 << 20
+_SMALLEST = 1e-20
+"""Of any seconds, bytes or degrees: what is computed of them stays far from the ends of numbers."""
+
 MOST_COUNT: Final = 1 << 40
 
 Read = TypeVar("Read")
@@ -56,7 +59,7 @@ def number(table: Mapping[str, Any], key: str, default: float | None = None, *, 
     """A number not below `least`. ValueError otherwise, and where it is missing without a default."""
     if key not in table and default is not None:
         return default
-    value = finite(_given(table, key))
+    value = _bounded(_given(table, key), key)
     if value < least:
         raise ValueError(f"{key} = {value:g} is below {least:g}")
     return value
@@ -64,7 +67,7 @@ def number(table: Mapping[str, Any], key: str, default: float | None = None, *, 
 
 def positive(table: Mapping[str, Any], key: str) -> float:
     """A number above 0. ValueError otherwise."""
-    value = finite(_given(table, key))
+    value = _bounded(_given(table, key), key)
     if value <= 0:
         raise ValueError(f"{key} = {value:g} must be above 0")
     return value
@@ -85,7 +88,7 @@ def pair(table: Mapping[str, Any], key: str) -> tuple[float, float]:
     value = _given(table, key)
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(f"{key} = {str(value)[:40]} is no list of two numbers")
-    return finite(value[0]), finite(value[1])
+    return _bounded(value[0], key), _bounded(value[1], key)
 
 
 def counts(table: Mapping[str, Any], key: str) -> tuple[int, int]:
@@ -94,6 +97,13 @@ def counts(table: Mapping[str, Any], key: str) -> tuple[int, int]:
     if min(first, second) < 1 or first != int(first) or second != int(second) or max(first, second) > 1 << 24:
         raise ValueError(f"{key} = [{first:g}, {second:g}] are no two whole numbers above 0")
     return int(first), int(second)
+
+
+def _bounded(value: Any, key: str) -> float:
+    found = finite(value)
+    if found and not _SMALLEST <= abs(found) <= 1 / _SMALLEST:
+        raise ValueError(f"{key} = {found:g} is no quantity of this world")
+    return found
 
 
 def _given(table: Mapping[str, Any], key: str) -> Any:

@@ -14,6 +14,7 @@ from probe.dataflow.graph import OPERATIONS
 from probe.dataflow.machine import DiskMachine
 
 MOST_NODES: Final = 10_000_000
+_MOST, _MOST_DEVICES = 1 << 50, 1 << 30
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ def place(application: DataApplication, machine: DiskMachine, nodes: int) -> Pla
         raise ModelInvalid(f"{where}: 1 to {MOST_NODES} can be simulated")
     if machine.nodes is not None and nodes > machine.nodes:
         raise ModelInvalid(f"{where}: {machine.name} has {machine.nodes}")
+    if nodes * (machine.disks + machine.buses + 3) > _MOST_DEVICES:
+        raise ModelInvalid(f"{where}: more than {_MOST_DEVICES} disks, buses and ports")
     if isinstance(application.data, Slides):
         return _slides(application, application.data, machine, nodes, where)
     return _surface(application, application.data, machine, nodes, where)
@@ -68,6 +71,7 @@ def _surface(application: DataApplication, data: Surface, machine: DiskMachine, 
         )
     blocks = data.blocks * nodes if data.per_node else data.blocks
     _refuse_full_disks(application, machine, blocks, readers, where)
+    _refuse_many(blocks, "blocks", where)
     west, east, south, north = data.query
     return Placed(application, machine, nodes, readers, blocks, {
         "processors": nodes, "readers": readers, "epoch": data.epoch, "by_query": 0, "blocks": blocks,
@@ -81,6 +85,10 @@ def _slides(application: DataApplication, data: Slides, machine: DiskMachine, no
     slides = data.slides * nodes if data.slides_per_node else data.slides
     queries = data.queries * nodes if data.queries_per_node else data.queries
     blocks = slides * data.planes * data.slide[0] * data.slide[1]
+    _refuse_many(blocks, "blocks", where)
+    _refuse_many(queries, "queries", where)
+    if slides >= _MOST_DEVICES:
+        raise ModelInvalid(f"{where}: {slides} slides; at most {_MOST_DEVICES}")
     if blocks < nodes:
         raise ModelInvalid(f"{where}: {blocks} blocks; some nodes would have none, and empty epochs without end")
     _refuse_full_disks(application, machine, blocks, nodes, where)
@@ -91,6 +99,11 @@ def _slides(application: DataApplication, data: Slides, machine: DiskMachine, no
         "slide_columns": data.slide[0], "slide_rows": data.slide[1],
         "query_columns": data.query[0], "query_rows": data.query[1],
     })  # fmt: skip
+
+
+def _refuse_many(number: int, what: str, where: str) -> None:
+    if number > _MOST:
+        raise ModelInvalid(f"{where}: {number} {what}; at most {_MOST} can be simulated")
 
 
 def _squarest(count: int) -> tuple[int, int]:

@@ -182,9 +182,9 @@ def _small(family: str, compute: float) -> DataApplication:
     found = replace(application(family), compute=compute)
     if isinstance(found.data, Surface):
         apart = 1 if family == PATHFINDER else 0
-        data = replace(found.data, blocks=600, per_node=False, extent=(40.0, 20.0), compute_per_io=apart)
+        data = replace(found.data, blocks=120, per_node=False, extent=(40.0, 20.0), compute_per_io=apart)
         return replace(found, data=data)
-    return replace(found, data=replace(found.data, slides=1, queries=10, slides_per_node=False, queries_per_node=False))
+    return replace(found, data=replace(found.data, slides=1, queries=2, slides_per_node=False, queries_per_node=False))
 
 
 def _growth(say: Callable[[str], None], what: DataApplication, sizes: Sequence[int], paper: Sequence[float]) -> None:

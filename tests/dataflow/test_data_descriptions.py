@@ -47,6 +47,7 @@ def graph(**changed: Any) -> dict[str, Any]:
         ({"block_bytes": float("nan")}, "'nan' is no number"),
         ({"extent": [0, 2]}, r"extent = \[0, 2\] are no degrees of width and height"),
         ({"extent": 2}, "extent = 2 is no list of two numbers"),
+        ({"block_bytes": 1e25}, r"block_bytes = 1e\+25 is no quantity of this world"),
         ({"polar": 1.5}, "polar = 1.5 is no share of the blocks"),
         ({"polar": -0.1}, "polar = -0.1 is below 0"),
         ({"query": "mars"}, "query = 'mars' is none of world"),
@@ -90,6 +91,7 @@ def test_wrong_descriptions(tmp_path: Path, changed: dict[str, Any], message: st
     [
         ({"query": [30, 4]}, r"query = \[30, 4\] blocks is larger than a slide of \[20, 30\]"),
         ({"slides": None}, "give one of slides and slides_per_node"),
+        ({"slide": [4096, 4096]}, r"slide = \[4096, 4096\] has more than 1048576 blocks"),
         ({"queries_per_node": 3}, "give one of queries and queries_per_node"),
         ({"result_bytes": -1}, "result_bytes = -1 is below 0"),
         ({"epoch": 3}, "family microscope: unknown key 'epoch'"),
@@ -135,11 +137,14 @@ def test_a_machine_without_disks(tmp_path: Path) -> None:
         ({"family": "pathfinder", "grid": [2, 1]}, 4, "a grid of 2 x 1 is not the 3 that compute"),
         ({"blocks": 5000}, 4, r"each disk of plain would hold 1.25e\+09 bytes and has 1e\+09"),
         ({}, 17, "on 17 nodes: plain has 16"),
+        ({"blocks": None, "blocks_per_node": 1 << 40, "block_bytes": 1e-9}, 4096, "at most 1125899906842624 can be"),
         ({}, 20_000_000, "1 to 10000000 can be simulated"),
     ],
 )
 def test_numbers_of_nodes_that_do_not_fit(tmp_path: Path, changed: dict[str, Any], nodes: int, message: str) -> None:
-    described_machine = read_disk_machine(machine(tmp_path, ("[disk]", "nodes = 16\n[disk]")))
+    described_machine = read_disk_machine(
+        machine(tmp_path, ("[disk]", f"nodes = {max(nodes, 4) if nodes in (4096,) else 16}\n[disk]"))
+    )
     with pytest.raises(ModelInvalid, match=message):
         place(read_data_application(described(tmp_path, TITAN, **changed)), described_machine, nodes)
 
@@ -212,7 +217,7 @@ def test_wrong_calls(files: tuple[str, str], tmp_path: Path) -> None:
     for words, message in (
         ([data, "-P", "4"], "Missing option '--machine'"),
         ([data, "--machine", on], "Missing option '-P'"),
-        ([data, "--machine", on, "-P", "4", "--network", "torus:4"], "--network is not of an application of blocks"),
+        ([data, "--machine", on, "-P", "4", "--network", "torus:4"], "--network is of the flow engine"),
         ([data, "--machine", on, "-P", "4", "--set", "a=1"], "--set is not of an application of blocks"),
         ([data, "--machine", on, "-P", "8..4"], "no numbers of nodes such as"),
         ([data, "--machine", on, "-P", "0"], "no numbers of nodes such as"),

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from data_applications import MICROSCOPE, TITAN, described
 from documentation import check_keys
 
-from checkpoint.errors import NodeUnfit, ProgramFailed, StorageError, ToolMissing
+from checkpoint.errors import ModelInvalid, NodeUnfit, ProgramFailed, StorageError, ToolMissing
 from probe.cli.main import cli
 from probe.dataflow import emulating
 from probe.dataflow.application import read_data_application
@@ -71,6 +71,9 @@ def test_what_cannot_be_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     large = read_data_application(described(tmp_path, TITAN, blocks=1 << 30, block_bytes=1e6))
     with pytest.raises(StorageError, match=r"1 files of \d+ bytes do not fit into \d+; give another --folder"):
         emulate_data(large, 1, folder=tmp_path, time=given)
+    wide = read_data_application(described(tmp_path, TITAN, block_bytes=3e9))
+    with pytest.raises(ModelInvalid, match="blocks of more than 2147483647 bytes are no messages of MPI"):
+        emulate_data(wide, 1, folder=tmp_path, time=given)
     long = read_data_application(described(tmp_path, TITAN, blocks=20, block_bytes=1e4))
     with pytest.raises(ProgramFailed, match="the emulation was not over after 1 s"):
         emulate_data(long, 1, folder=tmp_path, time=BlockTime(5.0, 5.0, 5.0, "given"), limit=1.0)

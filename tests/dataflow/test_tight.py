@@ -12,13 +12,14 @@ import pytest
 from click.testing import CliRunner
 from data_applications import MICROSCOPE, TITAN, described, machine
 
-from checkpoint.errors import ToolMissing
+from checkpoint.errors import ModelInvalid, NodeUnfit, ToolMissing
 from probe.cli.main import cli
 from probe.dataflow import engines
 from probe.dataflow.application import read_data_application
-from probe.dataflow.engines import LOOSE, TIGHT, Simulation, engine_of, simulate
+from probe.dataflow.engines import FLOW, LOOSE, TIGHT, Simulation, engine_of, simulate
 from probe.dataflow.machine import read_disk_machine
 from probe.dataflow.work import Placed, place
+from probe.simulation.networks import network_of
 
 READ = 0.001 + 1.0 + 0.0001 + 0.1
 OUT, LATENCY = 1.0, 0.01
@@ -70,10 +71,25 @@ def test_both_engines_do_the_same_work(
     assert (again.seconds, again.events) == (tight.seconds, tight.events)
 
 
+def test_flows_share_links(tmp_path: Path) -> None:
+    """One message as by hand; several over one link have a part each; a torus has fewer links than nodes have ways."""
+    two = simulated(placed(tmp_path, TITAN, 2, grid=[2, 1]), FLOW)
+    assert two.seconds == pytest.approx(READ + LATENCY + OUT + 0.5, rel=1e-4)
+    three = simulated(placed(tmp_path, TITAN, 4, family="pathfinder", grid=[3, 1]), FLOW)
+    assert three.seconds == pytest.approx(READ + LATENCY + 3 * OUT + 0.5, rel=1e-4)
+    work = placed(tmp_path, TITAN, 16, blocks=64, compute=0.0)
+    apart = simulated(work, FLOW)
+    ring = simulate(work, 0.0, engine_of(FLOW, network_of("torus:16")), limit=60)
+    assert apart.messages == ring.messages == simulated(work, LOOSE).messages
+    assert ring.seconds > 1.2 * apart.seconds
+    with pytest.raises(ModelInvalid, match="torus:8 has 8 nodes, too few for 16 ranks"):
+        simulate(work, 0.0, engine_of(FLOW, network_of("torus:8")), limit=60)
+
+
 def test_memory_is_used_rightly(tmp_path: Path) -> None:
     """By Valgrind: sanitizers do not know SimGrid's stacks."""
     work = placed(tmp_path, TITAN, 3, blocks=12, polar=0.5, block_bytes=1e5)
-    words = engine_of(TIGHT).command(tmp_path)
+    words = engine_of(TIGHT).command(tmp_path, work)
     checked = ["valgrind", "-q", "--error-exitcode=9", "--max-stackframe=100000000", *words]
     factory = "--cfg=contexts/factory:thread"
     done = subprocess.run([*checked, factory], input=work.text(0.1), capture_output=True, text=True, timeout=240)
@@ -92,6 +108,12 @@ def test_without_simgrid_the_loose_engine_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(engines, "COMMAND", "smpirun")
     with pytest.raises(ToolMissing, match="SimGrid without its headers"):
         engine_of(TIGHT)
+
+
+def test_memory_is_told_before_it_starts(tmp_path: Path) -> None:
+    work = placed(tmp_path, TITAN, 10_000_000, blocks=10_000_000)
+    with pytest.raises(NodeUnfit, match=r"simulating needs [\d.e+]+ GB of memory, [\d.e+]+ GB are free"):
+        simulate(work, 0.1, engine_of(TIGHT), limit=60)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -6,15 +6,20 @@
 // loose engine. A processor has so many blocks under way as an epoch has, and asks for the next when one is done with;
 // queries are asked one after the other.
 //
-// Setting on standard input (setting.c), a platform of one host as the argument. Prints "at ..." and "done ..." as the
+// With a second argument, "flow", messages are SimGrid's: they share the links of its platform fairly, however many there
+// are under way, and the ends of the network have no turns.
+//
+// Setting on standard input (setting.c), a platform as the argument: one host, or one for each node. Prints "at ..." and "done ..." as the
 // loose engine. Written for what SimGrid 3.32 and 4.1 have in common.
 
 #include "blocks.h"
 
 #include <math.h>
 #include <simgrid/actor.h>
+#include <simgrid/comm.h>
 #include <simgrid/engine.h>
 #include <simgrid/host.h>
+#include <simgrid/mailbox.h>
 #include <simgrid/semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +42,8 @@ typedef struct {
 // but that a processor has its news where the loose engine has its processor.
 enum { OUT, IN, NEWS, PORTS };
 
+enum { ACTOR = 73728 }; // bytes: of its stack and of what SimGrid keeps
+
 static Work work;
 static Machine machine;
 static Source *source;
@@ -44,7 +51,7 @@ static Server *servers;
 static Disk *disks;
 static int *reading; // by reader: whether it has blocks left to ask for
 static int *under_way;
-static int each, room, peer, readers_left;
+static int each, room, peer, readers_left, flow;
 static int64_t live, blocks_total, messages, requests;
 static double said;
 
@@ -129,6 +136,18 @@ static void arrive(const Entry *sent, double sent_at)
 	put(port, entry);
 }
 
+// A message over SimGrid's links, which takes part of them from now on.
+static void let_flow(const Entry *sending)
+{
+	char name[16];
+	Entry *coming = room_for(1, sizeof *coming);
+	*coming = *sending;
+	coming->node = receive_of(&work.graph, sending->node);
+	server_of(sending->receiver, IN)->busy += sending->block->bytes / machine.net_rate;
+	snprintf(name, sizeof name, "%d", sending->receiver);
+	sg_comm_detach(sg_mailbox_put_init(sg_mailbox_by_name(name), coming, (long)sending->block->bytes), NULL);
+}
+
 static void done_with(Block *block);
 
 static void be_sender(int processor)
@@ -137,8 +156,13 @@ static void be_sender(int processor)
 	for (;;) {
 		const Entry asked = take(own);
 		const double begun = simgrid_get_clock();
-		serve(own, message_bytes(&work, asked.block, asked.node) / machine.net_rate);
 		messages++;
+		if (flow && !is_to_client(&work.graph, asked.node)) {
+			own->busy += asked.block->bytes / machine.net_rate;
+			let_flow(&asked);
+			continue;
+		}
+		serve(own, message_bytes(&work, asked.block, asked.node) / machine.net_rate);
 		if (is_to_client(&work.graph, asked.node))
 			done_with(asked.block);
 		else
@@ -148,7 +172,17 @@ static void be_sender(int processor)
 
 static void be_receiver(int processor)
 {
+	char name[16];
+	snprintf(name, sizeof name, "%d", processor);
+	if (flow)
+		sg_mailbox_set_receiver(name); // messages begin when they are sent
 	for (;;) {
+		if (flow) {
+			Entry *came = sg_mailbox_get(sg_mailbox_by_name(name));
+			put(server_of(processor, NEWS), *came);
+			free(came);
+			continue;
+		}
 		const Entry coming = take(server_of(processor, IN));
 		sg_actor_sleep_for(fmax(coming.end - simgrid_get_clock(), 0));
 		put(server_of(processor, NEWS), coming);
@@ -277,12 +311,14 @@ static void be(int count, char **words)
 
 static void start(int processor, int which)
 {
-	char numbers[2][16];
+	char numbers[2][16], host[32] = "all";
 	char name[] = "actor";
 	char *words[] = {name, numbers[0], numbers[1], NULL};
 	snprintf(numbers[0], sizeof numbers[0], "%d", processor);
 	snprintf(numbers[1], sizeof numbers[1], "%d", which);
-	sg_actor_create(name, sg_host_by_name("all"), be, 3, words);
+	if (flow)
+		snprintf(host, sizeof host, "node%d", processor);
+	sg_actor_create(name, sg_host_by_name(host), be, 3, words);
 }
 
 static void report(void)
@@ -308,12 +344,18 @@ int main(int count, char **words)
 	double memory = 0;
 	said = clock_seconds();
 	simgrid_init(&count, words);
-	if (count != 2)
+	if (count < 2)
 		return 2;
+	flow = count > 2;
 	simgrid_load_platform(words[1]);
 	read_setting(&work, &machine, &memory);
 	each = PORTS + machine.disks + machine.buses;
 	room = largest_epoch(&work);
+	const double bytes = (double)work.processors * each * ACTOR + (double)work.readers * room * (double)sizeof(Block);
+	printf("needs %.0f\n", bytes);
+	fflush(stdout);
+	if (memory > 0 && bytes > memory)
+		return 3;
 	peer = is_peer(&work.graph);
 	source = open_source(&work, &machine);
 	servers = room_for((double)work.processors * each, sizeof *servers);
