@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from probe.candidates.local import run
     from probe.candidates.remote import CandidateResult, run_on
     from probe.candidates.result import RunResult
+    from probe.emulation.elsewhere.remote import EmulatedNode, emulate_on
+    from probe.emulation.elsewhere.talk import NodeOrders
     from probe.emulation.plan import EmulateOptions
     from probe.emulation.running import EmulationResult, emulate
     from probe.emulation.sampling import profile_usage
@@ -44,7 +46,9 @@ _HOMES = {
     "BuiltProbe": "probe.pipeline.build",
     "CandidateResult": "probe.candidates.remote",
     "EmulateOptions": "probe.emulation.plan",
+    "EmulatedNode": "probe.emulation.elsewhere.remote",
     "EmulationResult": "probe.emulation.running",
+    "NodeOrders": "probe.emulation.elsewhere.talk",
     "Orders": "probe.candidates.agent_client",
     "Prediction": "probe.prediction.estimators",
     "ProbeError": "checkpoint.errors",
@@ -59,6 +63,7 @@ _HOMES = {
     "Usage": "probe.emulation.usage",
     "build": "probe.pipeline.build",
     "emulate": "probe.emulation.running",
+    "emulate_on": "probe.emulation.elsewhere.remote",
     "explain": "probe.inspection.explanation",
     "fit_scaling": "probe.scaling.interface",
     "plan_scaling": "probe.scaling.interface",
@@ -80,7 +85,9 @@ __all__ = [
     "BuiltProbe",
     "CandidateResult",
     "EmulateOptions",
+    "EmulatedNode",
     "EmulationResult",
+    "NodeOrders",
     "Orders",
     "Prediction",
     "ProbeError",
@@ -95,6 +102,7 @@ __all__ = [
     "Usage",
     "build",
     "emulate",
+    "emulate_on",
     "explain",
     "fit_scaling",
     "plan_scaling",

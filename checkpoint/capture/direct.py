@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import process_facts
-from checkpoint.capture.injected import Answers, ask, signal_mask
+from checkpoint.capture.injected import Answers, ask_all
 from checkpoint.capture.memory_map import guard_areas, page_runs, read_areas
 from checkpoint.capture.open_files import OpenFiles
 from checkpoint.capture.page_copy import copy_pages, require_room
 from checkpoint.capture.page_table import PageTable
 from checkpoint.capture.stored import write_state
+from checkpoint.capture.team import other_threads
 from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
 from checkpoint.process.plain_run import children_of
-from checkpoint.process.threads import HelperThreads, threads_of
+from checkpoint.process.ptrace import signal_mask
+from checkpoint.process.threads import HelperThreads, Team, threads_of
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
 
@@ -41,8 +43,10 @@ def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
     where this user may not look into it.
     """
     with _readable(tracee):
-        answers = ask(tracee)
-        state, huge = _state(tracee, folder, answers)
+        answers = ask_all(tracee, tracee.team.stopped() if tracee.team else ())
+        state, huge = _state(tracee, folder, answers[0])
+        if tracee.team is not None:
+            state = _with_team(state, tracee, tracee.team, answers[1:])
         require_room(folder, state.pages, what)
         memory = os.open(f"/proc/{tracee.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -112,6 +116,16 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
         filtered=process_facts.is_filtered(status),
     )
     return state, tuple((area.start, area.end) for area in areas if area.huge)
+
+
+def _with_team(state: ProcessState, tracee: Tracee, team: Team, answers: Sequence[Answers]) -> ProcessState:
+    """`state` with the threads that share the work. Raises ProgramUnsupported."""
+    others = tuple(other_threads(tracee, team, answers))
+    first = replace(state.tasks[0], threads=tuple(sorted(threads_of(tracee.pid))))
+    pending = tuple(dict.fromkeys([*state.signals.pending, *(n for one in others for n in one.signals.pending)]))
+    return replace(
+        state, others=others, tasks=(first, *state.tasks[1:]), signals=replace(state.signals, pending=pending)
+    )
 
 
 def _children(pid: int) -> Iterator[Task]:

@@ -6,10 +6,11 @@ One call at a time would cost half a millisecond each, and there are seventy.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
+import os
 import signal
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from checkpoint.binary.syscall_names import call_number
@@ -19,10 +20,11 @@ from checkpoint.linux import (
     PAGE_SIZE,
     PR_GET_THP_DISABLE,
     PR_GET_TID_ADDRESS,
-    PTRACE_GETSIGMASK,
-    PTRACE_SETSIGMASK,
+    PTRACE_CONT,
+    PTRACE_EVENT_STOP,
+    WALL,
 )
-from checkpoint.process.ptrace import ptrace
+from checkpoint.process.ptrace import ptrace, registers_of, set_registers, swap_signal_mask
 from checkpoint.process.tracee import Tracee, What
 
 _CODE_BYTES, _DATA_BYTES = 4 * PAGE_SIZE, 2 * PAGE_SIZE
@@ -57,9 +59,15 @@ class Answers:
 
 
 def ask(tracee: Tracee) -> Answers:
-    """The answers of the stopped process's kernel. Its memory and registers are as before afterwards.
+    """As `ask_all`, the first thread alone."""
+    return ask_all(tracee, ())[0]
 
-    Raises OSError where it may not map the few pages that the code needs, ProgramFailed where it ends meanwhile.
+
+def ask_all(tracee: Tracee, others: Sequence[int]) -> list[Answers]:
+    """The answers of the stopped process's kernel to its first thread, and to these others, which are stopped too.
+
+    Memory and registers are as before afterwards. Raises OSError where the process may not map the few pages that the
+    code needs, ProgramFailed where it ends meanwhile.
     """
     code = _map(tracee, _CODE_BYTES, mmap.PROT_READ | mmap.PROT_EXEC)
     try:
@@ -68,7 +76,12 @@ def ask(tracee: Tracee) -> Answers:
             questions = _Questions(data)
             tracee.write(code, questions.code)
             _run(tracee, code)
-            return questions.answers(tracee.read(data, _DATA_BYTES))
+            found = [questions.answers(tracee.read(data, _DATA_BYTES))]
+            for number in others:
+                tracee.write(data, bytes(_DATA_BYTES))
+                _run_in(number, code)
+                found.append(questions.answers(tracee.read(data, _DATA_BYTES)))
+            return found
         finally:
             _unmap(tracee, data, _DATA_BYTES)
     finally:
@@ -92,7 +105,7 @@ def _run(tracee: Tracee, code: int) -> None:
     # A handler of the program's own may not run now.
     mask = swap_signal_mask(tracee.pid, _ALL_BUT_TRAP)
     try:
-        tracee.resume()
+        tracee.resume_first()
         occurrence = tracee.wait(_SECONDS)
         if occurrence.what is not What.BREAKPOINT:
             raise ProgramFailed(f"process {tracee.pid}: {occurrence.what.value} while its state was asked for")
@@ -102,19 +115,26 @@ def _run(tracee: Tracee, code: int) -> None:
             swap_signal_mask(tracee.pid, mask)
 
 
-def swap_signal_mask(pid: int, mask: int) -> int:
-    """Block the signals of `mask` (bit number - 1) in a stopped process; those blocked so far."""
-    before = signal_mask(pid)
-    after = ctypes.c_uint64(mask)
-    ptrace(PTRACE_SETSIGMASK, pid, ctypes.sizeof(after), ctypes.addressof(after))
-    return before
+def _run_in(number: int, code: int) -> None:
+    """The same in another thread. Out of a system call it comes back to what the kernel had left it in there."""
+    saved = registers_of(number)
+    start = saved.copy()
+    start.rip, start.orig_rax = code, 2**64 - 1
+    set_registers(number, start)
+    mask = swap_signal_mask(number, _ALL_BUT_TRAP)
+    status = _continued(number)
+    while os.WIFSTOPPED(status) and status >> 16 == PTRACE_EVENT_STOP:
+        # It had stopped for a signal before it was asked to.
+        status = _continued(number)
+    if not os.WIFSTOPPED(status) or os.WSTOPSIG(status) != signal.SIGTRAP or status >> 16:
+        raise ProgramFailed(f"thread {number}: ended or stopped (status {status}) while its state was asked for")
+    set_registers(number, saved)
+    swap_signal_mask(number, mask)
 
 
-def signal_mask(pid: int) -> int:
-    """The signals that a stopped process has blocked, bit number - 1."""
-    found = ctypes.c_uint64()
-    ptrace(PTRACE_GETSIGMASK, pid, ctypes.sizeof(found), ctypes.addressof(found))
-    return found.value
+def _continued(number: int) -> int:
+    ptrace(PTRACE_CONT, number)
+    return os.waitpid(number, WALL)[1]
 
 
 class _Questions:

@@ -22,6 +22,7 @@ from checkpoint.state.process_state import (
     ExtendedState,
     File,
     Layout,
+    OtherThread,
     PageRun,
     ProcessState,
     SignalState,
@@ -85,7 +86,6 @@ def damaged(path: Path, problem: str) -> ProbeFileDamaged:
 
 
 def _encoded(state: ProcessState) -> dict[str, Any]:
-    extended = state.extended
     return {
         "version": VERSION,
         **{name: getattr(state, name) for name in (*_NUMBERS, *_FLAGS)},
@@ -99,16 +99,44 @@ def _encoded(state: ProcessState) -> dict[str, Any]:
         "removed_files": sorted(state.removed_files),
         "signals": list(astuple(state.signals)),
         "thread": list(astuple(state.thread)),
-        "extended": {
-            **{name: getattr(extended, name).hex() for name in _PARTS},
-            "in_use": extended.in_use,
-            "protection_keys": extended.protection_keys,
-            "shadow_stack": extended.shadow_stack,
-        },
+        "extended": _encoded_extended(state.extended),
         "layout": list(astuple(state.layout)),
         "timers": [list(timer) for timer in state.timers],
         "limits": [list(limit) for limit in state.limits],
+        # No key where there are none: other versions read these files, too.
+        **({"others": [_encoded_thread(one) for one in state.others]} if state.others else {}),
     }
+
+
+def _encoded_extended(extended: ExtendedState) -> dict[str, Any]:
+    return {
+        **{name: getattr(extended, name).hex() for name in _PARTS},
+        "in_use": extended.in_use,
+        "protection_keys": extended.protection_keys,
+        "shadow_stack": extended.shadow_stack,
+    }
+
+
+def _encoded_thread(one: OtherThread) -> dict[str, Any]:
+    return {
+        "slot": one.slot,
+        "comm": one.comm,
+        "registers": one.registers,
+        "signals": list(astuple(one.signals)),
+        "thread": list(astuple(one.thread)),
+        "extended": _encoded_extended(one.extended),
+    }
+
+
+def _decoded_thread(value: Any) -> OtherThread:
+    return OtherThread(
+        slot=_number(value["slot"]),
+        comm=_text(value["comm"]),
+        registers={_text(name): _number(number) for name, number in value["registers"].items()},
+        signals=_signals(*value["signals"]),
+        thread=ThreadState(*_numbers(value["thread"], 6)),
+        extended=_extended(value["extended"]),
+    )
 
 
 def _decoded(value: Any, folder: Path) -> ProcessState:
@@ -133,6 +161,7 @@ def _decoded(value: Any, folder: Path) -> ProcessState:
         layout=Layout(*_numbers(value["layout"], 11)),
         timers=tuple(_four(timer) for timer in value["timers"]),
         limits=tuple(_two(limit) for limit in value["limits"]),
+        others=tuple(_decoded_thread(one) for one in value.get("others", ())),
         **numbers,
         **flags,
     )
@@ -172,7 +201,8 @@ def _check(path: Path, state: ProcessState) -> None:
         raise damaged(path, "a file is used but not described")
     if not state.tasks:
         raise damaged(path, "it names no process")
-    if set(state.registers) != set(REGISTERS) or len(state.timers) > TIMERS:
+    registers = [state.registers, *(one.registers for one in state.others)]
+    if any(set(one) != set(REGISTERS) for one in registers) or len(state.timers) > TIMERS:
         raise damaged(path, "its registers or timers are not those of a process")
     ordered = [vma for vma in state.vmas if not vma.status & VmaStatus.GUARD]
     if any(v.start % PAGE_SIZE or v.end % PAGE_SIZE or v.start >= v.end for v in state.vmas) or any(

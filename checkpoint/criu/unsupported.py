@@ -69,7 +69,7 @@ def _tasks(images: ProcessState) -> Iterator[str]:
         children = ", ".join(str(task.pid) for task in images.tasks[1:])
         yield f"{len(images.tasks)} processes (child {children})"
     for task in images.tasks:
-        if len(task.threads) > 1:
+        if len(task.threads) > 1 + len(images.others):
             yield f"{len(task.threads)} threads in process {task.pid}"
     if images.state not in (_ALIVE, STOPPED):
         yield "a process that has already ended"
@@ -79,11 +79,12 @@ def _processor(images: ProcessState) -> Iterator[str]:
     if not images.x86_64:
         yield "a process that is not x86-64"
         return
-    pointer = images.registers["ip"]
+    pointers = [images.registers["ip"], *(one.registers["ip"] for one in images.others)]
     for vma in images.vmas:
-        if vma.status & VmaStatus.VDSO and vma.start <= pointer < vma.end:
-            # The code there is the kernel's own and differs on the candidate node.
-            yield f"an instruction pointer inside the vDSO ({pointer:#x})"
+        for pointer in pointers:
+            if vma.status & VmaStatus.VDSO and vma.start <= pointer < vma.end:
+                # The code there is the kernel's own and differs on the candidate node.
+                yield f"an instruction pointer inside the vDSO ({pointer:#x})"
 
 
 def _signals(images: ProcessState) -> Iterator[str]:

@@ -18,8 +18,11 @@ from checkpoint.event import EVENT_BYTES
 from checkpoint.flat.descriptors import NotFlat, Numbered, name_of, open_descriptors
 from checkpoint.flat.image import (
     LIMITS,
+    MAX_BYTES,
+    MOST_THREADS,
     PARK_ROOM,
     SIGNALS,
+    THREAD_ROOM,
     USER_END,
     Action,
     FlatImage,
@@ -29,11 +32,20 @@ from checkpoint.flat.image import (
     Mapping,
     Registers,
     Run,
+    Thread,
     Timer,
 )
 from checkpoint.flat.vdso import NotAVdso, with_system_calls
 from checkpoint.linux import ADDR_NO_RANDOMIZE, MAP_GROWSDOWN, MAP_NORESERVE, PAGE_SIZE
-from checkpoint.state.process_state import ProcessState, Vma, VmaStatus
+from checkpoint.state.process_state import (
+    ExtendedState,
+    OtherThread,
+    ProcessState,
+    SignalState,
+    ThreadState,
+    Vma,
+    VmaStatus,
+)
 
 _NOT_MAPPED = VmaStatus.VVAR | VmaStatus.VSYSCALL | VmaStatus.GUARD
 _NO_LIMIT = (1 << 64) - 1
@@ -83,7 +95,8 @@ def flatten(
     ]
     flat.calls = sorted(set(calls))
     _process(flat, images)
-    _processor(flat.header, images)
+    _processor(flat.header, images.registers, images.extended)
+    flat.threads = [_thread(one) for one in images.others]
     open_descriptors(flat, images, files, outputs, written)
     flat.files = files.names
     flat.header.park = _park(mapped)
@@ -99,7 +112,14 @@ def _own_reasons(images: ProcessState) -> Iterator[str]:
             yield f"memory at {vma.start:#x}, beyond 47-bit addresses (5-level paging)"
     if images.posix_timers:
         yield "POSIX timers (timer_create)"
-    extended = images.extended
+    for extended in (images.extended, *(one.extended for one in images.others)):
+        yield from _extended_reasons(extended)
+    # Kernel threads of a process may not be dumped at all; its 32-bit segments would be.
+    if images.segments:
+        yield "thread-local storage in the global descriptor table (32-bit code)"
+
+
+def _extended_reasons(extended: ExtendedState) -> Iterator[str]:
     if extended.shadow_stack:
         yield "a shadow stack"
     if extended.protection_keys not in (None, *_HARMLESS_PKRU):
@@ -108,9 +128,6 @@ def _own_reasons(images: ProcessState) -> Iterator[str]:
     for number in range(64):
         if extended.in_use >> number & 1 and number not in known:
             yield f"part {number} of the processor's extended state"
-    # Kernel threads of a process may not be dumped at all; its 32-bit segments would be.
-    if images.segments:
-        yield "thread-local storage in the global descriptor table (32-bit code)"
 
 
 def _pages(event: int) -> Iterator[int]:
@@ -153,20 +170,13 @@ def _patched_vdso(images: ProcessState) -> Iterator[tuple[int, bytes]]:
 
 
 def _process(flat: FlatImage, images: ProcessState) -> None:
-    header, signals, thread = flat.header, images.signals, images.thread
-    header.blocked_signals = signals.blocked
-    header.stack_pointer, header.stack_size = signals.stack_address, signals.stack_size
-    header.stack_flags = signals.stack_flags
-    header.clear_tid = thread.clear_tid
-    header.robust_list, header.robust_size = thread.robust_list, thread.robust_size
-    header.rseq, header.rseq_size, header.rseq_signature = thread.rseq, thread.rseq_size, thread.rseq_signature
+    header, signals = flat.header, images.signals
+    _kept(header, signals, images.thread, images.comm)
     # CRIU 4.1 reads the kernel's hexadecimal number as a decimal one. Every program is captured under this one.
     header.personality = ADDR_NO_RANDOMIZE
     header.umask = images.umask
     header.no_huge_pages = images.no_huge_pages
     header.cwd = flat.string(images.files[images.cwd_file_id].path)
-    name = images.comm.encode("utf-8", "surrogateescape")[:15]
-    ctypes.memmove(header.name, name, len(name))
     numbers = [n for n in range(1, SIGNALS + 1) if n not in (signal.SIGKILL, signal.SIGSTOP)]
     if len(signals.actions) != len(numbers):
         raise NotFlat([f"actions of {len(signals.actions)} signals where {len(numbers)} are known"])
@@ -180,9 +190,27 @@ def _process(flat: FlatImage, images: ProcessState) -> None:
     header.mm = Layout(*(getattr(images.layout, name) for name, *_ in Layout._fields_[:11]), 0, 0, _NO_EXE)
 
 
-def _processor(header: Header, images: ProcessState) -> None:
-    header.registers = Registers(*(images.registers[name] for name, *_ in Registers._fields_))
-    extended = images.extended
+def _thread(one: OtherThread) -> Thread:
+    said = Thread()
+    _kept(said, one.signals, one.thread, one.comm)
+    _processor(said, one.registers, one.extended)
+    return said
+
+
+def _kept(header: Header | Thread, signals: SignalState, thread: ThreadState, comm: str) -> None:
+    """What the kernel keeps of a thread."""
+    header.blocked_signals = signals.blocked
+    header.stack_pointer, header.stack_size = signals.stack_address, signals.stack_size
+    header.stack_flags = signals.stack_flags
+    header.clear_tid = thread.clear_tid
+    header.robust_list, header.robust_size = thread.robust_list, thread.robust_size
+    header.rseq, header.rseq_size, header.rseq_signature = thread.rseq, thread.rseq_size, thread.rseq_signature
+    name = comm.encode("utf-8", "surrogateescape")[:15]
+    ctypes.memmove(header.name, name, len(name))
+
+
+def _processor(header: Header | Thread, registers: dict[str, int], extended: ExtendedState) -> None:
+    header.registers = Registers(*(registers[name] for name, *_ in Registers._fields_))
     _fill(header.legacy, extended.legacy)
     # Both always: without SSE's bit the kernel would load its own MXCSR. Of the others, all zero is how they start:
     # left out, they are the same, and the processor need not have them.
@@ -202,7 +230,7 @@ def _fill(array: ctypes.Array[ctypes.c_uint8], data: bytes) -> None:
 
 def _park(mapped: Sequence[Vma]) -> int:
     """An address around which nothing is mapped, with room for the largest image there can be."""
-    size = PARK_ROOM + (64 << 20) + _PARK_DISTANCE
+    size = PARK_ROOM + MAX_BYTES + THREAD_ROOM * MOST_THREADS + _PARK_DISTANCE
     taken = [(0, PAGE_SIZE), *((vma.start, vma.end) for vma in mapped), (USER_END, USER_END)]
     for (_, low), (high, _) in pairwise(taken):
         for park in range((low // _PARK_STEP + 1) * _PARK_STEP, high - size, _PARK_STEP):

@@ -38,8 +38,8 @@ from checkpoint.process.memory import ProcessMemory
 from checkpoint.process.occurrence import Ending, Occurrence, What
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Program, Streams, fork_stopped
-from checkpoint.process.ptrace import Registers, ptrace
-from checkpoint.process.threads import HelperThreads
+from checkpoint.process.ptrace import Registers, ptrace, registers_of, set_registers, swap_signal_mask
+from checkpoint.process.threads import HelperThreads, Team
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
 from checkpoint.process.wrapper import reach_worker
 
@@ -75,7 +75,9 @@ class Tracee(ProcessMemory):
         self.ended_at = 0.0
         self.children = Children()
         self.around = Children()
-        self.helpers = HelperThreads(program.argv[0])
+        self.team = Team(program.argv[0], program.threads) if program.threads > 1 else None
+        """The other threads, where they share the program's work."""
+        self.helpers = HelperThreads(program.argv[0]) if self.team is None else self.team
         self.root: Child | None = None
         """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
         self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
@@ -190,6 +192,11 @@ class Tracee(ProcessMemory):
 
     def resume(self, deliver: int = 0) -> None:
         """Let the stopped process run, with signal `deliver` if not 0."""
+        self.helpers.release()
+        self.resume_first(deliver)
+
+    def resume_first(self, deliver: int = 0) -> None:
+        """As `resume`, but other threads that were stopped with the first one stay so."""
         ptrace(linux.PTRACE_CONT, self.pid, 0, deliver)
 
     def wait(self, timeout: float | None = None) -> Occurrence:
@@ -230,7 +237,7 @@ class Tracee(ProcessMemory):
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
             whole = process_cpu(self.pid)
-            self.own_cpu = running_time(self.pid) if self.helpers.all else whole
+            self.own_cpu = whole if self.team or not self.helpers.all else running_time(self.pid)
             self.helpers_cpu = max(0.0, whole - self.own_cpu)
             return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
@@ -239,13 +246,13 @@ class Tracee(ProcessMemory):
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
             else:
-                self.resume()
+                self.resume_first()
             return _PASSED_ON
         if stop == signal.SIGTRAP and self._trap_is_ours():
             return Occurrence(What.BREAKPOINT)
         if stop == signal.SIGSTOP and self.attached:
             return Occurrence(What.STOPPED)
-        self.resume(stop)
+        self.resume_first(stop)
         return _PASSED_ON
 
     def _trap_is_ours(self) -> bool:
@@ -286,7 +293,7 @@ class Tracee(ProcessMemory):
                 raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
             # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
             self.children.add(child, clean=None if shared else self._clean_copy)
-        self.resume()
+        self.resume_first()
         if self._pause_requested:
             ptrace(linux.PTRACE_INTERRUPT, self.pid)
 
@@ -348,12 +355,10 @@ class Tracee(ProcessMemory):
     # -- registers, memory, system calls
 
     def registers(self) -> Registers:
-        found = Registers()
-        ptrace(linux.PTRACE_GETREGS, self.pid, 0, ctypes.addressof(found))
-        return found
+        return registers_of(self.pid)
 
     def set_registers(self, registers: Registers) -> None:
-        ptrace(linux.PTRACE_SETREGS, self.pid, 0, ctypes.addressof(registers))
+        set_registers(self.pid, registers)
 
     def system_call(self, number: int, *arguments: int) -> int:
         """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
@@ -366,9 +371,9 @@ class Tracee(ProcessMemory):
         call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9 = padded
         self.set_registers(call)
         # A handler of the program's own may not run now: it might leave by longjmp, and never reach the trap.
-        mask = self._swap_signal_mask(_ALL_BUT_TRAP)
+        mask = swap_signal_mask(self.pid, _ALL_BUT_TRAP)
         try:
-            self.resume()
+            self.resume_first()
             occurrence = self.wait(_START_SECONDS)
             if occurrence.what is not What.BREAKPOINT:
                 raise ProgramFailed(f"process {self.pid}: {occurrence.what.value} in an injected system call")
@@ -377,18 +382,11 @@ class Tracee(ProcessMemory):
             if self.status is None:
                 self.write(saved.rip, code)
                 self.set_registers(saved)
-                self._swap_signal_mask(mask)
+                swap_signal_mask(self.pid, mask)
         signed: int = result - 2**64 if result >= 2**63 else result
         if -_LARGEST_ERRNO <= signed < 0:
             raise OSError(-signed, f"system call {number} inside process {self.pid}: {os.strerror(-signed)}")
         return signed
-
-    def _swap_signal_mask(self, mask: int) -> int:
-        """Block the signals of `mask` (bit number - 1) instead of those blocked so far, which are returned."""
-        before, after = ctypes.c_uint64(), ctypes.c_uint64(mask)
-        ptrace(linux.PTRACE_GETSIGMASK, self.pid, ctypes.sizeof(before), ctypes.addressof(before))
-        ptrace(linux.PTRACE_SETSIGMASK, self.pid, ctypes.sizeof(after), ctypes.addressof(after))
-        return before.value
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:
         """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""

@@ -11,7 +11,7 @@ import signal
 import stat
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ class RestoreJob:
 
     `written`: the same for files the phase writes; every repeat is shown a fresh copy of the source. `outputs`: paths
     of files open for appending at capture, replaced by scratch files. The three events are addresses in the restored
-    process. `expected_seconds`: warm-up and region on the reference node.
+    process. `expected_seconds`: warm-up and region on the reference node. `threads`: how many share the work, and so
+    how many processors it gets.
     """
 
     phase: int
@@ -70,14 +71,15 @@ class RestoreJob:
     start_event: int
     end_event: int
     expected_seconds: float
+    threads: int = 1
 
 
 @dataclass(frozen=True)
 class RegionTime:
     """Seconds of one repeat, from the stamps inside the process; restoring it is not part of them.
 
-    `kernel` of `cpu` were spent in the kernel, by its own ticks; `faults`: page faults. None where these were not
-    stamped.
+    `kernel` of `cpu` were spent in the kernel, by its own ticks; `faults`: page faults; `switches`, where threads share
+    the work: how often they lost their processors. None where these were not stamped.
     """
 
     wall: float
@@ -86,6 +88,7 @@ class RegionTime:
     restore: float
     kernel: float | None = None
     faults: int | None = None
+    switches: int | None = None
 
 
 class PageDropped(PhaseFailed):
@@ -140,7 +143,9 @@ class PhaseAgent:
         return self._time(line)
 
     def _time(self, line: dict[str, Any]) -> RegionTime:
-        return region_time(self._job, line, self._folder)
+        time = region_time(self._job, line, self._folder)
+        # What the stamps of threads count in place of page faults (checkpoint/stubs/stubs.S, fire_many).
+        return time if self._job.threads == 1 else replace(time, faults=None, switches=time.faults)
 
     def close(self) -> None:
         self._cleanup.close()

@@ -15,6 +15,7 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
 from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode, is_deleted_name
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.processors import processors
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view
@@ -68,8 +69,10 @@ class DirectAgent(PhaseAgent):
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
             most = spec["memory_bytes"]
-            with memory_group(most) as own, AgentProcess(_AGENT, {**spec, "memory_group": own}, private=False) as agent:
-                yield agent
+            with memory_group(most, 1 + spec["threads"]) as own:
+                spec["memory_group"] = own
+                with AgentProcess(_AGENT, spec, private=False) as agent:
+                    yield agent
 
         super().__init__(job, scratch, start, _AGENT_SECONDS)
 
@@ -130,7 +133,8 @@ def direct_spec(
         "warm": job.warm_event,
         "start": job.start_event,
         "end": job.end_event,
-        "cpu": cpu,
+        "cpus": [] if cpu is None else processors(cpu, job.threads),
+        "threads": len(flat.threads),
         "private_view": _private_view(job, flat, scratch),
         "namespaces": possible_namespaces(),
         "folders": [[path, None] for path in job.folders],
@@ -224,6 +228,7 @@ _STEPS = {
     24: "setting its alternate signal stack or list of robust futexes at {address}",
     25: "making room for descriptors from {detail} on",
     26: "starting it: the node does not let the agent execute it, or open what it needs",
+    27: "starting thread {detail}",
 }
 """What the restorer was doing, by its own numbers (enum step)."""
 
@@ -240,6 +245,7 @@ _HINTS = {
 _STEP_HINTS = {
     (9, errno.EPERM): "this kernel seals its own mappings",
     (15, errno.EPERM): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or a container's filter forbids it",
+    (27, errno.EAGAIN): "this user may have no more threads (ulimit -u, or the limit of a control group)",
     (15, errno.EINVAL): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or ulimit -d is too low",
 }
 _DAMAGED_STEPS = (4, 5, 6)

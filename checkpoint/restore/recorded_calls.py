@@ -43,6 +43,8 @@ from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_vie
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
 MOST_CALLS = 500_000
 """Calls watched one by one. Of a phase that makes more nobody knows which files it uses: it gets a private view."""
 WATCHED_SECONDS = 60.0
@@ -58,7 +60,9 @@ _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 _OPENS = {call_number("open"): 0, call_number("creat"): 0, call_number("openat"): 1, call_number("openat2"): 1}
 """Calls that open a path, and which argument is the path (the one before it is the folder, if it is not 0)."""
 _OPEN_FLAGS = {call_number("open"): "rsi", call_number("openat"): "rdx"}
-_KILL, _OPENAT2, _RT_SIGRETURN = call_number("kill"), call_number("openat2"), call_number("rt_sigreturn")
+_TGKILL = call_number("tgkill")
+_STOPS = (call_number("kill"), _TGKILL)
+_OPENAT2, _RT_SIGRETURN = call_number("openat2"), call_number("rt_sigreturn")
 _CHANGES = {
     call_number(name)
     for name in (
@@ -277,7 +281,8 @@ class _Watch:
                 raise _Lost("its region did not end")
             # Inside a call the stop might end it early, which the program could see.
             if now >= self._next_look and self._restored and self._found.complete and not self._inside:
-                os.kill(self._pid, signal.SIGSTOP)
+                # To the first thread alone: another would stop for good, since only the first is traced.
+                _libc.syscall(_TGKILL, self._pid, self._pid, signal.SIGSTOP)
                 self._next_look, self._looking, self._late = now + self._period, True, False
             time.sleep(0 if self._found.complete else _POLL_SECONDS)
 
@@ -315,7 +320,7 @@ class _Watch:
             if not self._in_stubs(registers.rip):
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
-            if number == _KILL:
+            if number in _STOPS:
                 # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0
             found.complete = found.made < MOST_CALLS and time.monotonic() < self._watched_until

@@ -218,6 +218,19 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class OtherThread:
+    """A captured thread beside the first. `slot`: which copy of the counters it has; the other fields as in
+    ProcessState, `signals` without actions and pending ones, which are the process's."""
+
+    slot: int
+    comm: str
+    registers: dict[str, int]
+    signals: SignalState
+    thread: ThreadState
+    extended: ExtendedState
+
+
+@dataclass(frozen=True)
 class ProcessState:
     """A captured process; of several tasks, everything but `tasks` is the first's.
 
@@ -226,7 +239,8 @@ class ProcessState:
     `removed_files`: deleted files by id, with the number of the image that holds a copy, None where there is none.
     `timers`: (interval s, interval us, value s, value us) of the real, the virtual and the profiling timer. `limits`:
     (soft, hard) by their numbers. `filtered`: it has a seccomp filter. `asynchronous_io`: such input or output is in
-    flight. `segments`: thread-local storage is in the global descriptor table.
+    flight. `segments`: thread-local storage is in the global descriptor table. `others`: the threads of its first task
+    beside the first, where they are captured too.
     """
 
     folder: Path
@@ -257,6 +271,7 @@ class ProcessState:
     filtered: bool = False
     asynchronous_io: bool = False
     segments: bool = False
+    others: tuple[OtherThread, ...] = ()
 
     @property
     def pages_image(self) -> Path:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -32,7 +32,11 @@ from probe.cli.show import print_description
 from probe.formats.choices import AUTO, RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.progress import display_for
+from probe.terminal import say
 from reducer.choices import REDUCTIONS, Compression, Reduction
+
+if TYPE_CHECKING:
+    from probe.pipeline.options import BuildOptions
 
 WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, and `probe emulate` uses the same"
 
@@ -109,6 +113,7 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
 )
 @click.option("--weights", type=click.Path(path_type=Path, readable=False), help="The weights of --simpoints.")
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
+@click.option("--estimate", is_flag=True, help="Run PROGRAM once, and say what building takes; write nothing.")
 @AS_JSON
 @QUIET
 @PROGRAM
@@ -139,6 +144,7 @@ def build(
     simpoints: Path | None,
     weights: Path | None,
     resume: bool,
+    estimate: bool,
     as_json: bool,
     quiet: bool,
     program: tuple[str, ...],
@@ -148,6 +154,8 @@ def build(
         raise click.UsageError("--program and --worker exclude each other")
     if (simpoints is None) != (weights is None):
         raise click.UsageError("--simpoints and --weights go together")
+    if estimate and (as_json or resume):
+        raise click.UsageError("--estimate is for people, before a build: leave out --json and --resume")
     from probe.pipeline.build import build as build_probe
     from probe.pipeline.options import BuildOptions
     from probe.selection.simpoint import read_points
@@ -171,6 +179,9 @@ def build(
         program=worker_program,
         worker=worker,
     )
+    if estimate:
+        _print_estimate(program, options, stdin, work)
+        return
     try:
         build_probe(
             program,
@@ -185,3 +196,20 @@ def build(
     except (ProgramUnsupported, Diverged) as error:
         raise type(error)(f"{error}; {WITHOUT_PROBE}") from error
     print_description(output, as_json)
+
+
+def _print_estimate(program: tuple[str, ...], options: BuildOptions, stdin: str, work: Path | None) -> None:
+    from probe.inspection.build_estimate import estimate_build
+    from probe.report.wording import seconds, size
+
+    found = estimate_build(program, options, stdin=stdin, work=work)
+    stages = ", ".join(f"{name} {runs}" for name, runs in found.runs.items())
+    say(f"one run      {seconds(found.seconds)} (CPU {seconds(found.cpu)}), {size(found.resident)} of memory")
+    say(f"full runs    {sum(found.runs.values())}: {stages}")
+    say(f"time         {seconds(found.run_seconds)} for these runs, and some seconds for each phase")
+    say(
+        f"work folder  at most {size(found.room)} in {found.folder}, with {found.phases} phases; "
+        f"{size(found.free)} are free there"
+    )
+    if found.room > found.free:
+        say("warning: that may not fit: give --work on a larger disk, or fewer --max-phases", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from checkpoint.errors import NotInStore
 from probe.cli.parameters import Size
 from probe.cli.rows import FORMAT, JSON, STORE, TABLE, print_rows, seconds
 from probe.cli.scaling_options import TypeWait
@@ -18,6 +19,9 @@ from probe.terminal import say, say_json
 if TYPE_CHECKING:
     from probe.ranking import Decision
     from probe.ranking.measures import Measured, Ranked
+    from probe.store.emulations import StoredEmulation
+    from probe.store.opening import Store
+    from probe.store.records import StoredProbe
 
 
 @click.command()
@@ -76,9 +80,10 @@ def rank(
         if waits and by != "end":
             raise click.UsageError("--wait goes with --by end")
         with open_store(url, create=False) as opened:
-            nodes = candidates(opened, find_probe(opened, str(probe_name)), limit=limit if by == "time" else None)
+            probe, emulated = _probe_or_emulations(opened, str(probe_name))
+            nodes = candidates(opened, probe, limit=limit if by == "time" else None) if probe else []
             found = rank_candidates(opened, nodes, by, dict(waits))[:limit]
-        _print_candidates(found, by, form)
+        _print_candidates(found, emulated[:limit], by, form)
         return
     if by != "time":
         raise click.UsageError("--by goes without --tasks: tasks are given out by time")
@@ -93,7 +98,42 @@ def rank(
     _print_decision(decide(chosen, work, threshold=threshold), form, explain)
 
 
-def _print_candidates(found: Sequence[Ranked], by: str, form: str) -> None:
+def _probe_or_emulations(opened: Store, name: str) -> tuple[StoredProbe | None, list[StoredEmulation]]:
+    """The probe of that name, and what was emulated of the same command; without a probe emulations of that name.
+
+    Raises NotInStore without either.
+    """
+    from probe.store.emulations import stored_emulations
+    from probe.store.reading import find_probe
+
+    try:
+        probe = find_probe(opened, name)
+    except NotInStore:
+        found = stored_emulations(opened, name=name)
+        if not found:
+            raise
+        return None, found
+    return probe, stored_emulations(opened, program=probe.program)
+
+
+def _print_emulations(emulated: Sequence[StoredEmulation], predicted: set[str]) -> None:
+    """For people, apart from predictions. `predicted`: nodes that a probe has predicted for."""
+    if not emulated:
+        return
+    columns = {
+        "node": lambda r: r["node"],
+        "cluster": lambda r: r["cluster"] or "-",
+        "emulated": lambda r: seconds(r["seconds"]),
+        "interval": lambda r: "none" if r["low"] is None else f"{seconds(r['low'])} to {seconds(r['high'])}",
+        "kernel": lambda r: r["kernel"],
+        "": lambda r: f"stale: {r['stale']}" if r["stale"] else "prefer the probe" if r["node"] in predicted else "",
+    }
+    say()
+    say("emulations, which are no predictions:")
+    print_rows([one.to_json() for one in emulated], TABLE, "emulations", columns)
+
+
+def _print_candidates(found: Sequence[Ranked], emulated: Sequence[StoredEmulation], by: str, form: str) -> None:
     from probe.store.records import iso
 
     usable = [known for one in found if not one.candidate.stale and (known := one.measure(by))]
@@ -115,7 +155,9 @@ def _print_candidates(found: Sequence[Ranked], by: str, form: str) -> None:
         "#": lambda r: str(r["prediction"]),
         "": lambda r: f"stale: {r['stale']}" if r["stale"] else first if r["as_fast_as_best"] else "",
     }
-    print_rows(rows, form, "candidates", columns)
+    print_rows(rows, form, "candidates", columns, emulations=[one.to_json() for one in emulated])
+    if form == TABLE:
+        _print_emulations(emulated, {one.candidate.node for one in found if not one.candidate.stale})
 
 
 def _keys(name: str, measured: Measured | None) -> dict[str, float | None]:

@@ -124,6 +124,8 @@ def print_probe(description: dict[str, Any]) -> None:
         "restored without root and CRIU",
         f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",
     ]
+    if d["threads"] > 1:
+        lines.append(f"threads         {d['threads']} share the work: a node needs as many processors")
     if d["outside"]["processes"]:
         lines.append(f"outside         {_outside(d['outside'])}")
     if any(p["synthetic"]["refused"] or p["synthetic"]["words"] for p in d["phases"]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`probe simulate`: an application model, a trace, or rounds of pings, on a network that nobody owns."""
+"""`probe simulate`: a model, a trace, rounds of pings or a data-intensive application on what nobody owns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import click
 from checkpoint.paths import cache_dir
 from probe.cli.model import seconds_text
 from probe.cli.model_options import GRID, MACHINE, NAMED, PROBES, SETTINGS, SOCKET, flow, machine
+from probe.cli.nodes import DESCRIPTION, NodeNumbers, simulate_nodes
 from probe.cli.parameters import QUIET
 from probe.cli.rows import AS_JSON, FORMAT_VERSION
 from probe.terminal import one_line, say, say_json
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 _DIRECT, _TRACE = ".conf", ".txt"
 """Endings of a file of direct mode and of a trace's index; anything else is a model."""
+
+MODES = ("loose", "tight")
+_OF_NODES = (
+    "what", "machine_file", "probes", "node", "url", "limit", "picture", "quiet", "as_json", "nodes", "mode",
+)  # fmt: skip
+"""Options that an application of blocks has."""
 
 _BANDWIDTH, _LATENCY, _PACKET = 2e9, 1e-6, 512
 
@@ -58,6 +65,8 @@ class Options:
     output: Path | None
     quiet: bool
     as_json: bool
+    nodes: tuple[int, ...]
+    mode: str
 
     def seconds_of_probes(self) -> Mapping[str, float]:
         from probe.models.probed import seconds_of_probes
@@ -66,7 +75,7 @@ class Options:
 
 
 @click.command()
-@click.argument("what", metavar="MODEL.aspen|TRACE|ROUNDS.conf", type=click.Path(path_type=Path))
+@click.argument("what", metavar="MODEL.aspen|TRACE|ROUNDS.conf|DATA.toml", type=click.Path(path_type=Path))
 @click.option("--network", default="", metavar="NAME", help="torus:4x4x4, fattree:4,3, dragonfly:p=2, slimfly:q=5 ...")
 @GRID
 @MACHINE(required=False)
@@ -90,11 +99,16 @@ class Options:
 @click.option("--picture", type=click.Path(path_type=Path), help="Picture of the links' load to write: .png or .svg.")
 @click.option("--export", type=click.Choice(("codes",)), help="Write the network for another simulator, with -o.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File that --export writes.")
+@click.option("-P", "--nodes", type=NodeNumbers(), default=(), help="Of DATA.toml: 15,30 or 256..8192, which doubles.")
+@click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="Of DATA.toml: engine.")
 @QUIET
 @AS_JSON
 def simulate(**given: Any) -> None:
-    """Put a model, a trace or rounds of pings on a network: messages over its links, and simulated time."""
+    """Put a model, a trace or rounds of pings on a network, or a data-intensive application on many nodes."""
     options = Options(**given)
+    if options.what.suffix == DESCRIPTION:
+        _simulate_nodes(options)
+        return
     _refuse_misuse(options)
     configured = _configured(options)
     on = _on(options, configured)
@@ -118,6 +132,18 @@ def simulate(**given: Any) -> None:
         say(one_line(f"note: {note}"))
 
 
+def _simulate_nodes(options: Options) -> None:
+    alone = [name for name in vars(options) if _given(name) and name not in _OF_NODES]
+    if alone:
+        name = {"settings": "set", "named": "model"}.get(alone[0], alone[0].replace("_", "-"))
+        raise click.UsageError(f"--{name} is not of an application of blocks ({DESCRIPTION})")
+    _refuse_picture(options)
+    simulate_nodes(
+        options.what, options.machine_file, options.nodes, options.mode, probes=options.probes, node=options.node,
+        url=options.url, limit=options.limit, quiet=options.quiet, picture=options.picture, as_json=options.as_json,
+    )  # fmt: skip
+
+
 def _given(name: str) -> bool:
     """Whether an option was on the command line."""
     source = click.get_current_context().get_parameter_source(name)
@@ -127,8 +153,9 @@ def _given(name: str) -> bool:
 def _refuse_misuse(options: Options) -> None:
     if (options.export is None) != (options.output is None):
         raise click.UsageError("--export and --output are given together")
-    if options.picture is not None and options.picture.suffix not in (".png", ".svg"):
-        raise click.BadParameter(f"{options.picture}: .png or .svg is wanted", param_hint="--picture")
+    _refuse_picture(options)
+    if options.nodes or _given("mode"):
+        raise click.UsageError(f"-P and --mode are of an application of blocks, a file that ends with {DESCRIPTION}")
     direct = options.rounds is not None
     alone = [name for name in ("traffic", "requests", "payload", "seed") if _given(name)]
     if alone and not direct and options.what.suffix != _DIRECT:
@@ -137,6 +164,11 @@ def _refuse_misuse(options: Options) -> None:
         raise click.UsageError("Missing option '--network'.")
     if direct and (options.what.suffix in (_DIRECT, _TRACE) or options.what.is_dir()):
         raise click.UsageError("--rounds needs a model: a file of rounds has its own number, a trace has none")
+
+
+def _refuse_picture(options: Options) -> None:
+    if options.picture is not None and options.picture.suffix not in (".png", ".svg"):
+        raise click.BadParameter(f"{options.picture}: .png or .svg is wanted", param_hint="--picture")
 
 
 def _configured(options: Options) -> Configured | None:

@@ -43,6 +43,7 @@ def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: Capt
         start_event=phase.start_event,
         end_event=phase.end_event,
         expected_seconds=float(seconds),
+        threads=program.threads,
     )
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import platform
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -16,7 +18,7 @@ from checkpoint.paths import cache_dir
 from checkpoint.run_command import run_group
 
 NATIVE = Path(__file__).with_name("native")
-SOURCES = (NATIVE / "emulator.c", NATIVE / "kernels.c", NATIVE / "kernels.h")
+SOURCES = tuple(NATIVE / name for name in ("emulator.c", "kernels.c", "kernels.h", "network.c", "network.h"))
 _BUILD = ("-std=gnu11", "-O2", "-pthread")
 OPTIONS = (*_BUILD, "-Wall", "-Wextra", "-Wconversion", "-Werror")
 
@@ -59,22 +61,72 @@ class Rate:
     spread: float
 
 
+_COMPILERS = {
+    "x86_64": "x86_64-linux-gnu-gcc",
+    "aarch64": "aarch64-linux-gnu-gcc",
+    "riscv64": "riscv64-linux-gnu-gcc",
+    "ppc64le": "powerpc64le-linux-gnu-gcc",
+}
+"""By the names of uname(2), what Debian calls the compilers that build for nodes of other instruction sets."""
+
+
 def emulator(own: Path | None = None) -> Path:
     """The emulator's program, with the kernel of a user's file in it where one is given (C or assembly).
 
     Raises ToolMissing where it cannot be compiled, StorageError where there is no such file.
     """
+    return _emulator(own, (), "cc")
+
+
+def program_for(machine: str, own: Path | None = None) -> bytes:
+    """The emulator for a node without a compiler: built here, and needing no library there. `machine`: of uname(2).
+
+    Raises ToolMissing where this machine cannot build for that one, StorageError where there is no such file.
+    """
+    compiler = "cc" if machine == platform.machine() else _COMPILERS.get(machine)
+    if compiler is None or shutil.which(compiler) is None:
+        raise ToolMissing(
+            f"the node has no compiler that builds the emulator, and this machine has none for {machine or 'it'}; "
+            f"install gcc there, or {compiler or 'a compiler for it'} here"
+        )
+    program = _emulator(own, ("-static",), compiler)
+    try:
+        return program.read_bytes()
+    finally:
+        forget(program, own)
+
+
+def sources(own: Path | None = None) -> dict[str, bytes]:
+    """Files that a node's compiler makes the emulator of, by their names there. Raises StorageError."""
+    found = {path.name: path.read_bytes() for path in SOURCES}
+    if own is not None:
+        _check_own(own)
+        found[f"user_kernel{own.suffix}"] = own.read_bytes()
+    return found
+
+
+def build_options(own: Path | None = None) -> tuple[str, ...]:
+    """For a compiler that nobody has tried: its warnings are no errors."""
+    return _BUILD if own is None else (*_BUILD, "-DUSER_KERNEL")
+
+
+def _emulator(own: Path | None, more: tuple[str, ...], compiler: str) -> Path:
     if own is None:
-        return built("emulator", SOURCES, OPTIONS)
-    if own.suffix not in (".c", ".s", ".S") or not own.is_file():
-        raise StorageError(f"{own}: no file of a kernel in C (.c) or assembly (.s, .S)")
+        return built("emulator", SOURCES, (*OPTIONS, *more), compiler=compiler)
+    _check_own(own)
     # A folder of its own: what a user's file includes is not part of the version.
     folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=_private(cache_dir())))
     try:
-        return built("emulator", (*SOURCES, own.resolve()), (*_BUILD, "-DUSER_KERNEL"), place=folder)
+        options = (*build_options(own), *more)
+        return built("emulator", (*SOURCES, own.resolve()), options, place=folder, compiler=compiler)
     except BaseException:
         folder.rmdir()
         raise
+
+
+def _check_own(own: Path) -> None:
+    if own.suffix not in (".c", ".s", ".S") or not own.is_file():
+        raise StorageError(f"{own}: no file of a kernel in C (.c) or assembly (.s, .S)")
 
 
 def forget(program: Path, own: Path | None) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,11 +119,15 @@ class Spread:
 
 def spreads(usages: Sequence[Usage]) -> list[Spread]:
     """Of profiles with one key: a row for each figure that one of them knows at least."""
+    return spreads_of([{m.name: (m.unit, m.total) for m in metrics(usage)} for usage in usages])
+
+
+def spreads_of(runs: Sequence[Mapping[str, tuple[str, float | None]]]) -> list[Spread]:
+    """Of repeated runs, each figure of which has its unit and its total: a row for each that one of them knows."""
     found = []
-    of_all = [metrics(usage) for usage in usages]
-    units = {metric.name: metric.unit for of_one in of_all for metric in of_one}
+    units = {name: unit for run in runs for name, (unit, _) in run.items()}
     for name, unit in units.items():
-        known = [m.total for of_one in of_all for m in of_one if m.name == name and m.total is not None]
+        known = [total for run in runs if (total := run.get(name, ("", None))[1]) is not None]
         if known:
             deviation = statistics.stdev(known) if len(known) > 1 else None
             mean = statistics.fmean(known)

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from checkpoint.errors import NodeUnfit, ProbeError, StorageError
+from checkpoint.errors import NodeUnfit, NodeUnreachable, ProbeError, StorageError
 from probe.emulation.kernels import DEFAULT, MOVED, USER
+from probe.emulation.load import check_load
 from probe.emulation.usage import Usage
 from probe.formats.arrays import FloatArray
-from probe.node.facts import available_memory
+from probe.ssh.addresses import parse_address
 
 WORK, SECONDS = "work", "seconds"
 """What is equal to the profile: iterations of the kernel, or CPU seconds."""
@@ -38,6 +40,8 @@ class EmulateOptions:
     read_block, write_block  bytes of each call
     folder      where files are made, and nowhere else
     files       that are written by turns
+    send_to, receive_from  endpoints, HOST:PORT: one takes all bytes, the other sends without end; None: no network
+    load        of this node meanwhile: processes that compute and write, bytes of memory (probe/emulation/load.py)
     keep_waits  sleep where the command neither computed nor waited for a processor
     """
 
@@ -50,6 +54,9 @@ class EmulateOptions:
     write_block: int = MOVED
     folder: Path = Path()
     files: int = 1
+    send_to: str | None = None
+    receive_from: str | None = None
+    load: Mapping[str, int] = field(default_factory=dict)
     keep_waits: bool = False
 
 
@@ -63,37 +70,53 @@ class Plan:
     read: FloatArray
     written: FloatArray
     resident: FloatArray
+    sent: FloatArray
+    received: FloatArray
     waits: FloatArray
     threads: int
     warnings: tuple[str, ...]
 
-    def text(self, options: EmulateOptions) -> str:
-        """As the emulator reads it."""
+    @property
+    def most_resident(self) -> int:
+        """Bytes of memory where it holds most."""
+        return int(self.resident.max())
+
+    @property
+    def all_written(self) -> int:
+        """Bytes written in all."""
+        return int(self.written.sum())
+
+    def text(self, options: EmulateOptions, folder: str = "") -> str:
+        """As the emulator reads it. `folder`: on the node where it runs, without that of the options, here."""
         head = [
             "emulation 1",
             f"kernel {USER if options.own_kernel else options.kernel}",
-            f"folder {options.folder.absolute()}",
+            f"folder {folder or options.folder.absolute()}",
             f"equal {options.equal}",
             f"threads {self.threads}",
             f"files {options.files}",
             f"read_block {options.read_block}",
             f"write_block {options.write_block}",
+            *(f"send_to {numeric(options.send_to)}" for _ in [0] if options.send_to),
+            *(f"receive_from {numeric(options.receive_from)}" for _ in [0] if options.receive_from),
             f"samples {len(self.cpu)}",
         ]
-        whole = np.stack([self.iterations, self.system_calls, self.read, self.written, self.resident], axis=1)
+        columns = [self.iterations, self.system_calls, self.read, self.written, self.resident, self.sent, self.received]
+        whole = np.stack(columns, axis=1).astype(np.int64).tolist()
         rows = [
-            f"{a} {b} {cpu:.6f} {c} {d} {e} {wait:.6f}"
-            for (a, b, c, d, e), cpu, wait in zip(whole.astype(np.int64).tolist(), self.cpu, self.waits, strict=True)
+            f"{computed} {called} {cpu:.6f} {' '.join(map(str, moved))} {wait:.6f}"
+            for (computed, called, *moved), cpu, wait in zip(whole, self.cpu, self.waits, strict=True)
         ]
         return "\n".join([*head, *rows, "end\n"])
 
 
-def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float]) -> Plan:
-    """The plan of a profile. `rates`: iterations per CPU second on the profiled node, for WORK.
+def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float], *, cores: int | None = None) -> Plan:
+    """The plan of a profile. `rates`: iterations per CPU second on the profiled node, for WORK; `cores`: of the node
+    that emulates, without of this one.
 
     Raises ProbeError for a profile without CPU time, or options that nothing can follow.
     """
-    _check(options)
+    check_options(options)
     scale = {name: options.scale.get(name, 1.0) for name in SCALES}
     user, kernel = usage.column("cpu_user"), usage.column("cpu_kernel")
     if np.isnan(user).any() or np.isnan(kernel).any():
@@ -105,12 +128,11 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float])
         if np.isnan(usage.column(name)).all():
             about = usage.header.columns.get(name)
             warnings.append(f"{name} is not known, and not emulated: {about.missing if about else 'no such column'}")
-    carried = sum(usage.total(name) or 0.0 for name in ("net_received", "net_sent"))
-    if carried:
-        warnings.append(f"{carried:.0f} bytes of network connections are not emulated")
+    sent = _carried(usage, "net_sent", options.send_to, warnings)
+    received = _carried(usage, "net_received", options.receive_from, warnings)
     read, written = known["read"] * scale["read"], known["written"] * scale["write"]
     resident = known["resident"] * scale["memory"]
-    threads = options.threads or _threads(usage)
+    threads = options.threads or _threads(usage, cores or os.cpu_count() or 1)
     busy = (user + kernel) * scale["compute"]
     waits = np.zeros(usage.samples)
     if options.keep_waits:
@@ -122,13 +144,35 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float])
         system_calls = _rest(kernel, known, rates) * scale["compute"] * rates["syscalls"]
     plan = Plan(
         iterations=np.rint(iterations), system_calls=np.rint(system_calls), cpu=np.cumsum(busy), read=np.rint(read),
-        written=np.rint(written), resident=np.rint(resident), waits=waits, threads=threads, warnings=tuple(warnings),
+        written=np.rint(written), resident=np.rint(resident), sent=sent, received=received, waits=waits,
+        threads=threads, warnings=tuple(warnings),
     )  # fmt: skip
     if max(plan.iterations.max(), plan.system_calls.max()) > _MOST_ITERATIONS or plan.cpu[-1] > _MOST_SECONDS:
         raise ProbeError("the profile computes for longer than any program; check it and --scale compute")
-    if max(plan.read.sum(), plan.written.sum(), plan.resident.max()) > _MOST_BYTES:
+    if max(sum(map(np.sum, (plan.read, plan.written, sent, received))), plan.resident.max()) > _MOST_BYTES:
         raise NodeUnfit("the profile, scaled, uses more bytes than any node has; check it and --scale")
     return plan
+
+
+def _carried(usage: Usage, column: str, endpoint: str | None, warnings: list[str]) -> FloatArray:
+    """Bytes of each sample that go over the network: none where the user has named no endpoint for them."""
+    values = np.rint(np.nan_to_num(usage.column(column)))
+    if endpoint is None and values.sum():
+        option = "--send-to" if column == "net_sent" else "--receive-from"
+        warnings.append(f"{values.sum():.0f} bytes of {column} are not emulated: no endpoint is named with {option}")
+    return values if endpoint is not None else np.zeros(usage.samples)
+
+
+def numeric(endpoint: str) -> str:
+    """ADDRESS PORT of an endpoint that the user names. Raises ProbeError for one that is none, NodeUnreachable."""
+    address = parse_address(endpoint)
+    if address.user or address.port is None:
+        raise ProbeError(f"{endpoint}: not an endpoint; write HOST:PORT")
+    try:
+        found = socket.getaddrinfo(address.host, address.port, 0, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise NodeUnreachable(f"{endpoint}: the endpoint's name has no address: {error}") from error
+    return f"{found[0][4][0]} {address.port}"
 
 
 def _rest(kernel: FloatArray, known: Mapping[str, FloatArray], rates: Mapping[str, float]) -> FloatArray:
@@ -141,14 +185,15 @@ def _rest(kernel: FloatArray, known: Mapping[str, FloatArray], rates: Mapping[st
     return np.asarray(np.maximum(0.0, kernel - moving))
 
 
-def _threads(usage: Usage) -> int:
+def _threads(usage: Usage, cores: int) -> int:
     """Processors that the command used where it was busiest, as a whole number."""
     used = (usage.column("cpu_user") + usage.column("cpu_kernel")) / np.diff(usage.end, prepend=0.0)
-    most = min(MOST_THREADS, os.cpu_count() or 1)
+    most = min(MOST_THREADS, cores)
     return max(1, round(float(np.quantile(np.minimum(used, most), 0.9))))
 
 
-def _check(options: EmulateOptions) -> None:
+def check_options(options: EmulateOptions) -> None:
+    """Raise ProbeError for values that nothing can follow, StorageError for a folder that cannot be named."""
     limits = (
         ("threads", options.threads or 1, MOST_THREADS), ("files", options.files, MOST_FILES),
         ("read_block", options.read_block, MOST_BLOCK), ("write_block", options.write_block, MOST_BLOCK),
@@ -156,6 +201,10 @@ def _check(options: EmulateOptions) -> None:
     for name, value, most in limits:
         if not 1 <= value <= most:
             raise ProbeError(f"{name}: {value} is not from 1 to {most}")
+    check_load(options.load)
+    for endpoint in (options.send_to, options.receive_from):
+        if endpoint is not None:
+            numeric(endpoint)
     for name, factor in options.scale.items():
         if name not in SCALES or not 0 <= factor <= 1e9:
             raise ProbeError(f"scale {name}={factor:g}: scales are {', '.join(SCALES)}, factors from 0 to 1e9")
@@ -163,22 +212,3 @@ def _check(options: EmulateOptions) -> None:
         raise ProbeError(f"equal {options.equal!r}: {WORK} or {SECONDS} can be equal to the profile")
     if "\n" in str(options.folder.absolute()):
         raise StorageError(f"{options.folder}: no folder for files of an emulation: its name has a line end")
-
-
-def check_room(plan: Plan, folder: Path) -> None:
-    """Raise NodeUnfit where this node has not the memory or disk, StorageError where nothing can be put there."""
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise StorageError(f"{folder}: not a folder that files can be made in; name another with --folder")
-    available = available_memory()
-    if available is not None and plan.resident.max() > available:
-        raise NodeUnfit(
-            f"{available >> 20} MB of memory are available, the profile holds {int(plan.resident.max()) >> 20} MB; "
-            "emulate less with --scale memory=…"
-        )
-    about = os.statvfs(folder)
-    free = about.f_bavail * about.f_frsize
-    if plan.written.sum() > free:
-        raise NodeUnfit(
-            f"{folder}: {free >> 20} MB are free, the profile writes {int(plan.written.sum()) >> 20} MB; name another "
-            "folder with --folder, or emulate less with --scale write=…"
-        )

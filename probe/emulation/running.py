@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.errors import ProbeError, StorageError
+from checkpoint.errors import NodeUnreachable, ProbeError, StorageError
 from probe.emulation.kernels import COMPUTING, MOVING, USER, all_rates, calibrate, emulator, forget
+from probe.emulation.load import beside, disk_of, memory_of
 from probe.emulation.metrics import cpu_seconds, key_of, waiting
-from probe.emulation.plan import WORK, EmulateOptions, Plan, check_room, make_plan
+from probe.emulation.plan import WORK, EmulateOptions, Plan, make_plan
+from probe.emulation.room import check_room
 from probe.emulation.usage import Usage, load_usage
+from probe.formats.result import EMULATION_VERSION, METHOD
 from probe.node.facts import this_node
 from probe.progress import Display, Report, Silent
 
-EMULATION_VERSION = 1
-METHOD = "emulation"
 _MUCH_ASLEEP = 0.05
 
 
@@ -63,6 +64,15 @@ class EmulationResult:
             ("written", "B", usage.total("written"), written, written),
             ("resident", "B", usage.total("resident"), float(plan.resident.max()), outcome.peak),
         ]
+        carried = (
+            ("net_sent", plan.sent, self.options.send_to),
+            ("net_received", plan.received, self.options.receive_from),
+        )
+        rows += [
+            (name, "B", usage.total(name), float(moved.sum()), float(moved.sum()))
+            for name, moved, endpoint in carried
+            if endpoint is not None
+        ]
         return [
             {"name": name, "unit": unit, "profiled": profiled, "wanted": wanted, "emulated": done}
             for name, unit, profiled, wanted, done in rows
@@ -95,6 +105,7 @@ class EmulationResult:
             "equal": options.equal,
             "kernel": str(options.own_kernel or options.kernel),
             "threads": self.plan.threads,
+            "load": [{"name": name, "value": value} for name, value in sorted(options.load.items())],
             "samples": len(self.plan.cpu),
             "start_seconds": self.outcome.start,
             "totals": self.totals,
@@ -112,21 +123,31 @@ def emulate(
     """
     options = options or EmulateOptions()
     usage = load_usage(Path(profile))
-    if options.own_kernel is None and options.kernel not in COMPUTING:
-        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, and files in C (.c)")
+    check_kernel(options)
     program = emulator(options.own_kernel)
     try:
-        plan = make_plan(usage, options, _rates(usage, options, program))
-        check_room(plan, options.folder)
-        with (display or Silent()).stage("emulate") as report:
+        plan = make_plan(usage, options, known_rates(usage, options, program))
+        room = plan.most_resident + memory_of(options.load), plan.all_written + disk_of(options.load)
+        check_room(*room, options.folder)
+        with beside(options.load, options.folder), (display or Silent()).stage("emulate") as report:
             outcome = _run(program, plan, options, report)
     finally:
         forget(program, options.own_kernel)
     return EmulationResult(str(profile), usage, options, plan, outcome, this_node())
 
 
-def _rates(usage: Usage, options: EmulateOptions, program: Path) -> Mapping[str, float]:
-    """Iterations per CPU second on the profiled node; measured now, where this is that node and it has none."""
+def check_kernel(options: EmulateOptions) -> None:
+    """Raise ProbeError for a kernel that there is not."""
+    if options.own_kernel is None and options.kernel not in COMPUTING:
+        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, and files in C (.c)")
+
+
+def known_rates(usage: Usage, options: EmulateOptions, program: Path | None = None) -> Mapping[str, float]:
+    """Iterations per CPU second on the profiled node; measured now, where this is that node and the profile has none.
+
+    `program`: the emulator with the options' kernel, if it is there already. Raises ProbeError for a rate that nobody
+    knows, and what `calibrate` does.
+    """
     if options.equal != WORK:
         return {}
     rates = dict(usage.header.kernels)
@@ -140,8 +161,17 @@ def _rates(usage: Usage, options: EmulateOptions, program: Path) -> Mapping[str,
             f"the profile has no rate of {', '.join(sorted(missing))} on {there.name}, and this is another node; "
             "profile the command again, or emulate its CPU seconds with --equal seconds"
         )
-    own = calibrate([USER], program) if USER in missing else []
-    return {**all_rates(), **rates, **{one.kernel: one.rate for one in own}}
+    own = _own_rate(options, program) if USER in missing else {}
+    return {**all_rates(), **rates, **own}
+
+
+def _own_rate(options: EmulateOptions, program: Path | None) -> dict[str, float]:
+    made = program or emulator(options.own_kernel)
+    try:
+        return {one.kernel: one.rate for one in calibrate([USER], made)}
+    finally:
+        if program is None:
+            forget(made, options.own_kernel)
 
 
 def _run(program: Path, plan: Plan, options: EmulateOptions, report: Report) -> Outcome:
@@ -170,23 +200,62 @@ def _followed(
         running.stdin.close()
     except BrokenPipeError:
         pass
-    start, done = 0.0, []
-    samples = []
+    start, said = 0.0, Said(len(plan.cpu))
     for line in running.stdout:
-        word, *values = line.split()
-        if word == "begin":
+        said.take(line)
+        if said.begun and not start:
             start = time.monotonic() - begun
+        report(said.share)
+    errors = running.stderr.read().strip()
+    return said.outcome(running.wait(), errors, start)
+
+
+class Said:
+    """What an emulator says of `samples` samples, line by line."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._ends: list[tuple[float, float]] = []
+        self._done: list[float] = []
+        self.begun = False
+        self.share = 0.0
+        """Of the samples that are done."""
+
+    def take(self, line: str) -> None:
+        """Raises ValueError for a line that no emulator says."""
+        word, *texts = line.split()
+        values = [float(text) for text in texts]
+        if len(values) != _WORDS.get(word) or not all(0 <= value < _MOST for value in values):
+            raise ValueError(f"it says {line.strip()[:80]!r}")
+        if word == "begin":
+            self.begun = True
         elif word == "at":
-            report(int(values[0]) / len(plan.cpu))
+            self.share = min(1.0, values[0] / self._samples)
         elif word == "sample":
-            samples.append((float(values[0]), float(values[1])))
-        elif word == "done":
-            done = [float(value) for value in values]
-    said = running.stderr.read().strip()
-    if running.wait() or len(done) != 4:
-        raise StorageError(f"the emulation ended early: {_reason(said, running.returncode)}")
-    wall, user, kernel, peak = done
-    return Outcome(wall, user, kernel, peak * 1024, start, tuple(samples))
+            if len(self._ends) == self._samples or (self._ends and values[0] < self._ends[-1][0]):
+                raise ValueError("it reports more samples than it was given, or goes back in time")
+            self._ends.append((values[0], values[1]))
+        else:
+            self._done = values
+
+    def outcome(self, status: int, errors: str, start: float) -> Outcome:
+        """Raises StorageError where the emulator has not come to its end. `start`: seconds to its first sample."""
+        if status or not self._done or len(self._ends) != self._samples:
+            reason = _reason(errors, status)
+            if reason.startswith(_NETWORK):
+                raise NodeUnreachable(f"the emulation's network: {reason}; see what listens at the endpoints")
+            raise StorageError(f"the emulation ended early: {reason}")
+        wall, user, kernel, peak = self._done
+        return Outcome(wall, user, kernel, peak * 1024, start, tuple(self._ends))
+
+
+_WORDS = {"begin": 0, "at": 1, "sample": 2, "done": 4}
+"""What an emulator says, and how many numbers stand behind each word."""
+
+_MOST = 1e18
+
+_NETWORK = ("connecting", "sending", "receiving")
+"""How the emulator's words begin where an endpoint does not do its part."""
 
 
 def _reason(said: str, status: int) -> str:

@@ -26,13 +26,15 @@ from checkpoint.process.program import Program
 from probe.formats.arrays import FloatArray, IntArray, write_arrays
 
 FORMAT_VERSION = 1
+THREADS_VERSION = 2
+"""Of a profile of threads that share the work."""
 _MAGIC = "probe profile"
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, EOFError, RuntimeError,
     NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
-_ARRAYS = ("counts_", "blocks_", "executed_", "markers_", "seconds")
+_ARRAYS = ("counts_", "first_", "blocks_", "executed_", "markers_", "seconds")
 _LARGEST, _WIDEST = 1e18, 8
 """Of a number in the header; bytes of a number in an array."""
 
@@ -97,6 +99,8 @@ class Profile:
     processes    other processes that were seen beside the traced one: its children, its wrapper
     helper_threads  threads that were seen beside the first one
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
+    first        N x B sparse, the part of `counts` that the first thread executed, by which boundaries are found; None
+                 where no other thread shares its work
     """
 
     program: Program
@@ -119,6 +123,7 @@ class Profile:
     processes: int = 0
     helper_threads: int = 0
     counted_share: float = 1.0
+    first: sp.csr_array | None = field(default=None, repr=False)
 
     @property
     def intervals(self) -> int:
@@ -142,7 +147,7 @@ def save_profile(profile: Profile, path: Path) -> None:
     """Write atomically, readable by the owner alone. Raises StorageError, leaving nothing behind."""
     header = {
         "magic": _MAGIC,
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if profile.first is None else THREADS_VERSION,
         "program": profile.program.to_json(),
         "tracer": profile.tracer,
         "unit": profile.unit,
@@ -168,6 +173,8 @@ def save_profile(profile: Profile, path: Path) -> None:
         "counts_indptr": profile.counts.indptr,
         "seconds": profile.seconds,
     }
+    if profile.first is not None:
+        arrays |= {f"first_{part}": getattr(profile.first, part) for part in ("data", "indices", "indptr")}
     for name, table in (("blocks", profile.blocks), ("executed", profile.executed), ("markers", profile.markers)):
         arrays |= {f"{name}_{column}": value for column, value in vars(table).items()}
     write_arrays(path, arrays, "the profile")
@@ -180,9 +187,10 @@ def load_profile(path: Path) -> Profile:
             header = strict_json.loads(bytes(stored["header"]))
             if header.get("magic") != _MAGIC:
                 raise ProbeFileDamaged(f"{path}: not a profile")
-            if header["format_version"] != FORMAT_VERSION:
+            if header["format_version"] not in (FORMAT_VERSION, THREADS_VERSION):
                 raise ProbeFileDamaged(
-                    f"{path}: profile format {header['format_version']}; this version reads {FORMAT_VERSION}"
+                    f"{path}: profile format {header['format_version']}; this version reads {FORMAT_VERSION} and "
+                    f"{THREADS_VERSION}"
                 )
             return _from_arrays(header, stored)
     except FileNotFoundError as error:
@@ -205,6 +213,9 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
     if "markers_boundary" in stored:
         markers = Markers(**{c: stored[f"markers_{c}"] for c in ("boundary", "column", "distance")})
         _check_markers(markers, n, b)
+    first = None
+    if header["format_version"] == THREADS_VERSION:
+        first = _counts(stored["first_data"], stored["first_indices"], stored["first_indptr"], n, b)
     seconds = stored["seconds"]
     lengths = [{len(column) for column in vars(table).values()} for table in tables]
     if len(seconds) != n or lengths[0] != {b} or len(lengths[1]) != 1:
@@ -234,6 +245,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         processes=int(_number(header.get("processes", 0), int)),
         helper_threads=int(_number(header.get("helper_threads", 0), int)),
         counted_share=_number(header.get("counted_share", 1.0)),
+        first=first,
     )
 
 

@@ -53,6 +53,7 @@ def show(path: Path | str) -> dict[str, Any]:
         "coverage": manifest.coverage,
         **real_data(manifest),
         "outside": _outside(manifest),
+        "threads": manifest.threads,
         "trimmed_from": manifest.trimmed_from or None,
         "phases": [
             {

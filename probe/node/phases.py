@@ -109,6 +109,7 @@ def phases_here(
             start_event=phase.events.start,
             end_event=phase.events.end,
             expected_seconds=phase.expected_seconds,
+            threads=manifest.threads,
         )
         direct = restorers.direct is not None and (phase.only_direct or not (phase.only_criu and restorers.criu))
         found.append(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +59,13 @@ def stage_files(how: str) -> tuple[StageFiles, ...]:
         # What is captured directly is reduced at once: its whole checkpoints are gone.
         options |= {capture.NAME: capture.OPTIONS + reduce.OPTIONS, reduce.NAME: ()}
     return tuple(StageFiles(stage.NAME, stage.FILES, options[stage.NAME]) for stage in KEPT)
+
+
+def full_runs(options: BuildOptions) -> dict[str, int]:
+    """By the names of the stages that make any: how often each runs the whole program."""
+    stages = [stage for stage in KEPT if stage is not warmup or options.warmup == AUTO]
+    runs = {stage.NAME: stage.runs(options) for stage in (*stages, *ANEW)}
+    return {name: number for name, number in runs.items() if number}
 
 
 @dataclass(frozen=True)
@@ -176,10 +184,18 @@ def run_stages(build: Build) -> None:
             _run(stage, build)
             stage.save(build)
             build.folder.finish(stage.NAME)
+            if stage is reference:
+                build.display.note(_runs_to_come(build))
         build.warnings += stage.doubts(build)
     for fresh in ANEW:
         _run(fresh, build)
         build.warnings += fresh.doubts(build)
+
+
+def _runs_to_come(build: Build) -> str:
+    left = sum(n for name, n in full_runs(build.options).items() if not build.folder.is_finished(name))
+    each = statistics.median(build.reference.wall)
+    return f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
 
 
 def _run(stage: Stage, build: Build) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
 from checkpoint.capture.direct import capture_process
+from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import Diverged
@@ -35,8 +36,9 @@ from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
-from probe.pipeline.reduce import reduced_at_once
+from probe.pipeline.reduce import reduced_at_once, reduces_at_once
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -183,9 +185,12 @@ class _CaptureRun:
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
-        if found := outside(self.tracee.pid):
-            raise _Unfit(found)
         self.tracee.helpers.settle()
+        found = outside(self.tracee.pid)
+        if self.tracee.team is not None:
+            found += locks_in_use(self.tracee, self.tracee.team)
+        if found:
+            raise _Unfit(found)
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -267,6 +272,11 @@ def take_checkpoints(
     )
 
 
+def runs(_options: BuildOptions) -> int:
+    """The run that checkpoints are taken from."""
+    return 1
+
+
 def run(build: Build, report: Report) -> None:
     """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
     another interval of the phase in a further run. A directly captured phase is reduced before the next is captured.
@@ -306,8 +316,7 @@ def run(build: Build, report: Report) -> None:
 def room_sentence(build: Build) -> str:
     """How large the work folder becomes at most, before it does."""
     phases, whole = len(build.selection.phases), build.timed.resident / 1e9
-    # By CRIU every phase is there whole and reduced; directly, one whole and every one reduced.
-    copies = 2 * phases if build.criu is not None else phases + 1
+    copies = phases + 1 if reduces_at_once(build) else 2 * phases
     return (
         f"{build.folder.path}: grows by {copies * whole:.2f} GB at most (the program has {whole:.2f} GB of memory, and "
         f"there are {phases} phases)"

@@ -24,6 +24,7 @@ from probe.contents.captured_files import restore_job
 from probe.flow.recording import record_flow
 from probe.flow.stored import PhaseFlow, as_json, from_json
 from probe.formats.checkpoints import FlatPhase
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.progress import Report
@@ -85,6 +86,11 @@ def _touched(folder: Path, phase: int) -> list[int]:
     if not path.exists():
         return []
     return [int(address) for address in np.frombuffer(path.read_bytes(), dtype="<u8") & ~np.uint64(PAGE_SIZE - 1)]
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:

@@ -45,6 +45,7 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_phases
@@ -59,6 +60,11 @@ LEAST_COVERAGE = 0.9
 
 
 _MOST_COMMANDS = 20
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:
@@ -145,6 +151,7 @@ def _manifest(
         notes=tuple(dict.fromkeys(build.notes)),
         outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
+        threads=program.threads,
     )
 
 

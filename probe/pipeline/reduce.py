@@ -26,6 +26,8 @@ from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.state.process_state import ProcessState
 from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
+from probe.node.facts import available_memory
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.work_folder import each
@@ -49,6 +51,9 @@ _RESULT = "reduced.json"
 _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 """What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
 
+
+_MEMORY_SLACK = 64 << 20
+"""Bytes for what restores and watches a phase."""
 
 _IN_GROUPS = "this kernel shows touched pages in groups of 16: phases are larger than needed"
 
@@ -154,12 +159,20 @@ class _Directly:
             raise NodeUnfit(str(error)) from error
 
 
+def reduces_at_once(build: Build, times: int = 2) -> bool:
+    """Whether phases can be reduced beside the program: captured directly, with memory for it so many times over."""
+    available = available_memory()
+    needed = times * build.timed.resident + _MEMORY_SLACK
+    return build.criu is None and (available is None or available > needed)
+
+
 def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:
-    """`phase`, below `folder`, with its reduced checkpoint in place of the whole one, where it was captured directly.
+    """`phase`, below `folder`, with its reduced checkpoint in place of the whole one, where `reduces_at_once`.
 
     The process that it was taken from may still live. Raises StorageError.
     """
-    if build.criu is not None:
+    # In a job with little more memory than the program the kernel would end one of the two.
+    if not reduces_at_once(build, 1):
         return phase
     reduced = _reduced(build, phase, folder)
     if reduced.folder != phase.folder:
@@ -170,7 +183,14 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
 def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
     job = restore_job(build.program, build.timed, folder, phase, phase.folder)
     seconds = float(build.timed.seconds[phase.interval])
-    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=build.options.reduce, folder=folder)
+    # Which pages threads touch may differ each time.
+    how = "none" if build.program.threads > 1 else build.options.reduce
+    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=how, folder=folder)
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:
@@ -190,6 +210,9 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
+    if build.program.threads > 1:
+        build.notes.append("its threads may touch other pages each time: phases are kept whole")
+        return []
     if build.options.reduce == "none":
         return []
     kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]

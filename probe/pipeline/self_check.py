@@ -17,6 +17,7 @@ from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reference import SpreadRuns
 from probe.pipeline.stage import Build
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
@@ -114,6 +115,11 @@ def self_check(
             causes=ON_BOTH_SIDES,
         )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
+
+
+def runs(options: BuildOptions) -> int:
+    """Plain runs between the rounds."""
+    return options.runs
 
 
 def run(build: Build, report: Report) -> None:

@@ -74,6 +74,9 @@ class Stage(Protocol):
     def OPTIONS(self) -> tuple[str, ...]:
         """Build options that concern this stage before any other; an option of no stage concerns the first."""
 
+    def runs(self, options: BuildOptions, /) -> int:
+        """Full runs of the program that the stage makes, if nothing has to be done twice."""
+
     def run(self, build: Build, report: Report) -> None:
         """Do the stage's work and set its fields of `build`; `report` gets the share done, 0 to 1."""
 

@@ -16,6 +16,7 @@ from probe.flow.synthesis import Answer, PhaseToSynthesize, synthesize_phase, un
 from probe.formats.checked import read
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
 from probe.progress import Report
 
@@ -32,6 +33,11 @@ _SHARE_OF_REST = 0.5
 
 _LEAST_LEFT = 1.0
 _USED_UP = "the time for it (--synthetic-budget) was used up by larger phases"
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:

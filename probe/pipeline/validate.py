@@ -33,12 +33,13 @@ from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.timing import Outside, TimedProfile, load_timing, save_timing, sum_rows
 from probe.pipeline.boundaries import Candidate, candidates, marker_of, site_counts
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside
 from probe.progress import Report
-from probe.tracers.lives import Lives
+from probe.tracers.lives import Lives, starting
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
@@ -79,6 +80,7 @@ class StampedRun:
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
     children: tuple[Child, ...] = ()
     active: tuple[tuple[float, float], ...] = ()
+    starts: tuple[float, ...] = ()
     others: Outside = field(default_factory=Outside)
     resident: int = 0
 
@@ -110,6 +112,7 @@ def stamped_run(
         own, others = _cpu_seconds(tracee, ending.cpu)
         children, commands = tuple(tracee.children.processes()), _commands(tracee)
         active = tuple(tracee.helpers.active)
+        starts = tuple(tracee.team.started) if tracee.team else ()
     if os.WIFSIGNALED(status):
         exit_status(profile.program, status, streams)
     exit_status(profile.program, ending.status, streams, profile.exit_status)
@@ -123,6 +126,7 @@ def stamped_run(
         ended_cpu=own,
         children=children,
         active=active,
+        starts=starts,
         others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
@@ -140,7 +144,8 @@ def _cpu_seconds(tracee: Tracee, whole: float) -> tuple[float, float]:
 def _commands(tracee: Tracee) -> tuple[str, ...]:
     """What the other processes executed, and the other threads."""
     around = [child for child in tracee.around.processes() if child.pid != tracee.pid]
-    return (*(child.command for child in (*around, *tracee.children.processes())), *tracee.helpers.names())
+    helpers = () if tracee.team else tracee.helpers.names()
+    return (*(child.command for child in (*around, *tracee.children.processes())), *helpers)
 
 
 def _now() -> float:
@@ -228,8 +233,11 @@ def _shifts(profile: Profile, run: StampedRun) -> dict[int, float]:
 def _stray_columns(profile: Profile, run: StampedRun) -> set[int]:
     """Markers of an instruction-exact trace whose counts natively are too different to place a boundary by.
 
-    The native tracer counted natively itself: there, a marker that fires in order is in its place.
+    The native tracer counted natively itself: there, a marker that fires in order is in its place. Where threads share
+    the work, the first one's part of it may differ: a marker must agree.
     """
+    if profile.first is not None:
+        return {column for column, shift in _shifts(profile, run).items() if shift > 0}
     if profile.unit != INSTRUCTIONS:
         return set()
     return {column for column, shift in _shifts(profile, run).items() if shift > MOST_SHIFT}
@@ -278,7 +286,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         counts=sum_rows(profile.counts, first),
         seconds=own,
         cpu=np.diff(cpu),
-        beside=lives.beside_threads(run.active, wall),
+        beside=lives.beside_threads(run.active, wall) | starting(profile.program.argv[0], run.starts, wall),
         outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
@@ -334,6 +342,11 @@ def longest_rising(values: FloatArray) -> IntArray:
         chain.append(at)
         at = int(previous[at])
     return np.array(chain[::-1], dtype=np.int64)
+
+
+def runs(_options: BuildOptions) -> int:
+    """The timing run; an exact trace may need further ones."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:

@@ -30,6 +30,7 @@ from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
 from probe.pipeline.boundaries import RegionPlan, plan_region
 from probe.pipeline.capture import take_checkpoints
 from probe.pipeline.flatten import flatten_phases
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import reduced_at_once
 from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance
@@ -197,6 +198,11 @@ def _error_squared(times: Sequence[float]) -> float:
     if len(times) < 2:
         return PredictionOptions().unrepeated_spread ** 2
     return relative_variance(np.asarray(times, dtype=np.float64)) * median_factor(len(times)) / len(times)
+
+
+def runs(_options: BuildOptions) -> int:
+    """A capture run of its own."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:

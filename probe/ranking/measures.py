@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from checkpoint.errors import NoPrediction
+from checkpoint.errors import NoPrediction, NotInStore
 from probe.scaling.energy import of_power
 from probe.store.opening import Store
 from probe.store.records import Candidate
@@ -57,16 +57,26 @@ def rank_candidates(
 ) -> list[Ranked]:
     """The nodes, the least first, those that nothing is known of last.
 
-    waits: seconds by type of nodes, in place of the median of stored runs'. Raises NoPrediction where the measure is
-    known of no node.
+    waits: seconds by type of nodes, in place of the median of stored runs'. Raises NotInStore for a type that no node
+    has, NoPrediction where the measure is known of no node.
     """
     power = _by_type(stored_power(store)) if by == ENERGY else {}
     known = _waits(store) | dict(waits or {}) if by == END else {}
     ranked = [_ranked(one, power, known) for one in found]
+    _refuse_unknown(waits or {}, found)
     if found and all(one.measure(by) is None for one in ranked):
         what, how = ("power", "`probe energy set`") if by == ENERGY else ("wait", "--wait TYPE=DURATION")
         raise NoPrediction(f"no {what} is known of any node's name, cluster or feature; {how} enters it")
     return sorted(ranked, key=lambda one: _key(one, by))
+
+
+def _refuse_unknown(waits: Mapping[str, float], found: Sequence[Candidate]) -> None:
+    there = sorted({kind for one in found for kind in _types(one) if kind})
+    if unknown := sorted(set(waits) - set(there)):
+        raise NotInStore(
+            f"--wait {unknown[0]}: no node of this probe has that name, cluster or feature; there are "
+            f"{', '.join(there) or 'no nodes'}"
+        )
 
 
 def _key(one: Ranked, by: str) -> tuple[bool, float, str]:

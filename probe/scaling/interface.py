@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from probe.applications.application import read_application
+from probe.applications.network import read_bandwidths
 from probe.scaling.asking import Question, ScalingFit, ScalingPrediction, fit_application, predict_application
 from probe.scaling.model import CHOSEN
 from probe.scaling.plan import TIME
@@ -41,16 +42,19 @@ def predict_scaling(
     kernels: Sequence[str] = (),
     like: str | None = None,
     mpi_seconds: float | None = None,
+    network: Path | str | None = None,
     forms: str = CHOSEN,
     store: str | None = None,
 ) -> list[ScalingPrediction]:
     """Run time and energy on each number of cores, ascending. settings: parameters in place of what the inputs say.
 
-    like: type whose curves are joined with probes. Raises Unpredictable for sizes too far from those measured,
+    like: type whose curves are joined with probes. network: file of its bandwidth by the size of messages, whose steps
+    the MPI curve is then free of. Raises Unpredictable for sizes too far from those measured,
     NotInStore, NoPrediction, StoreUnusable, ProbeError.
     """
     described = read_application(Path(application))
-    asked = Question(node_type, dict(settings or {}), like, mpi_seconds, forms, tuple(kernels))
+    bandwidths = None if network is None else read_bandwidths(Path(network))
+    asked = Question(node_type, dict(settings or {}), like, mpi_seconds, forms, tuple(kernels), bandwidths)
     with open_store(store, create=False) as opened:
         return predict_application(opened, described, asked, cores)
 

@@ -126,12 +126,13 @@ class Calibration:
     """How predictions compare with what was observed, over a stretch of time.
 
     period: `YYYY-MM`, or "all". count: observations that had a prediction. held: share of them inside their 95 %
-    interval. bias: median of observed / predicted - 1. error: median of its absolute value. worst: the largest.
+    interval, None where they had none. bias: median of observed / predicted - 1. error: median of its absolute value.
+    worst: the largest.
     """
 
     period: str
     count: int
-    held: float
+    held: float | None
     bias: float
     error: float
     worst: float
@@ -158,7 +159,7 @@ def _calibrated(period: str, seen: Sequence[Observed]) -> Calibration:
     return Calibration(
         period=period,
         count=len(seen),
-        held=sum(1 for item in seen if item.held) / len(seen),
+        held=sum(1 for item in seen if item.held) / len(seen) if seen[0].held is not None else None,
         bias=statistics.median(deviations),
         error=statistics.median(sizes),
         worst=max(sizes),

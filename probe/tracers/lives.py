@@ -75,6 +75,24 @@ class Lives:
         return np.clip(own, np.minimum(_SHORTEST, whole), whole)
 
 
+def starting(name: str, starts: Sequence[float], edges: FloatArray) -> BoolArray:
+    """Which of the intervals between `edges` have a start of a thread in them, whose threads share the work.
+
+    No phase lies there: nobody would give the thread counters of its own. Raises ProgramUnsupported where nothing else
+    is left.
+    """
+    found = np.zeros(len(edges) - 1, dtype=bool)
+    if starts:
+        at = np.searchsorted(edges, np.array(starts), side="right") - 1
+        found[np.clip(at, 0, len(found) - 1)] = True
+        if found[1:-1].all():
+            raise ProgramUnsupported(
+                f"{name}: threads were started {len(starts)} times, in each of its {len(found)} intervals: use its "
+                "thread pool, a shorter --interval, or one thread"
+            )
+    return found
+
+
 def _union(stretches: Sequence[tuple[float, float]]) -> FloatArray:
     merged: list[list[float]] = []
     for began, ended in sorted(stretches):

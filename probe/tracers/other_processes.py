@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.plain_run import running_time
-from checkpoint.process.threads import ADVICE
+from checkpoint.process.threads import ADVICE, WorkingThreads
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
 from probe.tracers.lives import (
@@ -39,7 +38,7 @@ def judge_early(tracee: Tracee, started: float) -> None:
     """Raise ProgramUnsupported where the run so far, since `started`, shows that children or threads leave no room."""
     now = time.monotonic()
     most = [share for seconds, share in _SOON if now - started > seconds]
-    if tracee.helpers.all and most:
+    if tracee.helpers.all and not tracee.team and most:
         with contextlib.suppress(OSError):
             first, whole = running_time(tracee.pid), process_cpu(tracee.pid)
             _refuse_threads(tracee, whole - first, whole, most[-1])
@@ -51,15 +50,16 @@ def judge_early(tracee: Tracee, started: float) -> None:
 
 def judge_threads(tracee: Tracee) -> None:
     """Raise ProgramUnsupported where threads beside the first had too much of the ended run's CPU time."""
-    if tracee.helpers.all:
+    if tracee.helpers.all and not tracee.team:
         _refuse_threads(tracee, tracee.helpers_cpu, tracee.own_cpu + tracee.helpers_cpu, MOST_BY_THREADS)
 
 
 def _refuse_threads(tracee: Tracee, theirs: float, whole: float, most: float) -> None:
     if theirs > most * whole:
-        raise ProgramUnsupported(
+        raise WorkingThreads(
             f"{tracee.program.argv[0]}: {theirs / whole:.0%} of its CPU time is that of threads beside its first one "
-            f"({named(tracee.helpers.names())}); a probe holds one working thread. To go on, {ADVICE}."
+            f"({named(tracee.helpers.names())}); a probe holds one working thread. To go on, {ADVICE}.",
+            tracee.helpers.working(whole),
         )
 
 

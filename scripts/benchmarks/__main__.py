@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +38,8 @@ from benchmarks.breadth import report as breadth_report  # noqa: E402
 from benchmarks.breadth import suite as breadth_suite  # noqa: E402
 from benchmarks.emulated import measurement as emulated  # noqa: E402
 from benchmarks.emulated import report as emulated_report  # noqa: E402
+from benchmarks.emulation import measurement as emulations  # noqa: E402
+from benchmarks.emulation import report as emulation_report  # noqa: E402
 from benchmarks.exact import measurement as exact  # noqa: E402
 from benchmarks.exact import report as exact_report  # noqa: E402
 from benchmarks.hosts import kept, recorded  # noqa: E402
@@ -278,6 +282,25 @@ def measure_breadth(arguments: argparse.Namespace) -> None:
         breadth_report.write(ROOT / "docs" / "breadth.md", rows)
 
 
+def measure_emulations(arguments: argparse.Namespace) -> None:
+    """Profile and emulate; then the tables of the record."""
+    if not arguments.report:
+        HERE.mkdir(parents=True, exist_ok=True)
+        lengths, pairs = ((2.0,), 3) if arguments.quick else ((1.0, 3.0, 10.0, 30.0, 60.0), 10)
+        seconds = 6.0 if arguments.quick else 20.0
+        record: dict[str, Any] = {"name": "emulation", "load": os.getloadavg()[0], "quick": arguments.quick}
+        with tempfile.TemporaryDirectory(dir=HERE) as here, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+            folder = Path(here)
+            record["overhead"] = list(emulations.overhead(folder, lengths, pairs, say))
+            record["emulated"] = list(emulations.emulated(folder, seconds, say))
+            record["threads"] = list(emulations.threads(folder))
+            record["blocks"] = list(emulations.blocks({"disk": folder, "tmpfs": Path(memory)}))
+            record["start_up"] = emulations.start_up(folder, 20)
+        save(record)
+    if record_of := load("emulation"):
+        print(emulation_report.tables(record_of))
+
+
 SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     None: measure_programs,
     "accuracy": measure_accuracy,
@@ -290,6 +313,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "link": measure_link,
     "decisions": measure_decisions,
     "exact": measure_exact,
+    "emulation": measure_emulations,
     "hosts": measure_hosts,
     "synthetic": measure_synthetic,
     "warmup": measure_warm_ups,

@@ -28,6 +28,7 @@ SUITES = {
     "link": "over 1 Mbit/s",
     "decisions": "store, model and Slurm's hook",
     "exact": "the instruction-exact tracers",
+    "emulation": "resource profiles and emulations, as in the Synapse paper",
     "hosts": "the kept probes against full runs on this processor",
     "synthetic": "probes of array programs with their data and without",
     "warmup": "what each length of warm-up does to region times",

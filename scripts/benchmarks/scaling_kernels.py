@@ -4,7 +4,8 @@
 Computing on 1 and 2 cores is that of real runs; everything from 2 ranks on has the network of SimGrid's SMPI, which
 runs all ranks in turn. Computing is processor time in both. What disturbs a run only adds to its time: of some runs the
 shortest one counts, for curves and for what they are held against. As a program:
-`python3 -m benchmarks.scaling_kernels [switching]` in scripts/.
+`python3 -m benchmarks.scaling_kernels [switching] [counted]` in scripts/. With `switching` the curves know the steps of
+the network, as pintools/mpi/bandwidth.c measures them on it; with `counted` no clock is read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from probe.applications.application import read_application
 from probe.applications.inputs import configuration
+from probe.applications.network import Bandwidths, read_bandwidths
 from probe.scaling.bench import Measured, Order, order, run_of
 from probe.scaling.model import Predicted, fit_kernel
 from probe.store.parallel_run import ParallelRun
@@ -62,7 +64,7 @@ CASES = (Case("ep", 100_000_000, 4, 10), Case("cg", 524_288, 3, 8), Case("ft", 3
 """Messages stay above 64 KB on 64 ranks: below, SMPI's network has another bandwidth, which no curve could know."""
 
 SWITCHING = (Case("cg", 262_144, 6, 15), Case("ft", 8_388_608, 4, 10))
-"""Messages that go below 64 KB between 32 and 64 ranks."""
+"""Messages that go below 64 KB between 32 and 64 ranks, where the network has a step."""
 
 
 class Simulated:
@@ -82,6 +84,23 @@ class Simulated:
         (folder / "platform.xml").write_text(_PLATFORM)
         (folder / "hosts").write_text("".join(f"node-{number}\n" for number in range(ASKED)))
 
+    def bandwidths(self) -> Bandwidths:
+        """Of the simulated network, measured on it."""
+        program, source = self.folder / "bandwidth", ROOT / "pintools" / "mpi" / "bandwidth.c"
+        subprocess.run(["smpicc", "-O2", "-o", program, source], check=True, capture_output=True)
+        said = self._simulate(2, [program], "no", {})
+        (self.folder / "network.txt").write_text(said)
+        return read_bandwidths(self.folder / "network.txt")
+
+    def _simulate(self, ranks: int, program: Sequence[Path | str], computing: str, environment: dict[str, str]) -> str:
+        """What the program prints on so many nodes."""
+        machine = ["-platform", self.folder / "platform.xml", "-hostfile", self.folder / "hosts"]
+        return subprocess.run(
+            ["smpirun", "-np", str(ranks), *machine, "--cfg=smpi/host-speed:10Gf",
+             f"--cfg=smpi/simulate-computation:{computing}", "--log=root.thres:error", *program],
+            check=True, capture_output=True, env={**os.environ, "TMPDIR": str(self.folder), **environment}, text=True,
+        ).stdout  # fmt: skip
+
     def order(self, case: Case, ranks: int, steps: int) -> Order:
         (self.folder / "npb.toml").write_text(
             f'name = "npb"\nlaunch = ""\n[kernel.{case.name}]\n'
@@ -94,14 +113,9 @@ class Simulated:
     def run(self, case: Case, ranks: int, steps: int) -> ParallelRun:
         """One run on the simulated network."""
         program = [self.folder / "simulated", case.name, str(case.size), str(steps), str(ranks)]
-        machine = ["-platform", self.folder / "platform.xml", "-hostfile", self.folder / "hosts"]
-        measured = "--cfg=smpi/simulate-computation:" + ("no" if self.counted else "yes")
         with tempfile.TemporaryDirectory(dir=self.folder) as times:
-            subprocess.run(
-                ["smpirun", "-np", str(ranks), *machine, "--cfg=smpi/host-speed:10Gf", measured,
-                 "--log=root.thres:error", *program],
-                check=True, capture_output=True, env={**os.environ, "PROBE_MPI_TIMES": times, "TMPDIR": times},
-            )  # fmt: skip
+            computing = "no" if self.counted else "yes"
+            self._simulate(ranks, program, computing, {"PROBE_MPI_TIMES": times, "TMPDIR": times})
             reports = [(Path(times) / f"rank-{rank}.json").read_text() for rank in range(ranks)]
         lines = [f"probe-bench cores {ASKED}", "probe-bench run 1 2 0", *(f"probe-bench rank {r}" for r in reports)]
         return run_of(self.order(case, ranks, steps), "\n".join(lines), Measured())
@@ -145,13 +159,13 @@ def errors_of(predicted: Predicted, seen: Sequence[ParallelRun]) -> dict[str, An
     return {**found, "low": predicted.low, "high": predicted.high, "held": held, "apart": longest / best.runtime - 1}
 
 
-def measure_case(simulated: Simulated, case: Case) -> dict[str, Any]:
-    """The record of one kernel. Where work is counted, nothing is measured really."""
+def measure_case(simulated: Simulated, case: Case, bandwidths: Bandwidths | None = None) -> dict[str, Any]:
+    """The record of one kernel. Where work is counted, nothing is measured really. bandwidths: that the curves know."""
     runs = [min(simulated.runs(case, ranks, case.steps), key=lambda run: run.runtime) for ranks in SIZES]
     counted = {run.cores: run.computing or 0.0 for run in runs[:2]}
     measured = counted if simulated.counted else {ranks: simulated.real(case, ranks) for ranks in (1, 2)}
     used = [with_computing(run, measured[run.cores]) if run.cores in measured else run for run in runs]
-    model = fit_kernel(used)
+    model = fit_kernel(used, bandwidths=bandwidths)
     record: dict[str, Any] = {
         "kernel": case.name,
         "real": measured,
@@ -166,14 +180,16 @@ def measure_case(simulated: Simulated, case: Case) -> dict[str, Any]:
     return record
 
 
-def measure(cases: Sequence[Case], say: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(words: Sequence[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
     """The records, one of each kernel."""
+    cases = SWITCHING if "switching" in words else CASES
     with tempfile.TemporaryDirectory() as folder:
-        simulated = Simulated(Path(folder))
+        simulated = Simulated(Path(folder), "counted" in words)
+        bandwidths = simulated.bandwidths() if "switching" in words else None
         found = []
         for case in cases:
             say(f"bench: {case.name} {case.size} on 1 to {max(SIZES)} ranks, and on {ASKED}")
-            found.append(measure_case(simulated, case))
+            found.append(measure_case(simulated, case, bandwidths))
     return found
 
 
@@ -193,6 +209,6 @@ def table(records: Sequence[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    made = measure(SWITCHING if sys.argv[1:] == ["switching"] else CASES, lambda text: print(text, file=sys.stderr))
+    made = measure(sys.argv[1:], lambda text: print(text, file=sys.stderr))
     print(json.dumps(made), file=sys.stderr)
     print(table(made))

@@ -120,6 +120,17 @@ def test_time_in_other_processes_is_another_version() -> None:
     assert Manifest.from_json(json.loads(json.dumps(without))) == alone
 
 
+def test_threads_that_share_the_work_are_another_version() -> None:
+    """A reader of version 3 would give them one processor; a probe of one thread is written as it was."""
+    alone, _ = made_manifest(2, 9)
+    manifest, _ = made_manifest(2, 9, threads=2)
+    assert "threads" not in alone.to_json() and alone.to_json()["manifest_version"] == 2
+    assert (manifest.to_json()["manifest_version"], manifest.to_json()["threads"]) == (4, 2)
+    assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
+    with pytest.raises(ProbeFileDamaged, match="no thread"):
+        Manifest.from_json({**manifest.to_json(), "threads": 0})
+
+
 def test_other_processes_are_not_the_whole_run() -> None:
     value = {**said(), "outside": {"share": 1.0, "wall": 1.0, "cpu": 0.5, "processes": 1}}
     with pytest.raises(ProbeFileDamaged, match="outside: the whole run"):

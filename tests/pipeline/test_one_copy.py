@@ -12,6 +12,7 @@ import pytest
 from programs import build as compiled
 
 import probe.pipeline.capture
+import probe.pipeline.reduce
 from checkpoint.capture.direct import Captured, capture_process
 from checkpoint.process.tracee import Tracee
 from probe.formats.choices import SelectionOptions
@@ -28,8 +29,8 @@ def whole_copies(work: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reduction", ["drop", "none"])
-def test_phase_by_phase(reduction: str, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ["drop", "none", "little memory"])
+def test_phase_by_phase(case: str, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, there, said = tmp_path / "work", [], io.StringIO()
 
     def counted(tracee: Tracee, folder: Path, what: str) -> Captured:
@@ -38,8 +39,10 @@ def test_phase_by_phase(reduction: str, builds: Path, tmp_path: Path, monkeypatc
         return done
 
     monkeypatch.setattr(probe.pipeline.capture, "capture_process", counted)
+    if case == "little memory":
+        monkeypatch.setattr(probe.pipeline.reduce, "available_memory", lambda: 1 << 20)
     options = BuildOptions(
-        interval=0.01, capture="direct", runs=1, repeats=1, reduce="none" if reduction == "none" else "drop",
+        interval=0.01, capture="direct", runs=1, repeats=1, reduce="none" if case == "none" else "drop",
         selection=SelectionOptions(max_phases=3),
     )  # fmt: skip
     built = build(
@@ -51,7 +54,7 @@ def test_phase_by_phase(reduction: str, builds: Path, tmp_path: Path, monkeypatc
     assert 0.0 < float(room[1]) < float(room[0])
     assert len(there) == len(built.manifest.phases) > 1
     captured = json.loads((work / "captured.json").read_text())
-    if reduction == "none":
+    if case != "drop":
         assert there == list(range(1, len(there) + 1)) and whole_copies(work) == [c["folder"] for c in captured]
     else:
         assert set(there) == {1} and whole_copies(work) == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from direct_runs import mount
 from ordinary_user import as_ordinary_user, home_for_anybody
 from programs import build
 from small_probe import command
@@ -52,6 +54,29 @@ def test_an_ordinary_user_builds_and_runs_a_probe(namespaces: bool, home: Path) 
         assert "was captured without CRIU" in refused.stderr
         command("trim", "small.probe", "-o", "less.probe", "--phases", "1", cwd=home)
         assert version_of(home / "less.probe") == 2
+
+
+def narrow_login_node() -> None:
+    """What login nodes do to their users: few files, processes and bytes, and nobody sees the processes of others."""
+    mount("proc", "/proc", "proc", 0, "hidepid=2")
+    limits = {
+        resource.RLIMIT_NOFILE: 256, resource.RLIMIT_NPROC: 64, resource.RLIMIT_AS: 2 << 30,
+        resource.RLIMIT_DATA: 1 << 30, resource.RLIMIT_FSIZE: 200 << 20, resource.RLIMIT_STACK: 1 << 20,
+        resource.RLIMIT_MEMLOCK: 0,
+    }  # fmt: skip
+    for what, most in limits.items():
+        resource.setrlimit(what, (most, most))
+
+
+def test_a_narrow_login_node_is_enough(home: Path) -> None:
+    made = as_ordinary_user(
+        "build", "-q", "-o", "small.probe", "--interval", "10ms", "--max-phases", "2", "--stdin", "input.dat", "--json",
+        "--", "./sorter", "1", home=home, before=narrow_login_node,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert all(phase["pages"]["kept"] < phase["pages"]["raw"] for phase in json.loads(made.stdout)["phases"])
+    ran = as_ordinary_user("run", "small.probe", "--json", home=home, before=narrow_login_node)
+    assert ran.returncode == 0 and json.loads(ran.stdout)["phases"], ran.stderr
 
 
 def wrapped(home: Path, program: Path, arguments: str) -> None:

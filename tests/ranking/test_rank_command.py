@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from documentation import check_keys
 from made_runs import made_runs
 from results import result
+from small_probe import ROOT
 
 from checkpoint.errors import NoPrediction, NotInStore, ProbeError, StorageError
 from probe.cli.main import cli
@@ -159,6 +160,17 @@ def test_nodes_by_end(stored: Path) -> None:
     assert [(c["node"], c["end"]) for c in given][:2] == [("h1", 11.0), ("f3", 7202.0)]
     assert given[0]["end_low"] == pytest.approx(1 + given[0]["low"])
     assert "unknown" in rank("solver", "--by", "end") and "ends after" in rank("solver", "--by", "end")
+
+
+def test_a_wait_is_of_a_type_that_there_is(stored: Path) -> None:
+    """As docs/cli.md has it, and with a slip of the pen, which would be no wait at all."""
+    documented = next(line for line in (ROOT / "docs" / "cli.md").read_text().splitlines() if "--by end --wait" in line)
+    words = documented.replace("north", "far").split()[2:]
+    shown = [line.split() for line in rank(*words).splitlines()]
+    assert shown[0][-4:] == ["waits", "ends", "after", "#"]
+    assert [line[0] for line in shown[1:]] == ["f3", "f1", "f2", "h1"]
+    with pytest.raises(NotInStore, match="--wait fra: no node of this probe has that name, cluster or feature; there"):
+        rank("solver", "--by", "end", "--wait", "far=2h", "--wait", "fra=2h")
 
 
 def test_orders_that_nothing_is_known_of(stored: Path) -> None:

@@ -105,6 +105,12 @@ def test_commands(store: Store, fusion: Path) -> None:
     said = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
     assert schema_errors("probe-scale-predict", said) == []
     assert [one["cores"] for one in said["predictions"]] == [16, 32, 64]
+    partly = [*asked, "--cores", "64..256"]
+    some = json.loads(CliRunner().invoke(cli, [*partly, "--json"], catch_exceptions=False).stdout)
+    assert schema_errors("probe-scale-predict", some) == []
+    assert [one["cores"] for one in some["predictions"]] == [64, 128]
+    assert [one["cores"] for one in some["refused"]] == [256] and "8 times away" in some["refused"][0]["reason"]
+    assert "none on 256 cores: " in CliRunner().invoke(cli, partly, catch_exceptions=False).stdout
     far = CliRunner().invoke(cli, [*asked, "--cores", "512"])
     assert isinstance(far.exception, Unpredictable) and far.exception.exit_code == 34
     wrong = CliRunner().invoke(cli, [*asked, "--set", "stpes=3"])

@@ -237,8 +237,8 @@ def test_no_store_is_made_by_looking(tmp_path: Path) -> None:
 
 def test_another_schema_version_is_refused(url: str) -> None:
     with open_store(url) as store, store.writing() as connection:
-        connection.exec_driver_sql("UPDATE probe_store_info SET value = '3'")
-    with pytest.raises(StoreUnusable, match="schema version 3, this program reads and writes 2"):
+        connection.exec_driver_sql("UPDATE probe_store_info SET value = '4'")
+    with pytest.raises(StoreUnusable, match="schema version 4, this program reads and writes 3"):
         open_store(url)
 
 

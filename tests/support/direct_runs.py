@@ -52,8 +52,8 @@ def report_of(image: bytes, pages: Path, folder: Path, *, stamps: int = 1) -> tu
     control = Control(list(range(0, stamps * 4096, 4096)), str(folder))
     spec = {
         "image": str(folder / "image"), "pages": str(pages), "copies": str(folder), "restorer": str(restorer()),
-        "cpu": None, "region_seconds": 5, "restore_seconds": 5, "file_bytes": 1 << 20, "memory_bytes": 1 << 34,
-        "option_bits": 0, "private_view": False,
+        "cpus": [], "threads": 0, "region_seconds": 5, "restore_seconds": 5, "file_bytes": 1 << 20,
+        "memory_bytes": 1 << 34, "option_bits": 0, "private_view": False,
     }  # fmt: skip
     try:
         pid = launch(spec, str(folder), control.fd)

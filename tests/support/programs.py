@@ -129,6 +129,9 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     # Processes.
     "threads": Program("starts two threads: to be refused", flags=("-pthread",)),
+    "team": Program(
+        "threads that share the work, in one of many ways", flags=("-fopenmp", "-pthread"), variants=("pie",)
+    ),
     "waiters": Program("one thread works, others wait in one of many ways", flags=("-pthread",)),
     "forker": Program("forks two workers: to be refused"),
     "vforker": Program("spawns a helper: to be refused"),

@@ -7,6 +7,7 @@ A program passes `site_warm`, `site_start` and `site_end` (tests/programs/site.h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,10 +37,12 @@ def captured_regions(
     regions: int = 1,
     direct: bool = False,
     cpu: int | None = None,
+    threads: int = 1,
     on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]] = no_copies,
 ) -> list[RestoreJob]:
     """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
-    in `folder / "stdout"`. `direct`: captured without CRIU. `cpu`: it runs there alone."""
+    in `folder / "stdout"`. `direct`: captured without CRIU. `cpu`: it runs there alone. `threads`: so many share its
+    work."""
     image = str(path.resolve())
     places = {name: Marker(image, symbols(path)[name]) for name in ("site_warm", "site_start", "site_end")}
 
@@ -52,7 +55,7 @@ def captured_regions(
     ]
     streams = Streams(folder / "stdout", folder / "stderr")
     folder.mkdir(parents=True, exist_ok=True)
-    program = program_of(path, *arguments)
+    program = replace(program_of(path, *arguments), threads=threads)
     captured = capture(
         cast(Any, SimpleNamespace(program=program)),
         plans,
@@ -75,6 +78,7 @@ def captured_regions(
             start_event=phase.start_event,
             end_event=phase.end_event,
             expected_seconds=SECONDS / 100,
+            threads=threads,
         )
         for phase in captured
     ]

@@ -2,7 +2,8 @@
  * Consume resources as a plan on standard input says: `emulator run`. Measure a kernel: `emulator calibrate NAME FOLDER`.
  *
  * A plan is text: `emulation 1`, then a line for each setting, then a line for each sample, then `end`. Atoms are
- * threads: one reads, one writes, one has memory, the others compute. All of a sample begins at once; the next sample
+ * threads: one reads, one writes, one has memory, the others compute; one sends and one receives where
+ * an endpoint is named. All of a sample begins at once; the next sample
  * begins when the last atom is done. The order of samples keeps what depends on what; their times are not kept, but for
  * the waits that the plan names. Files have no name, so that nothing is left behind, however this program ends. */
 #define _GNU_SOURCE
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "kernels.h"
+#include "network.h"
 
 #define MOST_SAMPLES (1u << 18)
 #define MOST_THREADS 1024
@@ -29,7 +31,7 @@
 #define EVERY_SECONDS 0.2
 
 struct sample {
-    uint64_t iterations, system_calls, read, written, resident;
+    uint64_t iterations, system_calls, read, written, resident, sent, received;
     double cpu,
         wait; /* CPU seconds from the beginning to its end (equal seconds); seconds of sleep behind it */
     double end, used; /* set here: seconds since the beginning, CPU seconds */
@@ -37,6 +39,7 @@ struct sample {
 
 static struct {
     char kernel[64], folder[4097];
+    char send_to[80], receive_from[80]; /* empty: nobody */
     int seconds; /* equal CPU seconds; else equal work */
     unsigned threads, files;
     uint64_t read_block, write_block, count;
@@ -46,6 +49,7 @@ static struct sample *samples;
 static const struct kernel *computing, *calling;
 static pthread_barrier_t begins, ends;
 static volatile int stopped; /* written between barriers alone */
+static int sending = -1, receiving = -1;
 static int read_file = -1, write_files[MOST_FILES];
 static uint64_t read_size;
 static char *memory;
@@ -135,6 +139,15 @@ static void hold(uint64_t resident)
 }
 
 enum { READS, WRITES, HOLDS, COMPUTES };
+/* Behind those that compute. */
+enum { SENDS, RECEIVES, NETWORK };
+
+static void carry(const struct sample *now, unsigned which)
+{
+    int failed = which == SENDS ? send_bytes(sending, now->sent) : receive_bytes(receiving, now->received);
+    if (failed)
+        fail(which == SENDS ? "sending" : "receiving", failed);
+}
 
 static uint64_t current; /* the sample; written between barriers alone */
 
@@ -152,8 +165,10 @@ static void *atom(void *number)
             write_some(now->written);
         else if (which == HOLDS)
             hold(now->resident);
-        else
+        else if (which < COMPUTES + plan.threads)
             compute(now, which - COMPUTES);
+        else
+            carry(now, which - COMPUTES - plan.threads);
         pthread_barrier_wait(&ends);
     }
 }
@@ -176,6 +191,10 @@ static void set(const char *name, const char *value)
         snprintf(plan.kernel, sizeof plan.kernel, "%s", value);
     else if (!strcmp(name, "folder"))
         snprintf(plan.folder, sizeof plan.folder, "%s", value);
+    else if (!strcmp(name, "send_to"))
+        snprintf(plan.send_to, sizeof plan.send_to, "%s", value);
+    else if (!strcmp(name, "receive_from"))
+        snprintf(plan.receive_from, sizeof plan.receive_from, "%s", value);
     else if (!strcmp(name, "equal"))
         plan.seconds = !strcmp(value, "seconds");
     else if (!strcmp(name, "threads"))
@@ -224,10 +243,10 @@ static void read_plan(void)
         struct sample *one = &samples[at];
         int used = 0;
         int found = sscanf(next_line(line, sizeof line),
-                           "%" SCNu64 " %" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
+                           "%" SCNu64 " %" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
                            &one->iterations, &one->system_calls, &one->cpu, &one->read, &one->written,
-                           &one->resident, &one->wait, &used);
-        if (found != 7 || line[used] || !(one->cpu >= 0) || !(one->wait >= 0 && one->wait < 1e9))
+                           &one->resident, &one->sent, &one->received, &one->wait, &used);
+        if (found != 9 || line[used] || !(one->cpu >= 0) || !(one->wait >= 0 && one->wait < 1e9))
             fail("a sample of the plan", EINVAL);
         if (one->resident > memory_size)
             memory_size = one->resident;
@@ -273,6 +292,10 @@ static void prepare(void)
         if (write_files[which] < 0)
             fail("making the files to write", errno);
     }
+    if (*plan.send_to && (sending = connected(plan.send_to)) < 0)
+        fail("connecting to where bytes are sent", errno);
+    if (*plan.receive_from && (receiving = connected(plan.receive_from)) < 0)
+        fail("connecting to where bytes are received from", errno);
     memory_size = (memory_size + 8191) & ~(uint64_t)4095;
     memory =
         mmap(NULL, memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -284,7 +307,8 @@ static void run(void)
 {
     read_plan();
     prepare();
-    unsigned atoms = COMPUTES + plan.threads;
+    /* Without endpoints there is nothing for the last two to do, and no time shall go into meeting them. */
+    unsigned atoms = COMPUTES + plan.threads + (sending >= 0 || receiving >= 0 ? NETWORK : 0);
     pthread_t *threads = calloc(atoms, sizeof *threads);
     if (!threads || pthread_barrier_init(&begins, NULL, atoms + 1) ||
         pthread_barrier_init(&ends, NULL, atoms + 1))

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a simulating engine on a placed application: the loose one, our own event loop in C, or the tight one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from checkpoint.compiled import built
+from checkpoint.errors import ModelInvalid, NodeUnfit, ToolMissing
+from probe.dataflow.work import Placed
+from probe.simulation.smpirun import COMMAND, installed, watched
+
+LOOSE, TIGHT = "loose", "tight"
+MODES: Final = (LOOSE, TIGHT)
+
+_NATIVE = Path(__file__).with_name("native")
+COMMON: Final = ("blocks.h", "blocks.c", "setting.c")
+"""Sources of every engine."""
+
+OPTIONS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+_PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1"><zone id="zone" routing="None"><host id="all" speed="1Gf"/></zone></platform>
+"""
+"""The tight engine's actors only sleep: the hardware is its own."""
+
+_SIMGRID = ("--cfg=contexts/stack-size:64", "--cfg=contexts/guard-size:0", "--log=root.thres:error")
+_NO_ROOM = 3
+_KB, _GB = 1024, 1e9
+_SHOWN = 400
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Shares of the simulated time in which the devices of a kind served, means over all of them."""
+
+    disk: float
+    bus: float
+    sending: float
+    receiving: float
+    processor: float
+    busiest_processor: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What an engine found. seconds: of the application. cost_seconds: of a processor, for simulating."""
+
+    seconds: float
+    blocks: int
+    messages: int
+    epochs: int
+    events: int
+    busy: Busy
+    cost_seconds: float
+    memory_bytes: int
+
+
+def sources(*own: str) -> list[Path]:
+    """Paths of the C sources of an engine."""
+    return [_NATIVE / name for name in (*own, *COMMON)]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A compiled engine; `on_simgrid`: it gets a platform and SimGrid's options."""
+
+    program: Path
+    on_simgrid: bool = False
+
+    def command(self, folder: Path) -> list[str]:
+        """What runs it; its platform is written into the folder."""
+        if not self.on_simgrid:
+            return [str(self.program)]
+        (folder / "platform.xml").write_text(_PLATFORM)
+        return [str(self.program), str(folder / "platform.xml"), *_SIMGRID]
+
+
+def engine_of(mode: str) -> Engine:
+    """The engine, compiled. Raises ToolMissing without a compiler or, for the tight one, without SimGrid."""
+    if mode == LOOSE:
+        return Engine(built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",)))
+    place = _simgrid()
+    options = (*OPTIONS, "-isystem", str(place / "include"))
+    libraries = (f"-L{place / 'lib'}", f"-Wl,-rpath,{place / 'lib'}", "-lsimgrid", "-lm")
+    return Engine(built("dataflow-tight", sources("tight.c"), options, libraries=libraries), on_simgrid=True)
+
+
+def _simgrid() -> Path:
+    """The folder below which SimGrid is installed: where its command is, its headers should be."""
+    try:
+        place = Path(installed(COMMAND)).resolve().parents[1]
+    except ToolMissing as error:
+        raise ToolMissing(f"{error}; `--mode loose` needs none") from error
+    if not (place / "include" / "simgrid" / "engine.h").is_file():
+        raise ToolMissing(
+            f"{place}: SimGrid without its headers: install Debian's package libsimgrid-dev; `--mode loose` needs none"
+        )
+    return place
+
+
+def simulate(
+    placed: Placed,
+    compute: float,
+    engine: Engine,
+    *,
+    limit: float,
+    report: Callable[[float], None] = lambda share: None,
+) -> Simulation:
+    """Simulate with `compute` seconds for a block. report: called with the share of blocks that are done.
+
+    Raises NodeUnfit where it would need more memory than there is, before it starts; ModelInvalid where no block meets
+    the query, or after `limit` seconds.
+    """
+    free = _free_memory()
+    where = f"{placed.application.path}: on {placed.nodes} nodes"
+    with TemporaryDirectory(prefix="probe-dataflow-") as folder:
+        (Path(folder) / "setting").write_text(placed.text(compute, free))
+        heard = _Heard(placed.blocks, report)
+        status, printed, late = watched(
+            engine.command(Path(folder)), Path(folder), limit, heard, Path(folder) / "setting"
+        )
+    if late:
+        raise ModelInvalid(f"{where}: the simulation was not over after {limit:.0f} s: allow more with --limit")
+    if status == _NO_ROOM:
+        raise NodeUnfit(
+            f"{where}: simulating needs {heard.needs / _GB:.3g} GB of memory, {free / _GB:.3g} GB are free; simulate "
+            "fewer nodes, or give a smaller epoch"
+        )
+    if status:
+        raise ModelInvalid(f"{where}: the engine failed: {printed[-_SHOWN:].strip()}")
+    found = _simulation(printed.splitlines()[-1])
+    if not found.blocks:
+        raise ModelInvalid(f"{where}: no block meets the query: every epoch is empty")
+    return found
+
+
+class _Heard:
+    """What an engine says while it runs."""
+
+    def __init__(self, blocks: int, report: Callable[[float], None]) -> None:
+        self.needs = 0.0
+        self._blocks, self._report = blocks, report
+
+    def __call__(self, line: str) -> None:
+        words = line.split()
+        if words[:1] == ["needs"]:
+            self.needs = float(words[1])
+        elif words[:1] == ["at"] and self._blocks:
+            self._report(int(words[1]) / self._blocks)
+
+
+def _simulation(line: str) -> Simulation:
+    words = line.split()
+    said = dict(zip(words[1::2], map(float, words[2::2]), strict=True))
+    return Simulation(
+        seconds=said["seconds"],
+        blocks=int(said["blocks"]),
+        messages=int(said["messages"]),
+        epochs=int(said["epochs"]),
+        events=int(said["events"]),
+        busy=Busy(said["disk"], said["bus"], said["out"], said["in"], said["cpu"], said["busiest_cpu"]),
+        cost_seconds=said["cost"],
+        memory_bytes=int(said["memory"]) * _KB,
+    )
+
+
+def _free_memory() -> float:
+    """Bytes that can be had without swapping; 0 where the kernel does not say."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * _KB
+    return 0.0
