@@ -33,8 +33,8 @@ static void smooth(Level *l)
     for (long i = 1; i < n - 1; i++)
         for (long j = 1; j < n - 1; j++)
             for (long k = 1; k < n - 1; k++) {
-                double around = u[AT(i - 1, j, k)] + u[AT(i + 1, j, k)] + u[AT(i, j - 1, k)] + u[AT(i, j + 1, k)] +
-                                u[AT(i, j, k - 1)] + u[AT(i, j, k + 1)];
+                double around = u[AT(i - 1, j, k)] + u[AT(i + 1, j, k)] + u[AT(i, j - 1, k)] +
+                                u[AT(i, j + 1, k)] + u[AT(i, j, k - 1)] + u[AT(i, j, k + 1)];
                 u[AT(i, j, k)] = (around + f[AT(i, j, k)]) / 6.0;
             }
 }
@@ -46,8 +46,8 @@ static void residual(Level *l)
     for (long i = 1; i < n - 1; i++)
         for (long j = 1; j < n - 1; j++)
             for (long k = 1; k < n - 1; k++) {
-                double around = u[AT(i - 1, j, k)] + u[AT(i + 1, j, k)] + u[AT(i, j - 1, k)] + u[AT(i, j + 1, k)] +
-                                u[AT(i, j, k - 1)] + u[AT(i, j, k + 1)];
+                double around = u[AT(i - 1, j, k)] + u[AT(i + 1, j, k)] + u[AT(i, j - 1, k)] +
+                                u[AT(i, j + 1, k)] + u[AT(i, j, k - 1)] + u[AT(i, j, k + 1)];
                 r[AT(i, j, k)] = f[AT(i, j, k)] + around - 6.0 * u[AT(i, j, k)];
             }
 }
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
         return 2;
     }
     for (long l = FEWEST; l <= finest; l++)
-        levels[l] = (Level){ 1L << l, cube(1L << l), cube(1L << l), cube(1L << l) };
+        levels[l] = (Level){1L << l, cube(1L << l), cube(1L << l), cube(1L << l)};
     long n = levels[finest].n;
     for (long i = 0; i < n * n * n; i++)
         levels[finest].f[i] = sin(0.001 * (double)i);

@@ -34,6 +34,8 @@ NAME = "flatten"
 OPTIONS = ("flow",)
 FILES = ("flat.json", "flow.json", "phase-*/direct.img", "phase-*/gone-*.img")
 
+_THREADS = "several threads work in it: what they execute together is not the same in two runs"
+
 _RESULT, _FLOW = "flat.json", "flow.json"
 
 
@@ -111,13 +113,10 @@ def run(build: Build, report: Report) -> None:
 def _flow(job: RestoreJob, flat: FlatPhase, folder: Path, cpu: int | None) -> PhaseFlow:
     if flat.refused:
         return PhaseFlow(None, 0, flat.refused)
-    return record_flow(flow_watcher(job, folder, cpu))
-
-
-def flow_watcher(job: RestoreJob, scratch: Path, cpu: int | None) -> FlowWatcher:
-    """Watches the flow of a phase that was flattened."""
-    flat = decode(job.images / IMAGE_NAME)
-    return FlowWatcher(job, flat, pages_image(job, flat), restorer(), scratch=scratch, cpu=cpu)
+    image = decode(job.images / IMAGE_NAME)
+    if image.threads:
+        return PhaseFlow(None, 0, _THREADS)
+    return record_flow(FlowWatcher(job, image, pages_image(job, image), restorer(), scratch=folder, cpu=cpu))
 
 
 def save(build: Build) -> None:

@@ -21,7 +21,7 @@ def node_probe(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a program that takes another function of the mathematical library on a machine with another name."""
     path = tmp_path_factory.mktemp("node") / "node.probe"
     options = ("--flow", "--capture", "direct", "--interval", "10ms", "--max-phases", "2")
-    command("build", "-q", "-o", path, *options, "--", str(build("arrays", builds)), "node", "200")
+    command("build", "-q", "-o", path, *options, "--", str(build("arrays", builds)), "node", "120")
     return path
 
 

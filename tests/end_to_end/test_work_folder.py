@@ -258,14 +258,17 @@ def test_options_of_later_stages_may_differ(capture: str, tmp_path: Path) -> Non
         "warm-up": ("warmup.json",),
         "capture": ("captured.json", "written-1", "phase-1/pages-1.img"),
         "reduce": ("reduced.json", "touched-1.bin", "phase-1-reduced/pages-1.img"),
-        "flatten": ("flat.json", "phase-1/direct.img"),
+        "flatten": ("flat.json", "flow.json", "phase-1/direct.img"),
+        "synthesize": ("synthetic.json", "phase-1-synthetic/pages-1.img"),
     }
     kept = ("profile.npz", "reference.json", "timing.npz", "trace.stdout")
     changes = [
         ("selection", {"seed": 2}, 3),
         ("warmup", 2, 4),
-        ("repeats", 3, 8),
-        ("runs", 1, 8),
+        ("flow", True, 7),
+        ("synthetic_budget", 5.0, 8),
+        ("repeats", 3, 9),
+        ("runs", 1, 9),
     ]
     changes += [("reduce", "none", 5)] if capture == DIRECT else [("reduce", "none", 6)]
     stages = [stage.name for stage in stage_files(capture)]

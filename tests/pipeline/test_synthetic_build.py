@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from programs import build
-from small_probe import command
+from small_probe import ROOT, command
 
 from reducer.unpack import open_probe
 
@@ -40,8 +43,14 @@ class Built:
         self.synthetic = self.made("synthetic.probe", "--resume", "--synthetic-data", "--synthetic-budget", "100")
 
     def made(self, name: str, *options: str) -> Path:
-        given = ("--work", self.folder / "work", "--capture", "direct", "--interval", "10ms", "--max-phases", "2")
-        command("build", "-q", "-o", self.folder / name, *given, "--stdin", self.stdin, *options, *self.program)
+        given = ("--work", self.folder / "work", "--capture", "direct", "--interval", "10ms", "--max-phases", "1")
+        arguments = ["build", "-q", "-o", self.folder / name, *given, "--stdin", self.stdin, *options, *self.program]
+        # Every step wakes this process: on a machine with other work that takes its time.
+        done = subprocess.run(
+            [sys.executable, "-m", "probe", *map(str, arguments)], capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=900, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
         return self.folder / name
 
 
