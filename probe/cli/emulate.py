@@ -58,7 +58,9 @@ class _Loads(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 @click.command()
 @click.argument("profile", metavar="FILE.usage|DATA.toml", type=click.Path(path_type=Path, readable=False))
-@click.option("--kernel", default="matrix", show_default=True, help="What computes: a name that `probe kernels` lists.")
+@click.option(
+    "--kernel", default="matrix", show_default=True, help="What computes: a name of `probe kernels`, or auto."
+)
 @click.option(
     "--own",
     "own_kernel",

@@ -38,7 +38,7 @@ class _Tag(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 @click.option(
     "--watcher", "watchers", metavar="MODULE:CLASS", multiple=True, help="One more watcher, of your own. Repeatable."
 )
-@click.option("--no-kernels", is_flag=True, help="Do not calibrate kernels, which takes a second (probe emulate).")
+@click.option("--no-kernels", is_flag=True, help="Do not calibrate kernels, nor look for their mix (probe emulate).")
 @AS_JSON
 @QUIET
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)

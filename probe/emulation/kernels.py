@@ -40,6 +40,12 @@ MOVING = {
 """Kernels whose rates say what CPU time input, output and memory take by themselves."""
 
 USER = "user"
+AUTO = "auto"
+"""The mix of kernels that a profile says is like its command."""
+
+MIX = "mix_"
+"""What the columns of a mix begin with: CPU seconds that each kernel stands for."""
+
 DEFAULT = "matrix"
 MOVED = 65536
 """Bytes that an iteration of `MOVING` moves."""

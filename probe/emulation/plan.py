@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint.errors import NodeUnfit, NodeUnreachable, ProbeError, StorageError
-from probe.emulation.kernels import DEFAULT, MOVED, USER
+from probe.emulation.kernels import AUTO, COMPUTING, DEFAULT, MIX, MOVED, USER
 from probe.emulation.load import check_load
 from probe.emulation.usage import Usage
 from probe.formats.arrays import FloatArray
@@ -32,7 +32,7 @@ _MOST_SECONDS = 1e9
 class EmulateOptions:
     """How a profile is emulated.
 
-    kernel      a name out of COMPUTING
+    kernel      a name out of COMPUTING, or AUTO: the profile's mix of them
     own_kernel  a user's file in C or assembly, in place of `kernel`
     equal       WORK or SECONDS
     scale       factors by names of SCALES
@@ -62,9 +62,12 @@ class EmulateOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the emulator is to do: N samples. `cpu` counts from the beginning, all else is of each sample."""
+    """What the emulator is to do: N samples. `cpu` counts from the beginning, all else is of each sample.
 
-    iterations: FloatArray
+    computed: iterations of each kernel, by its name.
+    """
+
+    computed: Mapping[str, FloatArray]
     system_calls: FloatArray
     cpu: FloatArray
     read: FloatArray
@@ -75,6 +78,11 @@ class Plan:
     waits: FloatArray
     threads: int
     warnings: tuple[str, ...]
+
+    @property
+    def iterations(self) -> FloatArray:
+        """Of all kernels together."""
+        return np.asarray(sum(self.computed.values()))
 
     @property
     def most_resident(self) -> int:
@@ -90,7 +98,7 @@ class Plan:
         """As the emulator reads it. `folder`: on the node where it runs, without that of the options, here."""
         head = [
             "emulation 1",
-            f"kernel {USER if options.own_kernel else options.kernel}",
+            *(f"kernel {name}" for name in self.computed),
             f"folder {folder or options.folder.absolute()}",
             f"equal {options.equal}",
             f"threads {self.threads}",
@@ -101,11 +109,12 @@ class Plan:
             *(f"receive_from {numeric(options.receive_from)}" for _ in [0] if options.receive_from),
             f"samples {len(self.cpu)}",
         ]
-        columns = [self.iterations, self.system_calls, self.read, self.written, self.resident, self.sent, self.received]
-        whole = np.stack(columns, axis=1).astype(np.int64).tolist()
+        first = np.stack([*self.computed.values(), self.system_calls], axis=1).astype(np.int64).tolist()
+        columns = [self.read, self.written, self.resident, self.sent, self.received]
+        then = np.stack(columns, axis=1).astype(np.int64).tolist()
         rows = [
-            f"{computed} {called} {cpu:.6f} {' '.join(map(str, moved))} {wait:.6f}"
-            for (computed, called, *moved), cpu, wait in zip(whole, self.cpu, self.waits, strict=True)
+            f"{' '.join(map(str, made))} {cpu:.6f} {' '.join(map(str, moved))} {wait:.6f}"
+            for made, cpu, moved, wait in zip(first, self.cpu, then, self.waits, strict=True)
         ]
         return "\n".join([*head, *rows, "end\n"])
 
@@ -138,12 +147,14 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float],
     if options.keep_waits:
         length = np.diff(usage.end, prepend=0.0)
         waits = np.maximum(0.0, length - (user + kernel) / threads - np.nan_to_num(usage.column("run_queue")))
-    iterations = system_calls = np.zeros(usage.samples)
+    system_calls = np.zeros(usage.samples)
+    shares = kernel_seconds(usage, options)
+    computed = {name: np.zeros(usage.samples) for name in shares}
     if options.equal == WORK:
-        iterations = user * scale["compute"] * rates[USER if options.own_kernel else options.kernel]
+        computed = {name: np.rint(took * scale["compute"] * rates[name]) for name, took in shares.items()}
         system_calls = _rest(kernel, known, rates) * scale["compute"] * rates["syscalls"]
     plan = Plan(
-        iterations=np.rint(iterations), system_calls=np.rint(system_calls), cpu=np.cumsum(busy), read=np.rint(read),
+        computed=computed, system_calls=np.rint(system_calls), cpu=np.cumsum(busy), read=np.rint(read),
         written=np.rint(written), resident=np.rint(resident), sent=sent, received=received, waits=waits,
         threads=threads, warnings=tuple(warnings),
     )  # fmt: skip
@@ -173,6 +184,24 @@ def numeric(endpoint: str) -> str:
     except (OSError, UnicodeError) as error:
         raise NodeUnreachable(f"{endpoint}: the endpoint's name has no address: {error}") from error
     return f"{found[0][4][0]} {address.port}"
+
+
+def kernel_seconds(usage: Usage, options: EmulateOptions) -> dict[str, FloatArray]:
+    """CPU seconds in user code that each kernel stands for, sample by sample: one kernel, or the profile's mix.
+
+    Raises ProbeError for a profile that has no mix.
+    """
+    if options.own_kernel is not None or options.kernel != AUTO:
+        return {USER if options.own_kernel else options.kernel: usage.column("cpu_user")}
+    if options.equal != WORK:
+        raise ProbeError("--kernel auto mixes iterations; name a kernel with --equal seconds")
+    named = {column.removeprefix(MIX): column for column in usage.header.columns if column.startswith(MIX)}
+    found = {name: usage.column(column) for name, column in named.items() if name in COMPUTING}
+    known = {name: values for name, values in found.items() if not np.isnan(values).any()}
+    if not known:
+        reason = next((usage.header.columns[column].missing for column in named.values()), "it was made without")
+        raise ProbeError(f"the profile does not say which kernels are like the command: {reason}; name a kernel")
+    return {name: values for name, values in known.items() if values.sum() > 0} or known
 
 
 def _rest(kernel: FloatArray, known: Mapping[str, FloatArray], rates: Mapping[str, float]) -> FloatArray:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NodeUnreachable, ProbeError, StorageError
-from probe.emulation.kernels import COMPUTING, MOVING, USER, all_rates, calibrate, emulator, forget
+from probe.emulation.kernels import AUTO, COMPUTING, MOVING, USER, all_rates, calibrate, emulator, forget
 from probe.emulation.load import beside, disk_of, memory_of
 from probe.emulation.metrics import cpu_seconds, key_of, waiting
-from probe.emulation.plan import WORK, EmulateOptions, Plan, make_plan
+from probe.emulation.plan import WORK, EmulateOptions, Plan, kernel_seconds, make_plan
 from probe.emulation.room import check_room
 from probe.emulation.usage import Usage, load_usage
 from probe.formats.result import EMULATION_VERSION, METHOD
@@ -138,8 +138,8 @@ def emulate(
 
 def check_kernel(options: EmulateOptions) -> None:
     """Raise ProbeError for a kernel that there is not."""
-    if options.own_kernel is None and options.kernel not in COMPUTING:
-        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, and files in C (.c)")
+    if options.own_kernel is None and options.kernel not in (*COMPUTING, AUTO):
+        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, {AUTO}, and files in C (.c)")
 
 
 def known_rates(usage: Usage, options: EmulateOptions, program: Path | None = None) -> Mapping[str, float]:
@@ -151,7 +151,7 @@ def known_rates(usage: Usage, options: EmulateOptions, program: Path | None = No
     if options.equal != WORK:
         return {}
     rates = dict(usage.header.kernels)
-    wanted = {USER if options.own_kernel else options.kernel, "syscalls", *MOVING}
+    wanted = {*kernel_seconds(usage, options), "syscalls", *MOVING}
     missing = wanted - rates.keys()
     if not missing:
         return rates

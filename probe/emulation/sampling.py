@@ -24,6 +24,7 @@ from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, Sto
 from checkpoint.process.exit_status import signal_name
 from probe.emulation import supervisor
 from probe.emulation.kernels import all_rates
+from probe.emulation.mixing import MixWatcher, spread_mix
 from probe.emulation.tree import look, read
 from probe.emulation.usage import AMOUNT, Column, Header, ProfiledNode, Usage
 from probe.emulation.watchers import Ended, NetworkWatcher, Watcher, own_watchers
@@ -109,10 +110,11 @@ def profile_usage(
     Raises ProgramNotRunnable where it cannot be started, ProgramFailed where a signal ends it, ProbeError for bad tags.
     """
     words = _words(command)
-    all_watchers = [*own_watchers(), *watchers]
     _check_tags(tags or {})
     if not 0 < rate <= MOST_RATE:
         raise ProbeError(f"{rate:g} samples a second: more than 0 and at most {MOST_RATE:g} can be taken")
+    # What samples instructions follows what is started from here on.
+    all_watchers = [*own_watchers(), *([MixWatcher()] if kernels else []), *watchers]
     node, started = _node(), time.time()
     running = _start_function(command) if callable(command) else _start(words, stdout)
     try:
@@ -121,6 +123,7 @@ def profile_usage(
         running.end()
     _refuse_killed(words[0], ended.status)
     columns, values, end = _table(series, all_watchers, ended)
+    spread_mix(values)
     rates, unrated = _rates() if kernels else ({}, ())
     header = Header(
         command=words, tags=dict(tags or {}), folder=str(Path.cwd()), started=started,

@@ -282,6 +282,7 @@ SAMPLE = "10 10 0.0 100 100 100 0 0 0.0\n"
         f"{HEAD}samples 1\n1 2 3 4\nend\n", f"{HEAD}samples 1\n10 10 nan 0 0 0 0 0 0\nend\n",
         f"{HEAD}samples 1\n10 10 0 0 0 0 0 0 -1\nend\n", f"{HEAD}samples 1\n10 10 0 0 0 0 0 0 0 0\nend\n",
         f"{HEAD}threads 0\nsamples 1\n{SAMPLE}end\n", f"{HEAD}threads 99999\nsamples 1\n{SAMPLE}end\n",
+        f"{HEAD}{'kernel scalar' + chr(10)}" * 9 + "end\n",
         f"{HEAD}colour red\nsamples 1\n{SAMPLE}end\n", f"{HEAD}kernel none\nsamples 1\n{SAMPLE}end\n",
         f"{HEAD}send_to localhost 9\nsamples 1\n{SAMPLE}end\n", f"{HEAD}send_to 127.0.0.1 0\nsamples 1\n{SAMPLE}end\n",
         f"{HEAD}receive_from 127.0.0.1 9 9\nsamples 1\n{SAMPLE}end\n",

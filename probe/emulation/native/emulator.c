@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Consume resources as a plan on standard input says: `emulator run`. Measure a kernel: `emulator calibrate NAME FOLDER`.
+ * Execute one: `emulator repeat NAME FOLDER SECONDS`.
  *
  * A plan is text: `emulation 1`, then a line for each setting, then a line for each sample, then `end`. Atoms are
  * threads: one reads, one writes, one has memory, the others compute; one sends and one receives where
@@ -26,27 +27,28 @@
 #define MOST_SAMPLES (1u << 18)
 #define MOST_THREADS 1024
 #define MOST_FILES 1024
+#define MOST_KERNELS 8
 #define MOST_BLOCK (1u << 30)
 #define READ_FILE ((uint64_t)16 << 20)
 #define EVERY_SECONDS 0.2
 
 struct sample {
-    uint64_t iterations, system_calls, read, written, resident, sent, received;
+    uint64_t iterations[MOST_KERNELS], system_calls, read, written, resident, sent, received;
     double cpu,
         wait; /* CPU seconds from the beginning to its end (equal seconds); seconds of sleep behind it */
     double end, used; /* set here: seconds since the beginning, CPU seconds */
 };
 
 static struct {
-    char kernel[64], folder[4097];
+    char kernels[MOST_KERNELS][64], folder[4097];
     char send_to[80], receive_from[80]; /* empty: nobody */
     int seconds; /* equal CPU seconds; else equal work */
-    unsigned threads, files;
+    unsigned threads, files, mixed; /* mixed: how many kernels there are */
     uint64_t read_block, write_block, count;
 } plan = {.threads = 1, .files = 1, .read_block = MOVED, .write_block = MOVED};
 
 static struct sample *samples;
-static const struct kernel *computing, *calling;
+static const struct kernel *computing[MOST_KERNELS], *calling;
 static pthread_barrier_t begins, ends;
 static volatile int stopped; /* written between barriers alone */
 static int sending = -1, receiving = -1;
@@ -83,11 +85,14 @@ static void compute(const struct sample *now, unsigned which)
     if (plan.seconds) {
         /* By the clock of the whole process: what it took to begin, and what the other atoms take, counts, too. */
         while (clock_of(CLOCK_PROCESS_CPUTIME_ID) < now->cpu)
-            computing->run(1);
+            computing[0]->run(1);
         return;
     }
-    uint64_t share = now->iterations / plan.threads + (which < now->iterations % plan.threads);
-    computing->run(share);
+    for (unsigned at = 0; at < plan.mixed; at++) {
+        uint64_t whole = now->iterations[at];
+        if (whole)
+            computing[at]->run(whole / plan.threads + (which < whole % plan.threads));
+    }
     calling->run(now->system_calls / plan.threads + (which < now->system_calls % plan.threads));
 }
 
@@ -187,9 +192,11 @@ static uint64_t number(const char *text, uint64_t most)
 
 static void set(const char *name, const char *value)
 {
-    if (!strcmp(name, "kernel"))
-        snprintf(plan.kernel, sizeof plan.kernel, "%s", value);
-    else if (!strcmp(name, "folder"))
+    if (!strcmp(name, "kernel")) {
+        if (plan.mixed == MOST_KERNELS)
+            fail("too many kernels", EINVAL);
+        snprintf(plan.kernels[plan.mixed++], sizeof plan.kernels[0], "%s", value);
+    } else if (!strcmp(name, "folder"))
         snprintf(plan.folder, sizeof plan.folder, "%s", value);
     else if (!strcmp(name, "send_to"))
         snprintf(plan.send_to, sizeof plan.send_to, "%s", value);
@@ -234,7 +241,7 @@ static void read_plan(void)
         *value++ = 0;
         set(line, value);
     }
-    if (!plan.threads || !plan.files || !plan.read_block || !plan.write_block)
+    if (!plan.threads || !plan.files || !plan.mixed || !plan.read_block || !plan.write_block)
         fail("a number of the plan", EINVAL);
     samples = calloc(plan.count, sizeof *samples);
     if (!samples)
@@ -242,11 +249,16 @@ static void read_plan(void)
     for (uint64_t at = 0; at < plan.count; at++) {
         struct sample *one = &samples[at];
         int used = 0;
-        int found = sscanf(next_line(line, sizeof line),
-                           "%" SCNu64 " %" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
-                           &one->iterations, &one->system_calls, &one->cpu, &one->read, &one->written,
-                           &one->resident, &one->sent, &one->received, &one->wait, &used);
-        if (found != 9 || line[used] || !(one->cpu >= 0) || !(one->wait >= 0 && one->wait < 1e9))
+        char *rest = next_line(line, sizeof line);
+        /* A number of iterations for each kernel, then all else. */
+        for (unsigned kernel = 0; kernel < plan.mixed; kernel++, rest += used)
+            if (sscanf(rest, "%" SCNu64 " %n", &one->iterations[kernel], &used) != 1)
+                fail("a sample of the plan", EINVAL);
+        int found = sscanf(rest,
+                           "%" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
+                           &one->system_calls, &one->cpu, &one->read, &one->written, &one->resident, &one->sent,
+                           &one->received, &one->wait, &used);
+        if (found != 8 || rest[used] || !(one->cpu >= 0) || !(one->wait >= 0 && one->wait < 1e9))
             fail("a sample of the plan", EINVAL);
         if (one->resident > memory_size)
             memory_size = one->resident;
@@ -270,11 +282,13 @@ static uint64_t resident_now(void)
 
 static void prepare(void)
 {
-    computing = kernel_named(plan.kernel);
     calling = kernel_named("syscalls");
-    int failed = computing->prepare(plan.folder);
-    if (failed)
-        fail("preparing the kernel", failed);
+    for (unsigned at = 0; at < plan.mixed; at++) {
+        computing[at] = kernel_named(plan.kernels[at]);
+        int failed = computing[at]->prepare(plan.folder);
+        if (failed)
+            fail("preparing the kernel", failed);
+    }
     if (read_size) {
         if (read_size < plan.read_block)
             read_size = plan.read_block;
@@ -382,6 +396,24 @@ static void calibrate(const char *name, const char *folder)
         printf("round %" PRIu64 " %.9f\n", iterations, taken(one, iterations));
 }
 
+/* Says `ready` when all is prepared, waits for a line, and then does nothing but the kernel for so many CPU seconds. */
+static void repeat(const char *name, const char *folder, const char *seconds)
+{
+    const struct kernel *one = kernel_named(name);
+    int failed = one->prepare(folder);
+    if (failed)
+        fail("preparing the kernel", failed);
+    puts("ready");
+    fflush(stdout);
+    if (getchar() != '\n')
+        fail("nobody says when to begin", EINVAL);
+    double limit = strtod(seconds, NULL), end = clock_of(CLOCK_THREAD_CPUTIME_ID) + limit;
+    if (!(limit > 0 && limit <= 1000))
+        fail("no sensible time", EINVAL);
+    while (clock_of(CLOCK_THREAD_CPUTIME_ID) < end)
+        one->run(100);
+}
+
 int main(int count, char **words)
 {
     /* Nothing goes on when the program that started this one is gone. */
@@ -390,6 +422,8 @@ int main(int count, char **words)
         run();
     else if (count == 4 && !strcmp(words[1], "calibrate"))
         calibrate(words[2], words[3]);
+    else if (count == 5 && !strcmp(words[1], "repeat"))
+        repeat(words[2], words[3], words[4]);
     else if (count == 2 && !strcmp(words[1], "kernels"))
         for (const struct kernel *one = kernels; one->name; one++)
             puts(one->name);

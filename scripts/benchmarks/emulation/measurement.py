@@ -95,15 +95,15 @@ def emulated(folder: Path, seconds: float, say: Say) -> Iterator[dict[str, Any]]
             plan = make_plan(usage, options, known_rates(usage, options))
             (folder / "plan").write_text(plan.text(options))
             again = probe.profile_usage(["sh", "-c", f"exec {emulator()} run < {folder / 'plan'} > /dev/null"])
-            totals = {one: _ratio(again.total(one), usage.total(one)) for one in ("read", "written", "resident")}
-            totals["cpu_seconds"] = _ratio(cpu_seconds(again), cpu_seconds(usage))
+            totals = {n: _ratio(again.total(n), usage.total(n), 1e6) for n in ("read", "written", "resident")}
+            totals["cpu_seconds"] = _ratio(cpu_seconds(again), cpu_seconds(usage), 0.01)
             yield {"name": name, "equal": equal, "seconds": usage.seconds, "wall": again.seconds / usage.seconds - 1,
                    "totals": totals}  # fmt: skip
 
 
-def _ratio(found: float | None, wanted: float | None) -> float | None:
-    """Difference as a share; None where there is next to nothing to compare."""
-    return found / wanted - 1 if found is not None and wanted and wanted > 0.01 else None
+def _ratio(found: float | None, wanted: float | None, least: float) -> float | None:
+    """Difference as a share; None where there is less than `least` to compare: what both sides print is in it."""
+    return found / wanted - 1 if found is not None and wanted is not None and wanted > least else None
 
 
 def threads(folder: Path) -> Iterator[dict[str, Any]]:
