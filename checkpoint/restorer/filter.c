@@ -137,7 +137,7 @@ static const u8 verdicts[] = {
 /* What the restorer itself still calls before the program runs; restart_syscall is the kernel's own, behind a stop. */
 static const unsigned short still_to_come[] = {
 	SYS_close,	   SYS_munmap,	     SYS_prlimit,	  SYS_personality, SYS_setitimer,
-	SYS_clock_gettime, SYS_rt_sigreturn, SYS_restart_syscall, SYS_exit_group, SYS_futex,
+	SYS_clock_gettime, SYS_rt_sigreturn, SYS_restart_syscall, SYS_exit_group,  SYS_futex,
 };
 
 /* Asking a terminal, a pipe or a file system; cloning between own descriptors. Not: putting characters into a terminal,

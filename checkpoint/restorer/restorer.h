@@ -44,9 +44,9 @@ struct context {
 	u64 park;
 	const struct thread *thread; /* whose state is set */
 	struct thread first;
-	u64 frame;	 /* address of its signal frame */
+	u64 frame;	   /* address of its signal frame */
 	struct gate *gate; /* none where there is one thread */
-	i64 landlock; /* its version, or what says that there is none */
+	i64 landlock;	   /* its version, or what says that there is none */
 	/* Inherited descriptors, moved out of the way of the program's own. */
 	i64 pages, copies, scratch, control;
 	u64 opened;	/* entries in the table of descriptors before CONTENTS and WATCH */

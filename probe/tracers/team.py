@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is recorded besides where threads share the work: what the first one executed, which marks the intervals."""
+"""Record what the first of several threads executes, which marks the intervals, beside what all execute together."""
 
 from __future__ import annotations
 

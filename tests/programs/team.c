@@ -113,9 +113,9 @@ static void *share(void *of)
             pthread_mutex_lock(&lock);
             shared += states[number].value & 1;
             pthread_mutex_unlock(&lock);
-        } else {
-            pthread_barrier_wait(&barrier);
         }
+        if (!is("orphan"))
+            pthread_barrier_wait(&barrier);
     }
     return NULL;
 }
