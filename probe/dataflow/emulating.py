@@ -106,7 +106,7 @@ def emulate_data(
     placed, shown = place(application, here, ranks), display or Silent()
     program, mpirun = _program(), _mpirun()
     try:
-        with TemporaryDirectory(prefix="probe-emulate-", dir=folder) as name:
+        with TemporaryDirectory(prefix="probe-emulate-", dir=folder.absolute()) as name:
             with shown.stage("files"):
                 _make_files(placed, Path(name))
             (Path(name) / "setting").write_text(placed.text(time.seconds))

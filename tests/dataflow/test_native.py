@@ -52,9 +52,11 @@ def test_two_ranks_do_what_both_engines_say(tmp_path: Path, base: dict[str, Any]
     assert said["computing_seconds"] <= said["seconds"]
 
 
-def test_one_rank_of_several_disks(tmp_path: Path) -> None:
+def test_one_rank_of_several_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder that one is in."""
+    monkeypatch.chdir(tmp_path)
     application = read_data_application(described(tmp_path, TITAN, **{**SMALL, "blocks": 20, "compute": 0.0}))
-    found = emulate_data(application, 1, folder=tmp_path, time=BlockTime(0, 0, 0, "given"), disks=3)
+    found = emulate_data(application, 1, folder=Path(), time=BlockTime(0, 0, 0, "given"), disks=3)
     assert (found.blocks, found.messages, found.disks) == (20, 0, 3)
     text = found.machine_text("here")
     (tmp_path / "m.toml").write_text(text)
