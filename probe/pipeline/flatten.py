@@ -65,7 +65,8 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
     try:
         flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
         calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
-        flat.calls = sorted(calls.numbers) if calls.complete else []
+        # The first thread alone is watched: of calls that others make nobody knows.
+        flat.calls = sorted(calls.numbers) if calls.complete and not flat.threads else []
         flat.opened = calls.opened
         flat.header.calls_made = calls.made
         flat.header.changes_paths = calls.changes_paths

@@ -112,6 +112,8 @@ def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Pat
     assert "threads         2 share the work" in command("show", "team.probe", cwd=tmp_path).stdout
     ran = json.loads(command("run", "team.probe", "--json", cwd=tmp_path).stdout)
     assert all(phase["status"] == "ok" for phase in ran["phases"])
+    refused = command("run", "team.probe", "--only-recorded-calls", "--restorer", "direct", cwd=tmp_path, status=12)
+    assert "its system calls were not recorded" in refused.stderr
     with home_for_anybody() as home:
         probe = home / "team.probe"
         probe.write_bytes((tmp_path / "team.probe").read_bytes())
