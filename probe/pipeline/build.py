@@ -49,16 +49,8 @@ synthesize where data are to be left out."""
 ANEW: tuple[Stage, ...] = (self_check, pack)
 """Stages behind them, which every build does, a resumed one too."""
 
+STAGE_FILES = tuple(StageFiles(stage.NAME, stage.FILES, stage.OPTIONS) for stage in KEPT)
 OPTIONS_OF_NO_FILE = tuple(option for stage in ANEW for option in stage.OPTIONS)
-
-
-def stage_files(how: str) -> tuple[StageFiles, ...]:
-    """The stages as their work folder knows them, where checkpoints are captured by `how` (CRIU or DIRECT)."""
-    options = {stage.NAME: stage.OPTIONS for stage in KEPT}
-    if how == DIRECT:
-        # What is captured directly is reduced at once: its whole checkpoints are gone.
-        options |= {capture.NAME: capture.OPTIONS + reduce.OPTIONS, reduce.NAME: ()}
-    return tuple(StageFiles(stage.NAME, stage.FILES, options[stage.NAME]) for stage in KEPT)
 
 
 def full_runs(options: BuildOptions) -> dict[str, int]:
@@ -126,7 +118,7 @@ def build(
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
     place = Path(work).absolute() if work is not None else None
     with work_folder(
-        place, parameters, resume=resume, stages=stage_files(chosen.capture), concern_no_stage=OPTIONS_OF_NO_FILE,
+        place, parameters, resume=resume, stages=STAGE_FILES, concern_no_stage=OPTIONS_OF_NO_FILE,
         # Shells change theirs from one to the next (SHLVL, OLDPWD, SSH_*); what was given on purpose must be the same.
         kept=() if env is not None else ("program.env",),
     ) as folder:  # fmt: skip

@@ -46,7 +46,7 @@ from probe.tracers.worker import let_wrapper_end
 from probe.work_folder import each
 
 NAME = CAPTURE_RUN
-OPTIONS = ("capture",)
+OPTIONS = ("capture", "reduce")
 FILES = ("captured.json", "phase-*", "written-*", "touched-*.bin")
 
 _RESULT = "captured.json"

@@ -43,7 +43,9 @@ from reducer.touched_set import (
 )
 
 NAME = "reduce"
-OPTIONS = ("reduce",)
+OPTIONS: tuple[str, ...] = ()
+"""None of its own: what is captured directly is reduced at once, and its whole copies are gone."""
+
 FILES = ("reduced.json", "phase-*-reduced", "touched-*.bin")
 
 _RESULT = "reduced.json"

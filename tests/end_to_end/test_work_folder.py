@@ -18,8 +18,7 @@ from command import Command, interrupt, small_disk
 from conftest import MakeProgram
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
-from probe.formats.phase_record import CRIU, DIRECT
-from probe.pipeline.build import OPTIONS_OF_NO_FILE, stage_files
+from probe.pipeline.build import OPTIONS_OF_NO_FILE, STAGE_FILES
 from probe.work_folder import work_folder
 
 
@@ -249,8 +248,7 @@ def test_other_arguments_are_refused(finished: Finished) -> None:
     assert tree(finished.work) == before
 
 
-@pytest.mark.parametrize("capture", [CRIU, DIRECT])
-def test_options_of_later_stages_may_differ(capture: str, tmp_path: Path) -> None:
+def test_options_of_later_stages_may_differ(tmp_path: Path) -> None:
     """The earlier stages stay finished; what the others left is gone, and nothing else."""
     first: dict[str, object] = {"interval": 0.05, "warmup": 1, "reduce": "drop", "repeats": 5, "selection": {"seed": 1}}
     later = {
@@ -267,12 +265,12 @@ def test_options_of_later_stages_may_differ(capture: str, tmp_path: Path) -> Non
         ("warmup", 2, 4),
         ("flow", True, 7),
         ("synthetic_budget", 5.0, 8),
+        ("reduce", "none", 5),
         ("repeats", 3, 9),
         ("runs", 1, 9),
     ]
-    changes += [("reduce", "none", 5)] if capture == DIRECT else [("reduce", "none", 6)]
-    stages = [stage.name for stage in stage_files(capture)]
-    known = {"stages": stage_files(capture), "concern_no_stage": OPTIONS_OF_NO_FILE}
+    stages = [stage.name for stage in STAGE_FILES]
+    known = {"stages": STAGE_FILES, "concern_no_stage": OPTIONS_OF_NO_FILE}
     for option, value, finished in changes:
         with work_folder(tmp_path, {"options": first}, resume=False) as folder:
             for stage in stages:
