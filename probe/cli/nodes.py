@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,26 +21,6 @@ if TYPE_CHECKING:
 
 DESCRIPTION = ".toml"
 """Ending of an application's description."""
-
-_DOUBLINGS = 24
-
-
-class NodeNumbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """Numbers of nodes such as 15,30 or 256..8192, which doubles from 256 on."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        found: set[int] = set()
-        for part in str(value).split(","):
-            ends = re.fullmatch(r"\s*(\d{1,9})(?:\.\.(\d{1,9}))?\s*", part)
-            if not ends or int(ends[1]) < 1 or int(ends[2] or ends[1]) < int(ends[1]):
-                self.fail(f"{value!r} are no numbers of nodes such as 15,30 or 256..8192", param, ctx)
-            first, last = int(ends[1]), int(ends[2] or ends[1])
-            found |= {first << power for power in range(_DOUBLINGS) if first << power <= last}
-        return tuple(sorted(found))
 
 
 def simulate_nodes(

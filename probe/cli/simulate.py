@@ -15,9 +15,10 @@ import click
 from checkpoint.paths import cache_dir
 from probe.cli.model import seconds_text
 from probe.cli.model_options import GRID, MACHINE, NAMED, PROBES, SETTINGS, SOCKET, flow, machine
-from probe.cli.nodes import DESCRIPTION, NodeNumbers, simulate_nodes
+from probe.cli.nodes import DESCRIPTION, simulate_nodes
 from probe.cli.parameters import QUIET
 from probe.cli.rows import AS_JSON, FORMAT_VERSION
+from probe.cli.scaling_options import Numbers
 from probe.terminal import one_line, say, say_json
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class Options:
 @click.option("--picture", type=click.Path(path_type=Path), help="Picture of the links' load to write: .png or .svg.")
 @click.option("--export", type=click.Choice(("codes",)), help="Write the network for another simulator, with -o.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File that --export writes.")
-@click.option("-P", "--nodes", type=NodeNumbers(), default=(), help="Of DATA.toml: 15,30 or 256..8192, which doubles.")
+@click.option(
+    "-P", "--nodes", type=Numbers("nodes"), default=(), help="Of DATA.toml: 15,30 or 256..8192, which doubles."
+)
 @click.option("--mode", type=click.Choice(MODES), default=MODES[0], show_default=True, help="Of DATA.toml: engine.")
 @QUIET
 @AS_JSON

@@ -20,6 +20,7 @@ from probe.mpi.trace import read_calls
 from probe.pipeline.build import build
 from probe.pipeline.options import BuildOptions
 from probe.progress import Display
+from reducer.output_file import make_folder
 
 CLUSTERS = "clusters.json"
 VERSION = 1
@@ -54,12 +55,7 @@ def build_mpi(
     for one in clusters:
         # A rank that does not repeat itself is told in seconds, not after a build.
         replay(recording, one.representative, quiet=True)
-    try:
-        output.mkdir(parents=True)
-    except FileExistsError as error:
-        raise StorageError(f"{output}: exists already; name a new folder") from error
-    except OSError as error:
-        raise StorageError(f"{output}: cannot be written ({error.strerror})") from error
+    make_folder(output)
     try:
         for one in clusters:
             started = alone(recording, one.representative)

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from checkpoint.errors import ProgramFailed, ProgramUnsupported, StorageError
+from checkpoint.errors import ProgramFailed, ProgramUnsupported
 from probe.mpi.libraries import compiler_for, environment, programs_in, recorder
 from probe.mpi.parts import check_inbox
 from probe.mpi.recording import RankRun, Recording, digest_of, write_recording
 from probe.mpi.trace import read_calls
+from reducer.output_file import make_folder
 
 MOST_INBOX = 8 * 10**9
 """Bytes of a rank's answers, unless more are allowed."""
@@ -42,12 +43,7 @@ def record(
     mpi = programs_in(command)[0][1]
     used = compiler_for(mpi, compiler)
     library = recorder(mpi, used)
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError as error:
-        raise StorageError(f"{folder}: exists already; name a new folder") from error
-    except OSError as error:
-        raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
+    make_folder(folder)
     try:
         given = {**os.environ, **environment([library]), **_orders(folder, ranks, most_inbox)}
         begun = time.monotonic()

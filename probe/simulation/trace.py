@@ -11,6 +11,7 @@ from pathlib import Path
 from checkpoint.errors import ModelInvalid, StorageError
 from probe.models.communication import Collective, Exchange, Grid, size_of
 from probe.simulation.plan import Compute, Step, datatype, length, refuse_unfit, transfers, unrolled, values
+from reducer.output_file import make_folder
 
 INDEX = "trace.txt"
 """The file that names the ranks' files, in order: what is replayed."""
@@ -38,8 +39,8 @@ def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_
     expected = size_of(grid) * length(steps)
     if expected > MOST_LINES:
         raise ModelInvalid(f"the trace would have {expected} lines, more than {MOST_LINES}: fewer ranks or turns")
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=False)
         names, lines = [], 0
         for rank in range(size_of(grid)):
             path = folder / f"rank-{rank}.txt"
@@ -50,8 +51,6 @@ def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_
             names.append(path.name)
         index = folder / INDEX
         index.write_text("".join(f"{folder.resolve() / name}\n" for name in names))
-    except FileExistsError as error:
-        raise StorageError(f"{folder}: exists already; name a new folder") from error
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
     return Trace(index, lines)

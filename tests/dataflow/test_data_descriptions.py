@@ -219,8 +219,8 @@ def test_wrong_calls(files: tuple[str, str], tmp_path: Path) -> None:
         ([data, "--machine", on], "Missing option '-P'"),
         ([data, "--machine", on, "-P", "4", "--network", "torus:4"], "--network is of the flow engine"),
         ([data, "--machine", on, "-P", "4", "--set", "a=1"], "--set is not of an application of blocks"),
-        ([data, "--machine", on, "-P", "8..4"], "no numbers of nodes such as"),
-        ([data, "--machine", on, "-P", "0"], "no numbers of nodes such as"),
+        ([data, "--machine", on, "-P", "8..4"], "8..4 is no number of nodes, or ends before it begins"),
+        ([data, "--machine", on, "-P", "0"], "0 is no number of nodes"),
         ([data, "--machine", on, "-P", "4", "--picture", "a.gif"], ".png or .svg is wanted"),
         (["model.aspen", "--network", "torus:4", "-P", "4"], "-P and --mode are of an application of blocks"),
     ):
