@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoint.errors import ModelInvalid, StorageError
+from checkpoint.errors import ModelInvalid
+from checkpoint.foreign_file import read_foreign
 
 LARGEST_FILE = 1_000_000
 MOST_NESTED = 20
@@ -60,16 +61,8 @@ class Section:
 
 def read_configuration(path: Path) -> Section:
     """All of a file. Raises ModelInvalid with file and line, and StorageError."""
-    if not path.is_file():
-        raise StorageError(f"{path}: no such file")
     try:
-        data = path.read_bytes()[: LARGEST_FILE + 1]
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(data) > LARGEST_FILE:
-        raise ModelInvalid(f"{path}: more than {LARGEST_FILE} bytes, so no configuration")
-    try:
-        text = data.decode()
+        text = read_foreign(path, LARGEST_FILE).decode()
     except UnicodeDecodeError as error:
         raise ModelInvalid(f"{path}: not text, so no configuration") from error
     return _Reader(str(path), text).whole()

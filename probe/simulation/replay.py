@@ -43,20 +43,27 @@ def replay(steps: tuple[Step, ...], grid: Grid, network: Network, links: Links, 
     Raises ToolMissing without SimGrid, ModelInvalid where the replay fails or takes longer than `limit` seconds.
     """
     installed(COMMAND)
+    _allow_files(size_of(grid))
     with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
         trace = write_trace(steps, grid, Path(made) / "trace", flops_per_second=links.speed)
-        return replay_trace(trace, size_of(grid), network, links, limit=limit)
+        return _replayed(trace, size_of(grid), network, links, limit)
 
 
 def replay_trace(trace: Trace, ranks: int, network: Network, links: Links, *, limit: float = 3600.0) -> Replayed:
-    """Simulate a trace that is on disk. Raises what `replay` raises."""
+    """Simulate a trace that is on disk, whoever wrote it. Raises what `replay` raises."""
     installed(COMMAND)
     _allow_files(ranks)
     with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
+        index = write_replayable(trace.index, Path(made))
+        return _replayed(Trace(index, trace.lines), ranks, network, links, limit)
+
+
+def _replayed(trace: Trace, ranks: int, network: Network, links: Links, limit: float) -> Replayed:
+    """A trace of which SimGrid can replay every line."""
+    with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
         folder = Path(made)
         platform = write_platform(network, ranks, links, folder)
-        index = write_replayable(trace.index, folder)
-        done = simulated(ranks, platform, ["-replay", str(index)], folder, limit)
+        done = simulated(ranks, platform, ["-replay", str(trace.index)], folder, limit)
     found = re.findall(r"Simulation time ([0-9.eE+-]+)", done.printed)
     if not found:
         raise ModelInvalid(f"{COMMAND} named no simulated time: {done.printed[-_SHOWN:].strip()}")
