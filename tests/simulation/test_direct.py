@@ -174,6 +174,8 @@ def test_networks_of_codes_that_are_wrong(text: str, words: str, tmp_path: Path)
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         read_network(tmp_path / "absent.conf")
+    with pytest.raises(StorageError, match="no file can have this name"):
+        read_network(tmp_path / "a\0b")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(ModelInvalid, match="not text"):
         read_network(tmp_path / "bytes")
