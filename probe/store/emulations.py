@@ -6,7 +6,6 @@ An emulation is of a command, a probe of a program with its input. The two are j
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -200,7 +199,7 @@ def stored_usages(store: Store) -> list[StoredUsages]:
         rows = connection.execute(usages.select().order_by(usages.c.started, usages.c.id)).all()
         grouped: dict[tuple[str, str, str], list[Any]] = {}
         for row in rows:
-            grouped.setdefault((row.key, json.dumps(row.tags, sort_keys=True), row.node), []).append(row)
+            grouped.setdefault((row.key, strict_json.dumps(row.tags, sort_keys=True), row.node), []).append(row)
         return [
             StoredUsages(key, tuple(many[0].program), dict(many[0].tags), node, len(many), tuple(_spreads(many)))
             for (key, _, node), many in grouped.items()

@@ -345,7 +345,7 @@ def printed(*words: str | Path) -> Any:
 
 def test_verbs_from_end_to_end(place: Path) -> None:
     program = built("halo", "openmpi", place)
-    command = launched("openmpi", 2, program, "1200", "250")
+    command = launched("openmpi", 2, program, "1200", "1000")
     answers = {"record": printed("record", "-o", "rec", "--json", "--", *command)}
     answers["show"] = printed("show", "--json", "rec")
     assert answers["show"] == answers["record"]

@@ -97,6 +97,9 @@ def sandbox(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("probe store cluster north --home --local-network 1G --inbound 1G --outbound 1G --latency 1ms", folder)
     (folder / "more.json").write_text(json.dumps([result(700.0 + number, node="n17") for number in range(14)]))
     run("probe store import more.json", folder)
+    # What other nodes would have sent.
+    run("probe profile -o sort.usage -- sort input.dat", folder)
+    run("probe emulate sort.usage --json > emulated.json", folder)
     return folder
 
 
