@@ -62,7 +62,7 @@ def read_state(folder: Path) -> ProcessState:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     try:
         state = _decoded(strict_json.loads(data), folder)
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise damaged(path, repr(error)) from error
     _check(path, state)
     return state

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from checkpoint.errors import ProbeError
+from checkpoint.errors import ProbeError, StoreUnusable
 from probe.store.opening import Store
 from probe.store.records import Observed, StoredNode, StoredProbe
 from probe.store.schema import FEW, nodes, observations, predictions, probes
@@ -33,11 +33,17 @@ class Observation:
 def observe(
     store: Store, probe: StoredProbe, node: StoredNode, seconds: float, *, observed_at: float | None = None
 ) -> Observed:
-    """Store a run time entered by hand; return it with what was predicted for it. Raises ProbeError, StoreBusy."""
+    """Store a run time entered by hand; return it with what was predicted for it.
+
+    Raises ProbeError, StoreBusy, and StoreUnusable where the store does not hold what was written.
+    """
     moment = time.time() if observed_at is None else observed_at
     source = f"hand:{time.time_ns()}:{probe.id}:{node.id}"
     observe_all(store, [Observation(probe, node, seconds, moment, source)])
-    return next(found for found in observed(store, probe=probe, node=node) if found.source == source)
+    for found in observed(store, probe=probe, node=node):
+        if found.source == source:
+            return found
+    raise StoreUnusable(f"{store.name}: is damaged: what was written is not there; use a copy of it")
 
 
 def observe_all(store: Store, seen: Iterable[Observation]) -> int:

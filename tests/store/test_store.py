@@ -185,6 +185,21 @@ def test_observations_meet_the_prediction_made_before_them(store: Store) -> None
             observe(store, probe, node, wrong)
 
 
+def test_a_store_that_does_not_keep_what_is_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as made:
+        import_results(made, [result(10.0)], made_at=NOON)
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "CREATE TRIGGER other AFTER INSERT ON observations BEGIN UPDATE observations SET source = 'other'; END"
+        )
+    connection.close()
+    with open_store(path) as opened:
+        probe, node = find_probe(opened, "solver"), find_node(opened, "n1")
+        with pytest.raises(StoreUnusable, match="is damaged: what was written is not there"):
+            observe(opened, probe, node, 10.5)
+
+
 def test_calibration_by_month(store: Store) -> None:
     import_results(store, [result(10.0)], made_at=NOON)
     probe, node = find_probe(store, "solver"), find_node(store, "n1")

@@ -15,6 +15,7 @@ from programs import build
 from regions import captured_regions
 
 import probe.pipeline.capture
+from checkpoint import strict_json
 from checkpoint.capture.direct import Captured, capture_process
 from checkpoint.capture.stored import NAME, read_state
 from checkpoint.criu.images import read_checkpoint
@@ -157,6 +158,14 @@ def test_a_directly_captured_phase_is_restored(builds: Path, tmp_path: Path) -> 
 
 def test_a_damaged_state_is_named(unusual: Both, tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes((unusual.direct.folder / NAME).read_bytes()[:-9])
+    with pytest.raises(ProbeFileDamaged, match="build without --resume"):
+        read_state(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["registers", "layout", "files", "signals", "extended"])
+def test_a_number_where_a_part_belongs_is_named(part: str, unusual: Both, tmp_path: Path) -> None:
+    value = strict_json.loads((unusual.direct.folder / NAME).read_bytes())
+    (tmp_path / NAME).write_text(strict_json.dumps({**value, part: 7}))
     with pytest.raises(ProbeFileDamaged, match="build without --resume"):
         read_state(tmp_path)
 
