@@ -84,7 +84,7 @@ def test_a_trace_is_simulated(command: Command, tmp_path: Path) -> None:
         (["LULESH", "--network", "torus:4", "--picture", "load.pdf"], 2, ".png or .svg is wanted"),
         (["trace.txt", "--network", "torus:4", "--rounds", "2"], 2, "--rounds needs a model"),
         (["absent.txt", "--network", "torus:4"], 10, "it should name a file for each rank"),
-        (["absent.conf"], 10, "no such file"),
+        (["absent.conf"], 10, "No such file"),
     ],
 )
 def test_wrong_use_of_simulate(arguments: list[str], status: int, words: str, command: Command) -> None:
