@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,10 +35,11 @@ from checkpoint.process.program import Program
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
-from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view, launch
+from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.recorded_calls import stub_areas
+from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
 
 MOST_CALLS = 200_000
 """Calls compared one by one; of a phase that makes more, the first."""
@@ -90,21 +91,8 @@ class FlowWatcher:
 
 
 def _in_child(run: _Run) -> dict[str, Any]:
-    """What the run says, made in a child of its own: it traces, and sees other files than we."""
-    reader, writer = os.pipe()
-    parent = os.getpid()
-    child = os.fork()
-    if not child:
-        _report(run, writer, parent)
-    os.close(writer)
-    try:
-        with os.fdopen(reader, "rb") as answers:
-            said = answers.read()
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        raise
-    finally:
-        os.waitpid(child, 0)
+    """What the run says, made in a child of its own."""
+    said = answer_of_child(partial(_report, run))
     if not said:
         return {"failure": np.array("its watcher ended without an answer")}
     with np.load(io.BytesIO(said), allow_pickle=False) as arrays:
@@ -117,7 +105,7 @@ def _report(run: _Run, writer: int, parent: int) -> NoReturn:
     try:
         die_with_parent(parent)
         answer = run.made()
-    except (_Lost, ProgramFailed) as error:
+    except (Lost, ProgramFailed) as error:
         answer = {"failure": np.array(str(error))}
     except (OSError, LookupError, OverflowError) as error:
         answer = {"refused": np.array(str(error))}
@@ -127,10 +115,6 @@ def _report(run: _Run, writer: int, parent: int) -> NoReturn:
         with os.fdopen(writer, "wb") as out:
             out.write(packed.getbuffer())
         os._exit(0)
-
-
-class _Lost(Exception):
-    """The phase did not come to its region's end."""
 
 
 class _Run:
@@ -152,9 +136,7 @@ class _Run:
 
     def made(self) -> dict[str, Any]:
         """Arrays of the flow (pieces.py)."""
-        self._confine()
-        for index, source in enumerate(self._spec["sources"]):
-            shutil.copyfile(source, self._folder / f"w{index}")
+        self._spec["option_bits"] = confined(self._spec, self._folder) | Option.FILTER_CALLS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         self._control = Control(self._stamps, str(self._folder))
         self._deadline = time.monotonic() + RESTORE_SECONDS
@@ -172,26 +154,17 @@ class _Run:
         finally:
             self._end()
 
-    def _confine(self) -> None:
-        options = Option.FILTER_CALLS
-        try:
-            enter_private_view(self._spec)
-        except OSError:
-            # No user namespaces here: then nothing but landlock keeps the phase from this node's files.
-            options |= Option.CONFINE_WRITES | Option.ANY_FOLDER
-        self._spec["option_bits"] = options
-
     def _restore(self) -> None:
         """Run the restorer to the point where it has become the phase, before the phase's first instruction."""
         if not os.WIFSTOPPED(self._wait()):
-            raise _Lost(f"it could not be started ({self._said()})")
+            raise Lost(f"it could not be started ({restorer_said(self._control)})")
         ptrace(PTRACE_SETOPTIONS, self._pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
         restored = False
         while True:
             ptrace(PTRACE_SYSCALL, self._pid, 0, 0)
             status = self._wait()
             if not os.WIFSTOPPED(status):
-                raise _Lost(f"it could not be restored ({self._said()})")
+                raise Lost(f"it could not be restored ({restorer_said(self._control)})")
             if os.WSTOPSIG(status) != _SYSCALL_STOP:
                 continue
             if restored:
@@ -217,7 +190,7 @@ class _Run:
                 status = self._wait()
             deliver, found, status = 0, status, None
             if not os.WIFSTOPPED(found):
-                raise _Lost(f"it ended before its region did ({_ending(found)})")
+                raise Lost(f"it ended before its region did ({_ending(found)})")
             stopped = os.WSTOPSIG(found)
             if stopped == _SYSCALL_STOP:
                 self._at_call()
@@ -226,7 +199,7 @@ class _Run:
                     return
                 status = self._at_point()
             elif stopped in _FATAL and not self._handles(stopped):
-                raise _Lost(f"it was ended by signal {stopped} at {self._tracee.registers().rip:#x}")
+                raise Lost(f"it was ended by signal {stopped} at {self._tracee.registers().rip:#x}")
             elif stopped != signal.SIGTRAP:
                 deliver = stopped
 
@@ -280,19 +253,12 @@ class _Run:
                 return status
             left = self._deadline - time.monotonic()
             if left <= 0:
-                raise _Lost("its region did not end")
+                raise Lost("its region did not end")
             signal.sigtimedwait({signal.SIGCHLD}, min(left, _LOOK_SECONDS))
-
-    def _said(self) -> str:
-        progress, number, error, *_ = self._control.report()
-        return "restored" if progress == RESTORED else f"step {number} of the restorer: {os.strerror(error)}"
 
     def _end(self) -> None:
         if not self._gone:
-            os.kill(self._pid, signal.SIGKILL)
-        while not self._gone:
-            _, status = os.waitpid(self._pid, WALL)
-            self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+            end_phase(self._pid)
         self._tracee.close_memory()
         self._control.close()
 

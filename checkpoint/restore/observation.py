@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,10 +41,11 @@ from checkpoint.linux import (
 )
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
-from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view, launch
+from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.mapping_calls import LazyMemory, Spans
+from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
 
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _POLL_SECONDS = 0.0005
@@ -82,22 +83,8 @@ def observe(
     pages) that were there at any time. Raises PhaseFailed, NodeUnfit."""
     with tempfile.TemporaryDirectory(prefix=f"pages-{job.phase}-", dir=scratch) as name:
         spec = direct_spec(job, flat, pages, restorer, Path(name), cpu)
-        reader, writer = os.pipe()
-        parent = os.getpid()
-        child = os.fork()
-        if not child:
-            watch = _Watch(spec, flat, Path(name), list(spans), lazily=lazily, margin=margin, job=job)
-            _report(watch, writer, parent)
-        os.close(writer)
-        try:
-            with os.fdopen(reader, "rb") as answers:
-                text = answers.read(_LONGEST_ANSWER)
-        except BaseException:
-            # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
-            os.kill(child, signal.SIGKILL)
-            raise
-        finally:
-            os.waitpid(child, 0)
+        watch = _Watch(spec, flat, Path(name), list(spans), lazily=lazily, margin=margin, job=job)
+        text = answer_of_child(partial(_report, watch), _LONGEST_ANSWER)
     answer: dict[str, Any] = strict_json.loads(text) if text else {"failure": "its observer ended without an answer"}
     if "refused" in answer:
         raise NodeUnfit(f"phase {job.phase}: its pages could not be watched: {answer['refused']}")
@@ -117,7 +104,7 @@ def _report(watch: _Watch, writer: int, parent: int) -> NoReturn:
     try:
         die_with_parent(parent)
         answer = watch.run()
-    except _Lost as error:
+    except Lost as error:
         answer = {"failure": str(error)}
     except OSError as error:
         answer = {"refused": str(error)}
@@ -125,10 +112,6 @@ def _report(watch: _Watch, writer: int, parent: int) -> NoReturn:
         with os.fdopen(writer, "wb") as out:
             out.write(strict_json.dumps(answer).encode())
         os._exit(0)
-
-
-class _Lost(Exception):
-    """The phase did not come to its region's end."""
 
 
 class _Watch:
@@ -153,15 +136,8 @@ class _Watch:
         self._gone = False
 
     def run(self) -> dict[str, Any]:
-        try:
-            enter_private_view(self._spec)
-            options = Option.FILTER_CALLS
-        except OSError:
-            # No user namespaces here: then nothing but landlock keeps the phase from this node's files.
-            options = Option.FILTER_CALLS | Option.CONFINE_WRITES | Option.ANY_FOLDER
-        for index, source in enumerate(self._spec["sources"]):
-            shutil.copyfile(source, self._folder / f"w{index}")
-        options |= Option.TRACE_MAPPINGS | (Option.MAP_LAZILY if self._lazily else 0)
+        options = Option.FILTER_CALLS | Option.TRACE_MAPPINGS | (Option.MAP_LAZILY if self._lazily else 0)
+        options |= confined(self._spec, self._folder)
         self._spec["option_bits"] = options
         control = Control(self._stamps, str(self._folder))
         self._deadline = time.monotonic() + self._seconds
@@ -170,16 +146,16 @@ class _Watch:
             self._to_the_end(control)
         finally:
             self._end()
-        confined = control.report()[7]
+        reported = control.report()[7]
         return {
             "pages": self._seen.stretches(),
             "written": self._written.stretches(),
-            "in_groups": bool(self._lazily and confined & Confined.TOUCHES_IN_GROUPS),
+            "in_groups": bool(self._lazily and reported & Confined.TOUCHES_IN_GROUPS),
         }
 
     def _to_the_end(self, control: Control) -> None:
         if not os.WIFSTOPPED(self._wait()):
-            raise _Lost(f"it could not be started ({_said(control)})")
+            raise Lost(f"it could not be started ({restorer_said(control)})")
         wanted = PTRACE_O_EXITKILL | PTRACE_O_TRACESECCOMP | PTRACE_O_TRACESYSGOOD
         ptrace(PTRACE_SETOPTIONS, self._pid, 0, wanted)
         self._memory = LazyMemory(self._pid, self._spec["pages"])
@@ -188,11 +164,11 @@ class _Watch:
             return bool(control.event(self._spec["end"])[0])
 
         if not self._go_on(lambda: control.report()[0] == RESTORED, has_ended):
-            raise _Lost(f"it ended before its region did ({_said(control)})")
+            raise Lost(f"it ended before its region did ({restorer_said(control)})")
         self._look()
         if self._margin:
             # That it ends behind its region is its own matter.
-            with suppress(_Lost, OSError):
+            with suppress(Lost, OSError):
                 self._deadline = time.monotonic() + self._margin
                 if self._go_on(lambda: True, lambda: False, stop_at_deadline=True):
                     self._look()
@@ -227,17 +203,14 @@ class _Watch:
                 return status
             if time.monotonic() > self._deadline and not asked:
                 if not stop_at_deadline:
-                    raise _Lost("its region did not end")
+                    raise Lost("its region did not end")
                 os.kill(self._pid, signal.SIGSTOP)
                 asked = True
             time.sleep(_POLL_SECONDS)
 
     def _end(self) -> None:
         if not self._gone:
-            os.kill(self._pid, signal.SIGKILL)
-        while not self._gone:
-            _, status = os.waitpid(self._pid, WALL)
-            self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+            end_phase(self._pid)
 
     def _look(self, start: int = 0, end: int = 1 << 47) -> None:
         """Note which pages of [start, end) are there."""
@@ -282,7 +255,7 @@ class _Watch:
         """Let the call happen; whether it succeeded."""
         ptrace(PTRACE_SYSCALL, self._pid, 0, 0)
         if os.WSTOPSIG(self._wait()) != _SYSCALL_STOP:
-            raise _Lost("it did not come back from a system call")
+            raise Lost("it did not come back from a system call")
         after = Registers()
         ptrace(PTRACE_GETREGS, self._pid, 0, ctypes.addressof(after))
         return not -4096 < ctypes.c_long(after.rax).value < 0
@@ -303,15 +276,10 @@ class _Watch:
         call.r8, call.r9 = 2**64 - 1, 0
         ptrace(PTRACE_SETREGS, self._pid, 0, ctypes.addressof(call))
         if not self._made():
-            raise _Lost("its memory could not be made anonymous")
+            raise Lost("its memory could not be made anonymous")
         self._memory.write(contents)
         again = registers.copy()
         again.rip -= 2
         again.rax = registers.orig_rax
         ptrace(PTRACE_SETREGS, self._pid, 0, ctypes.addressof(again))
         return True
-
-
-def _said(control: Control) -> str:
-    progress, step, error, *_ = control.report()
-    return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import shutil
 import signal
 import stat
 import tempfile
@@ -25,7 +24,7 @@ from typing import Any, NoReturn
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.image import FlatImage, Option
+from checkpoint.flat.image import FlatImage
 from checkpoint.linux import (
     AT_FDCWD,
     PAGE_SIZE,
@@ -39,9 +38,10 @@ from checkpoint.linux import (
 )
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
-from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view, launch
+from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
+from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -109,22 +109,11 @@ def record_calls(
     have none, it may change no file. Raises PhaseFailed, NodeUnfit.
     """
     with tempfile.TemporaryDirectory(prefix=f"calls-{job.phase}-", dir=scratch) as name:
-        spec = direct_spec(job, flat, pages, restorer, Path(name), cpu) | {"option_bits": 0}
-        reader, writer = os.pipe()
-        parent = os.getpid()
-        child = os.fork()
-        if not child:
-            _report(job, spec, flat.stamps, stub_areas(flat), Path(name), writer, parent)
-        os.close(writer)
-        try:
-            with os.fdopen(reader, "rb") as answers:
-                text = answers.read(_LONGEST_ANSWER)
-        except BaseException:
-            # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
-            os.kill(child, signal.SIGKILL)
-            raise
-        finally:
-            os.waitpid(child, 0)
+        spec = direct_spec(job, flat, pages, restorer, Path(name), cpu)
+        text = answer_of_child(
+            lambda writer, parent: _report(job, spec, flat.stamps, stub_areas(flat), Path(name), writer, parent),
+            _LONGEST_ANSWER,
+        )
     answer: dict[str, Any] = (
         strict_json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
     )
@@ -149,13 +138,7 @@ def _report(
     answer: dict[str, Any] = {"failure": "it failed"}
     try:
         die_with_parent(parent)
-        try:
-            enter_private_view(spec)
-        except OSError:
-            # No user namespaces here: then nothing but landlock keeps the phase from this node's files.
-            spec["option_bits"] = Option.CONFINE_WRITES | Option.ANY_FOLDER
-        for index, source in enumerate(spec["sources"]):
-            shutil.copyfile(source, folder / f"w{index}")
+        spec["option_bits"] = confined(spec, folder)
         control = Control(stamps, str(folder))
         watch = _Watch(
             launch(spec, str(folder), control.fd, traced=True),
@@ -171,7 +154,7 @@ def _report(
             answer = {**vars(found), **pairs, "numbers": sorted(found.numbers)}
         finally:
             watch.end()
-    except _Lost as error:
+    except Lost as error:
         answer = {"failure": str(error)}
     except OSError as error:
         answer = {"refused": str(error)}
@@ -202,10 +185,6 @@ def plain_path(path: str) -> str:
     return f"/{os.path.normpath(path).lstrip('/')}"
 
 
-class _Lost(Exception):
-    """The phase did not come to its region's end."""
-
-
 class _Watch:
     def __init__(
         self, pid: int, region: tuple[int, int], control: Control, seconds: float, sampling_period: float,
@@ -225,7 +204,7 @@ class _Watch:
 
     def run(self) -> RecordedCalls:
         if not os.WIFSTOPPED(self._wait()):
-            raise _Lost(f"it could not be started ({self._said()})")
+            raise Lost(f"it could not be started ({restorer_said(self._control)})")
         ptrace(PTRACE_SETOPTIONS, self._pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
         deliver = 0
         while True:
@@ -233,14 +212,14 @@ class _Watch:
             status = self._wait()
             deliver = 0
             if not os.WIFSTOPPED(status):
-                raise _Lost(f"it ended before its region did ({self._said()})")
+                raise Lost(f"it ended before its region did ({restorer_said(self._control)})")
             stopped = os.WSTOPSIG(status)
             if stopped == _SYSCALL_STOP:
                 self._at_call()
             elif stopped == signal.SIGSTOP:
                 if self._control.event(self._end)[0] and (self._ended or not self._looking):
                     if not self._restored:
-                        raise _Lost("its calls were not seen")
+                        raise Lost("its calls were not seen")
                     if not self._found.complete:
                         self._found.changes_paths = True
                     return self._found
@@ -251,16 +230,10 @@ class _Watch:
     def end(self) -> None:
         """End the phase, if it has not."""
         if not self._gone:
-            os.kill(self._pid, signal.SIGKILL)
-        while not self._gone:
-            self._note_end(os.waitpid(self._pid, WALL)[1])
+            end_phase(self._pid)
 
     def _note_end(self, status: int) -> None:
         self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
-
-    def _said(self) -> str:
-        progress, step, error, *_ = self._control.report()
-        return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"
 
     def _wait(self) -> int:
         if self._called is not None and not self._inside:
@@ -278,7 +251,7 @@ class _Watch:
                 return status
             now = time.monotonic()
             if now > self._deadline:
-                raise _Lost("its region did not end")
+                raise Lost("its region did not end")
             # Inside a call the stop might end it early, which the program could see.
             if now >= self._next_look and self._restored and self._found.complete and not self._inside:
                 # To the first thread alone: another would stop for good, since only the first is traced.
