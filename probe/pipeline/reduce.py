@@ -8,7 +8,7 @@ than one is on the disk at a time. By CRIU a phase is restored under its own pro
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -65,27 +65,11 @@ def touched_file(folder: Path, phase: int) -> Path:
     return folder / f"touched-{phase}.bin"
 
 
-def reduce_phases(
-    jobs: Sequence[PhaseToReduce],
-    criu: Criu | None,
-    *,
-    how: Reduction,
-    folder: Path,
-    progress: Callable[[float], None],
-) -> list[ReducedPhase]:
-    """Reduce every phase, observed by `criu`, or directly without it.
+def reduce_phase(phase: PhaseToReduce, criu: Criu | None, *, how: Reduction, folder: Path) -> ReducedPhase:
+    """Reduce one phase, observed by `criu`, or directly without it.
 
     A phase that fails while it is observed, or asks for a page that was taken out, is kept whole and says why.
     """
-    done = []
-    for number, phase in enumerate(jobs):
-        done.append(reduce_phase(phase, criu, how=how, folder=folder))
-        progress((number + 1) / len(jobs))
-    return done
-
-
-def reduce_phase(phase: PhaseToReduce, criu: Criu | None, *, how: Reduction, folder: Path) -> ReducedPhase:
-    """Reduce one phase; see `reduce_phases`."""
     job = phase.job
     images = read_state(job.images)
     raw = sum(path.stat().st_size for path in job.images.glob("*.img"))

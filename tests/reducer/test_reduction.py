@@ -32,7 +32,7 @@ from probe.formats.arrays import BoolArray
 from probe.formats.choices import SelectionOptions
 from probe.pipeline.build import build as build_probe
 from probe.pipeline.options import BuildOptions
-from probe.pipeline.reduce import PhaseToReduce, reduce_phases, touched_file
+from probe.pipeline.reduce import PhaseToReduce, reduce_phase, touched_file
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, pages_to_keep, record_touched_set
@@ -174,13 +174,13 @@ def test_a_phase_that_misses_a_page_is_kept_whole_and_says_why(
         return without(lacking, images, touched)
 
     folder = job.images.parent
-    (good,) = reduce_phases([PhaseToReduce(job, 0.01)], find_criu(), how=how, folder=folder, progress=lambda _: None)
+    good = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how=how, folder=folder)
     assert good.whole == "" and good.folder == "phase-1-reduced" and 0 < good.kept_pages < good.raw_pages
     recorded = np.frombuffer(touched_file(folder, 1).read_bytes(), dtype="<u8")
     assert len(recorded) == good.touched
     lacking = next(int(a) for a in recorded if 0x200000000 <= int(a) < 0x200060000)
     monkeypatch.setattr(probe.pipeline.reduce, "pages_to_keep", broken)
-    (kept,) = reduce_phases([PhaseToReduce(job, 0.01)], find_criu(), how=how, folder=folder, progress=lambda _: None)
+    kept = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how=how, folder=folder)
     assert kept.folder == "phase-1" and kept.kept_pages == kept.raw_pages == good.raw_pages
     assert f"{lacking:#x}" in kept.whole and "phase 1" in kept.whole
     assert not (folder / "phase-1-reduced").exists()
@@ -192,14 +192,14 @@ def test_a_phase_that_cannot_be_observed_is_kept_whole(job: RestoreJob, monkeypa
 
     monkeypatch.setattr(probe.pipeline.reduce, "record_touched_set", fails)
     folder = job.images.parent
-    (kept,) = reduce_phases([PhaseToReduce(job, 0.01)], find_criu(), how="drop", folder=folder, progress=lambda _: None)
+    kept = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how="drop", folder=folder)
     assert kept.folder == "phase-1" and "it went wrong" in kept.whole
 
 
 def test_reduce_none_leaves_the_checkpoint_alone(job: RestoreJob) -> None:
     folder = job.images.parent
     before = {path.name: path.stat().st_mtime_ns for path in job.images.iterdir()}
-    (kept,) = reduce_phases([PhaseToReduce(job, 0.01)], find_criu(), how="none", folder=folder, progress=lambda _: None)
+    kept = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how="none", folder=folder)
     assert kept.folder == "phase-1" and kept.kept_pages == kept.raw_pages and "--reduce none" in kept.whole
     assert {path.name: path.stat().st_mtime_ns for path in job.images.iterdir()} == before
 

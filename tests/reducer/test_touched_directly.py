@@ -19,7 +19,7 @@ from checkpoint.flat.image import FlatImage
 from checkpoint.linux import MAP_GROWSDOWN, PAGE_SIZE
 from checkpoint.restore.criu_restore import PageDropped, RestoreJob
 from checkpoint.state.process_state import ProcessState
-from probe.pipeline.reduce import PhaseToReduce, reduce_phases
+from probe.pipeline.reduce import PhaseToReduce, reduce_phase
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import (
     TouchedSet,
@@ -85,7 +85,7 @@ def test_a_directly_captured_phase_runs_without_its_untouched_pages(
     name: str, captured: dict[str, RestoreJob], tmp_path: Path
 ) -> None:
     job = captured[name]
-    (reduced,) = reduce_phases([PhaseToReduce(job, 0.001)], None, how="drop", folder=tmp_path, progress=lambda _: None)
+    reduced = reduce_phase(PhaseToReduce(job, 0.001), None, how="drop", folder=tmp_path)
     assert reduced.whole == "" and 0 < reduced.kept_pages <= reduced.raw_pages
 
 

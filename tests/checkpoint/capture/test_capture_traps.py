@@ -19,7 +19,7 @@ from checkpoint.capture.stored import read_state
 from checkpoint.errors import PrivilegeMissing, ProgramUnsupported, StorageError
 from checkpoint.flat.convert import NotFlat
 from checkpoint.restore.criu_restore import RestoreJob
-from probe.pipeline.reduce import PhaseToReduce, reduce_phases
+from probe.pipeline.reduce import PhaseToReduce, reduce_phase
 
 
 def captured(scenario: str, builds: Path, folder: Path) -> RestoreJob:
@@ -34,7 +34,7 @@ def test_what_its_region_asks_for_is_there(scenario: str, builds: Path, tmp_path
     job = captured(scenario, builds, tmp_path)
     flat_job(job, tmp_path, watched=False)
     assert timed(job, tmp_path).wall > 0
-    (reduced,) = reduce_phases([PhaseToReduce(job, 0.001)], None, how="drop", folder=tmp_path, progress=lambda _: None)
+    reduced = reduce_phase(PhaseToReduce(job, 0.001), None, how="drop", folder=tmp_path)
     assert reduced.whole == "" and reduced.kept_pages <= reduced.raw_pages
 
 
@@ -57,7 +57,7 @@ def test_a_posix_timer_is_named(builds: Path, tmp_path: Path) -> None:
     job = captured("posix", builds, tmp_path)
     with pytest.raises(NotFlat, match="POSIX timers"):
         flat_job(job, tmp_path, watched=False)
-    (reduced,) = reduce_phases([PhaseToReduce(job, 0.001)], None, how="drop", folder=tmp_path, progress=lambda _: None)
+    reduced = reduce_phase(PhaseToReduce(job, 0.001), None, how="drop", folder=tmp_path)
     assert "POSIX timers" in reduced.whole
 
 
