@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,6 +33,19 @@ def as_png(drawing: Drawing, out: IO[bytes]) -> None:
 def as_svg(drawing: Drawing, out: IO[bytes]) -> None:
     """Write the picture as SVG."""
     out.write(drawing.svg())
+
+
+def write_drawings(drawings: Sequence[Drawing], folder: Path, form: str = "png") -> list[Path]:
+    """Write each drawing's data, and its picture as `form` (png or svg), into `folder`. Raises StorageError."""
+    with storage_errors("write", folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written = []
+    for drawing in drawings:
+        written.append(write_file(folder / f"{drawing.name}.csv", partial(as_text, drawing)))
+        if drawing.figure is not None:
+            draw = partial(as_png if form == "png" else as_svg, drawing)
+            written.append(write_file(folder / f"{drawing.name}.{form}", draw))
+    return written
 
 
 def write_file(path: Path, fill: Callable[[IO[bytes]], Any]) -> Path:

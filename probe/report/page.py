@@ -8,10 +8,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from probe.formats.choices import SECONDS
@@ -20,6 +18,7 @@ from probe.report import wording
 from probe.report.drawing import Drawing, by_share
 from probe.report.gathering import Gathered
 from probe.report.refusals import nodes_without, phases_left_out, warnings
+from probe.report.templates import templates
 from probe.report.trust import checks, headline, verdict
 
 if TYPE_CHECKING:
@@ -41,13 +40,7 @@ class Picture:
 
 def page(found: Gathered, drawings: Sequence[Drawing], scaling: DrawnScaling | None = None) -> str:
     """The HTML. Every name, argument and message in it is escaped. scaling: of an application, with its drawings."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     environment.filters |= {
         "percent": wording.percent, "signed": wording.signed_percent, "seconds": wording.seconds, "size": wording.size,
         "plain": wording.plain, "marked": _marked,

@@ -6,24 +6,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from checkpoint.errors import NoPrediction, NotInStore, Unpredictable
 from probe.applications.application import Application
-from probe.report.drawing import Drawing, style
-from probe.report.figure_files import as_png, as_svg, as_text, write_file
+from probe.report.drawing import style
+from probe.report.figure_files import write_drawings, write_file
 from probe.report.page import picture
 from probe.report.scaling_figures import DrawnScaling, scaling_figures
+from probe.report.templates import templates
 from probe.scaling.asking import Question, ScalingFit, ScalingPrediction, fit_application, predict_application
 from probe.scaling.forms import LEAST_SIZES
 from probe.scaling.judging import EXTRAPOLATION_WARNED
 from probe.store.opening import Store
 from probe.store.runs import stored_runs
-from reducer.output_file import check_target, storage_errors
+from reducer.output_file import check_target
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def write_scaling_report(
         check_target(page)
     with style():
         drawn = draw_scaling(store, application, settings, cores=cores, waits=waits)
-        files = _files(drawn.drawings, figures, form) if figures is not None else []
+        files = write_drawings(drawn.drawings, figures, form) if figures is not None else []
         if page is not None:
             text = _page(drawn)
             write_file(page, lambda out: out.write(text.encode("utf-8", "replace")))
@@ -115,22 +113,6 @@ def _waits(store: Store, application: Application) -> dict[str, float]:
     return {kind: statistics.median(values) for kind, values in by_type.items()}
 
 
-def _files(drawings: Sequence[Drawing], folder: Path, form: str) -> list[Path]:
-    with storage_errors("write", folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    written = []
-    for drawing in drawings:
-        written.append(write_file(folder / f"{drawing.name}.csv", partial(as_text, drawing)))
-        if drawing.figure is not None:
-            draw = partial(as_png if form == "png" else as_svg, drawing)
-            written.append(write_file(folder / f"{drawing.name}.{form}", draw))
-    return written
-
-
 def _page(drawn: DrawnScaling) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     pictures = [picture(one) for one in drawn.drawings]
-    return environment.get_template("scaling.html").render(scaling=drawn, scaling_pictures=pictures)
+    return templates().get_template("scaling.html").render(scaling=drawn, scaling_pictures=pictures)

@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from checkpoint.errors import ProbeError
 from checkpoint.foreign_file import finite, read_foreign_json
@@ -17,11 +14,12 @@ from probe.emulation.usage import Usage, load_usage
 from probe.formats.result import EMULATION_VERSION, METHOD
 from probe.progress import Display, Silent
 from probe.report.drawing import Drawing, style
-from probe.report.figure_files import as_png, as_text, write_file
+from probe.report.figure_files import write_drawings, write_file
 from probe.report.page import picture
+from probe.report.templates import templates
 from probe.report.usage_figures import Shown, usage_figures
 from probe.report.writing import Report
-from reducer.output_file import check_target, storage_errors
+from reducer.output_file import check_target
 
 SUFFIX = ".usage"
 
@@ -47,7 +45,7 @@ def write_usage_report(
                 emulated.update(found)
                 without += failed
         drawings = usage_figures(Shown(profile.name, usage), beside, emulated)
-        files = _files(drawings, figures.absolute()) if figures is not None else []
+        files = write_drawings(drawings, figures.absolute()) if figures is not None else []
         if page is not None:
             text = _page(profile, usage, drawings)
             write_file(page.absolute(), lambda out: out.write(text.encode("utf-8", "replace")))
@@ -83,22 +81,11 @@ def _totals(result: Mapping[str, Any], path: Path, usage: Usage) -> list[Mapping
     ]  # fmt: skip
 
 
-def _files(drawings: Sequence[Drawing], folder: Path) -> list[Path]:
-    with storage_errors("write", folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    written = []
-    for drawing in drawings:
-        written.append(write_file(folder / f"{drawing.name}.csv", partial(as_text, drawing)))
-        if drawing.figure is not None:
-            written.append(write_file(folder / f"{drawing.name}.png", partial(as_png, drawing)))
-    return written
-
-
 def _page(profile: Path, usage: Usage, drawings: Sequence[Drawing]) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("usage.html").render(
-        name=profile.name, header=usage.header, usage=usage, metrics=metrics(usage), pictures=map(picture, drawings)
+    return (
+        templates()
+        .get_template("usage.html")
+        .render(
+            name=profile.name, header=usage.header, usage=usage, metrics=metrics(usage), pictures=map(picture, drawings)
+        )
     )
