@@ -33,7 +33,7 @@ RATES = dict.fromkeys([*COMPUTING, *MOVING], 1e5)
 PYTHON = """
 import os, time
 def kernel(iterations):
-    print("never in the way of the answers")
+    print("never in the way of the answers" * 10000)
     for _ in range(iterations):
         sum(range(1000))
     with open({place!r}, "a") as file:
@@ -119,7 +119,6 @@ def test_a_kernel_in_python_is_calibrated_and_emulates(python_kernel: Path, tmp_
     # 100 iterations a sample, half of them by the interpreter of each thread.
     assert place.read_text().split() == ["50"] * 10
     assert result.outcome.user > 0.02
-    assert list(tmp_path.glob("*")) == sorted(tmp_path.glob("*")) or True
 
 
 def test_equal_seconds_count_those_of_the_interpreter(python_kernel: Path, tmp_path: Path) -> None:
@@ -156,7 +155,7 @@ def test_a_kernel_in_python_that_fails_is_named(tmp_path: Path) -> None:
     finally:
         forget(program, source)
     save_usage(made_usage(3, {**RATES, USER: 1e4}), tmp_path / "a.usage")
-    with pytest.raises(StorageError, match="ended early"):
+    with pytest.raises(StorageError, match="ended early: the kernel in Python: ValueError"):
         probe.emulate(tmp_path / "a.usage", EmulateOptions(own_kernel=source, folder=tmp_path))
 
 

@@ -18,17 +18,24 @@
 
 extern const char python_source[];
 
-/* Answers each number of iterations, and before all the first, with the CPU seconds used so far. */
-static const char runner[] = "import os, sys, time\n"
-                             "answers = os.fdopen(os.dup(1), 'w')\n"
-                             "os.dup2(2, 1)\n"
-                             "space = {'__name__': 'kernel'}\n"
-                             "exec(compile(sys.argv[1], 'kernel.py', 'exec'), space)\n"
-                             "kernel = space['kernel']\n"
-                             "print(time.process_time(), file=answers, flush=True)\n"
-                             "while line := sys.stdin.readline():\n"
-                             "    kernel(int(line))\n"
-                             "    print(time.process_time(), file=answers, flush=True)\n";
+/* Answers each number of iterations, and before all the first, with the CPU seconds used so far. What the kernel
+ * prints goes nowhere: nobody reads it before the end. */
+static const char runner[] =
+    "import os, sys, time\n"
+    "answers, errors = os.fdopen(os.dup(1), 'w'), os.fdopen(os.dup(2), 'w')\n"
+    "nowhere = os.open(os.devnull, os.O_WRONLY)\n"
+    "os.dup2(nowhere, 1); os.dup2(nowhere, 2)\n"
+    "try:\n"
+    "    space = {'__name__': 'kernel'}\n"
+    "    exec(compile(sys.argv[1], 'kernel.py', 'exec'), space)\n"
+    "    kernel = space['kernel']\n"
+    "    print(time.process_time(), file=answers, flush=True)\n"
+    "    while line := sys.stdin.readline():\n"
+    "        kernel(int(line))\n"
+    "        print(time.process_time(), file=answers, flush=True)\n"
+    "except Exception as error:\n"
+    "    print(f'error 22 the kernel in Python: {error!r}'[:200], file=errors, flush=True)\n"
+    "    sys.exit(3)\n";
 
 static struct interpreter {
     FILE *orders, *answers;
@@ -86,8 +93,7 @@ void python_run(uint64_t iterations)
     if (!iterations)
         return;
     if (fprintf(one->orders, "%" PRIu64 "\n", iterations) < 0 || fflush(one->orders) || answered(one)) {
-        fprintf(stderr, "error %d the Python of the kernel has ended\n", EPIPE);
-        _exit(3);
+        _exit(3); /* It has said why. */
     }
 }
 
