@@ -52,6 +52,16 @@ def test_short_children_are_not_lost() -> None:
     assert used is not None and used >= 10 * 0.02
 
 
+def test_processes_have_rows() -> None:
+    text = "import subprocess, sys, time\nsubprocess.run(['sleep', '0.4'])\ntime.sleep(0.2)\n" + BURN.format(0.1)
+    rows = {row.name: row for row in probe.profile_usage(python(text)).header.processes}
+    assert len(rows) == 2
+    (child,), (parent,) = ([row for name, row in rows.items() if (name == "sleep") == kind] for kind in (True, False))
+    assert child.end - child.begin == pytest.approx(0.4, abs=0.3)
+    assert parent.begin <= child.begin and child.end < parent.end
+    assert parent.cpu >= 0.05 and child.cpu < 0.05
+
+
 def test_orphans_are_not_lost() -> None:
     """A process whose parent ended before it is nobody's but the supervisor's."""
     text = (

@@ -8,6 +8,7 @@ emulation of each program, by the mix, is made there for real as well.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shlex
@@ -83,12 +84,9 @@ def _profile(one: Benchmark, folder: Path, data: Path, say: Say) -> Usage:
     path = folder / f"{one.name}.usage"
     if not path.exists():
         say(f"bench: {one.name}, profiled here")
-        was = Path.cwd()
-        os.chdir(data)
-        try:
-            save_usage(probe.profile_usage(["env", *_environment(one), *one.argv], stdout=2, kernels=True), path)
-        finally:
-            os.chdir(was)
+        words = ["env", *_environment(one), *one.argv]
+        with _inside(data), open(os.devnull, "wb") as nowhere:
+            save_usage(probe.profile_usage(words, stdout=nowhere.fileno(), kernels=True), path)
     return load_usage(path)
 
 
@@ -153,3 +151,14 @@ def _there(one: Benchmark, folder: Path, data: Path) -> float:
     said = on_node(f"cd full && {' '.join(_environment(one))} python3 -c {shlex.quote(code)}")
     kept.write_text(said.decode().strip())
     return float(said)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Python 3.11 has contextlib.chdir, Python 3.10 has not."""
+    was = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(was)
