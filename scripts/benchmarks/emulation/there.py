@@ -139,7 +139,7 @@ def _there(one: Benchmark, folder: Path, data: Path) -> float:
     words = {word for argument in one.argv[1:] for word in argument.split()}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
-        for path in sorted({path for word in words for path in data.glob(f"{word}*") if word and "/" not in word}):
+        for path in sorted({path for word in words if "/" not in word for path in data.glob(f"{word}*")}):
             tar.add(path, path.name)
     on_node("rm -rf full && mkdir full && tar -xzf - -C full", stream.getvalue())
     code = (
