@@ -310,12 +310,13 @@ def test_what_is_left_running_is_ended_and_said(monkeypatch: pytest.MonkeyPatch)
     assert usage.seconds < 1
 
 
+@pytest.mark.parametrize("more", [[], ["--trace-calls"]])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_after_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+def test_nothing_is_left_after_a_signal(tmp_path: Path, number: signal.Signals, more: list[str]) -> None:
     """The fixture of all tests finds processes that go on."""
     command = ["sh", "-c", "sleep 300 & (setsid sleep 300 & sleep 300); echo"]
     running = subprocess.Popen(
-        [sys.executable, "-m", "probe", "profile", "-q", "-o", str(tmp_path / "a.usage"), "--", *command],
+        [sys.executable, "-m", "probe", "profile", "-q", *more, "-o", str(tmp_path / "a.usage"), "--", *command],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     _wait_for_children(running.pid)
