@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from benchmarks.store_upgrade import Upgrading, contents, killed_again_and_again, make_old
+from benchmarks.store_upgrade import Upgrading, killed_again_and_again, make_old, rows, version
 from click.testing import CliRunner
 from command import wait_for
 from published import schema_errors
@@ -109,12 +109,12 @@ def whole(path: Path) -> int:
     engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.NullPool)
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
-        version = int(str(connection.execute(sa.select(info.c.value).where(info.c.key == VERSION_KEY)).scalar()))
+        found = int(str(connection.execute(sa.select(info.c.value).where(info.c.key == VERSION_KEY)).scalar()))
         tables = set(sa.inspect(connection).get_table_names())
         count = connection.exec_driver_sql("SELECT count(*) FROM predictions").scalar()
     added = {table.name for table in ADDED}
-    assert count == RESULTS and added & tables == (added if version == 3 else set())
-    return version
+    assert count == RESULTS and added & tables == (added if found == 3 else set())
+    return found
 
 
 def test_killed_before_and_after_every_statement(tmp_path: Path) -> None:
@@ -140,23 +140,24 @@ def test_killed_at_many_moments(tmp_path: Path) -> None:
     """Once it has begun: every row is as it was, and all new tables are there, or none."""
     path = tmp_path / "store.db"
     make_old(path, 500)
-    _, rows = contents(path)
-    seen = killed_again_and_again(path, 12, 0.15, rows)
+    before_all = rows(path)
+    seen = killed_again_and_again(path, 12, 0.15)
+    assert rows(path) == before_all
     assert seen.total() == 12 and seen["as before"] >= 2
 
 
 def test_checks_of_the_benchmark_see_what_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     make_old(path, 20)
-    _, rows = contents(path)
+    whole = rows(path)
     for change in ("DELETE FROM predictions WHERE id = 7", "UPDATE nodes SET cores = 9 WHERE id = 3"):
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(change)
-        assert contents(path)[1] != rows
+        assert rows(path) != whole
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE runs (id INTEGER)")
     with pytest.raises(ValueError, match="version 1 with the tables"):
-        contents(path)
+        version(path)
 
 
 def test_four_processes_upgrade_one_store(url: str) -> None:
@@ -204,7 +205,7 @@ def test_a_full_disk_during_the_upgrade(free: int, tmp_path: Path) -> None:
         "$2" -c 'import sys; from benchmarks.store_upgrade import *; make_old(Path(sys.argv[1]), 200)' "$1/store.db"
         dd if=/dev/zero of="$1/fill" bs=4k 2>/dev/null || true
         truncate -s -"$3"k "$1/fill"
-        check='import sys; from benchmarks.store_upgrade import *; print(*contents(Path(sys.argv[1])))'
+        check='import sys; from benchmarks.store_upgrade import *; p = Path(sys.argv[1]); print(version(p), rows(p))'
         "$2" -m probe store upgrade --store "$1/store.db" || echo "status $?"
         rm "$1/fill"
         "$2" -c "$check" "$1/store.db"
