@@ -53,9 +53,8 @@ _STOPPED = 0x7F
 """Of a wait status: stopped."""
 
 _ASLEEP = ("S", "t", "T", "")
-_SETTLE_SECONDS = 2.0
+_SETTLE_SECONDS, _STOP_SECONDS = 2.0, 30.0
 _POLL_SECONDS = 0.0005
-_STOP_SECONDS = 30.0
 _SHORT_POLL_SECONDS = 0.00005
 
 
@@ -285,8 +284,9 @@ class Team(HelperThreads):
         return running_time(self._pid) - life.first_before if life.first is None else life.first
 
     def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
-        whose = "a thread beside its first one" if child is not self._first else "its first thread, while others work,"
-        return ProgramUnsupported(f"{self._name}: {whose} {what}: in a probe only the first may; {ADVICE}")
+        other, first = ": a thread beside its first one ", ": its first thread, while others work, "
+        whose = first if child is self._first else other
+        return ProgramUnsupported(f"{self._name}{whose}{what}: in a probe only the first may; {ADVICE}")
 
     def _begin(self, child: Child) -> None:
         taken = set(self._slots.values())

@@ -163,7 +163,10 @@ def _capture_threads_directly(build: Build) -> None:
         raise ProgramUnsupported(
             f"{build.program.argv[0]}: starts threads, and CRIU would restore them; leave --with-criu out"
         )
-    if started:
+    if started and build.criu is not None:
+        said = "threads beside the first: checkpoints are captured directly, since CRIU captures no threads for a probe"
+        build.display.note(f"{build.program.argv[0]}: {said}")
+        build.notes.append(said)
         build.criu = None
 
 

@@ -100,12 +100,12 @@ class FirstThread:
         long = sum(one for one in self.own if one > _LONG * interval)
         if long <= MOST_UNMARKED * sum(self.own):
             return
-        said = f"{program.argv[0]}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run"
+        where = f"{program.argv[0]}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, "
         if marks and not program.marking:
-            raise OthersMark(said, replace(program, marking=marks))
-        others = ", nor one that it starts," if program.marking else ","
+            raise OthersMark(where + "while others work", replace(program, marking=marks))
+        tried = "nor one that it starts, " if program.marking else ""
         raise ProgramUnsupported(
-            f"{said}{others} where a phase could begin or end: let the first thread take part in the work, or run it "
+            f"{where}{tried}where a phase could begin or end: let the first thread take part in the work, or run it "
             "with one thread"
         )
 
