@@ -317,10 +317,7 @@ def _why(profile: Profile) -> str:
             "the input, or use --tracer native."
         )
     if profile.first is not None:
-        return (
-            "Its threads take work as it comes (a pool, a queue), or its control flow depends on time or random numbers: "
-            "give each thread a part of its own, or run it with one thread."
-        )
+        return "Its threads take work as it comes, or it depends on time or random numbers: give each its own part."
     return (
         "Its control flow depends on something that changes between runs (time, random numbers, process number, "
         "addresses): fix the seed or the input."
