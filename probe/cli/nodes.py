@@ -115,10 +115,11 @@ def _drawn(path: Path, found: DataPrediction) -> Path:
     os.environ.setdefault("MPLCONFIGDIR", str(cache_dir() / "matplotlib"))
     from functools import partial
 
-    from probe.dataflow.nodes_figure import nodes_figure
+    from probe.dataflow.nodes_figure import drawn_nodes, nodes_figure
     from probe.report.figure_files import as_png, as_svg, write_file
 
-    return write_file(path.absolute(), partial(as_svg if path.suffix == ".svg" else as_png, nodes_figure(found)))
+    drawing = nodes_figure(drawn_nodes(found.to_json()))
+    return write_file(path.absolute(), partial(as_svg if path.suffix == ".svg" else as_png, drawing))
 
 
 def _print(found: DataPrediction) -> None:

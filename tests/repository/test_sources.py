@@ -31,6 +31,7 @@ FLOORS = (
     ("probe/interface",),
     ("probe/cli",),
     ("probe/slurm",),
+    ("probe/mpi/probes",),
     ("probe/mpi",),
     ("probe/dataflow",),
     ("probe/simulation",),
