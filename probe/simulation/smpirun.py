@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SimGrid as it is installed: its library found, its `smpirun` started and watched, links as the user described them.
 
-The distribution's package (3.32 in Debian 12) has library, headers and `smpirun`. That of the Python package index (4.1,
-built from source) has the library alone, which is enough for engines of our own.
+The package of the distribution (3.32 in Debian 12) has library, headers and `smpirun`. That of the Python package
+index (4.1, built from source) has the library alone, which is enough for engines of our own.
 """
 
 from __future__ import annotations
