@@ -55,8 +55,8 @@ def simulate_nodes(
         say(one_line(f"wrote {path}"))
 
 
-_OF_RANKS = ("ranks", "disks", "machine", "limit", "probes", "node", "url")
-_OF_BOTH = ("profile", "folder", "as_json", "quiet")
+_OF_RANKS = ("disks", "machine", "limit", "probes", "node", "url")
+_OF_BOTH = ("profile", "ranks", "folder", "as_json", "quiet")
 
 
 def misused(what: Path) -> str:
