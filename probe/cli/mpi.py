@@ -84,6 +84,23 @@ def show_recording(recording_folder: Path, as_json: bool) -> None:
         say(one_line(line))
 
 
+@mpi.command("compare")
+@AS_JSON
+@click.argument("first", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
+@click.argument("second", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
+def compare_recordings(first: Path, second: Path, as_json: bool) -> None:
+    """Compare the calls of two recorded runs of one program; the first that differs ends with exit code 7."""
+    from probe.mpi.compare import refuse_differing
+    from probe.mpi.recording import read_recording
+
+    known = read_recording(first)
+    calls = refuse_differing(known, read_recording(second))
+    if as_json:
+        say_json({"format_version": MPI_VERSION, "ranks": len(known.ranks), "calls": calls})
+        return
+    say(f"{len(known.ranks)} ranks made the same {calls} calls in both runs")
+
+
 @mpi.command("replay")
 @click.option("--rank", type=click.IntRange(0), required=True, help="The rank to run.")
 @AS_JSON
