@@ -207,6 +207,16 @@ class Children:
                 self._end(child, None)
 
 
+def most_at_once(children: Sequence[Child]) -> int:
+    """Most of them alive at the same time."""
+    edges = [(c.began, 1) for c in children] + [(c.ended, -1) for c in children if c.ended is not None]
+    alive = most = 0
+    for _, change in sorted(edges):
+        alive += change
+        most = max(most, alive)
+    return most
+
+
 def end(pid: int) -> None:
     """End a traced process, and wait for it."""
     with contextlib.suppress(ProcessLookupError):

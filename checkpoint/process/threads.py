@@ -4,18 +4,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint import linux
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
-from checkpoint.process.children import STARTED, Child, Children, end, event_message, is_thread, reap
+from checkpoint.process.children import (
+    STARTED,
+    Child,
+    Children,
+    end,
+    event_message,
+    is_thread,
+    most_at_once,
+    reap,
+)
 from checkpoint.process.plain_run import running_time, turns_of
 from checkpoint.process.ptrace import ptrace
-from checkpoint.process.waiting import process_state
+from checkpoint.process.waiting import is_killed, process_state, threads_of
 
 ADVICE = "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
 
@@ -34,10 +45,16 @@ _GS_BASE = 22 * 8
 WORKING = 0.02
 """Share of a process's CPU time from which on a thread counts as one that works."""
 
+_FIRST_WORKS = 0.2
+"""The first thread counts as one that works with more than this share of another thread's CPU time. Less is for handing
+out work and waiting for it."""
+
+_STOPPED = 0x7F
+"""Of a wait status: stopped."""
+
 _ASLEEP = ("S", "t", "T", "")
-_SETTLE_SECONDS = 2.0
+_SETTLE_SECONDS, _STOP_SECONDS = 2.0, 30.0
 _POLL_SECONDS = 0.0005
-_STOP_SECONDS = 30.0
 _SHORT_POLL_SECONDS = 0.00005
 
 
@@ -56,8 +73,11 @@ class HelperThreads(Children):
     thread alone: meet a breakpoint or a marker's stop, start a process, replace the program.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pid: int) -> None:
         super().__init__()
+        self._pid = pid
+        self._ran, self._beside = 0.0, 0.0
+        """CPU seconds of the first thread: when the oldest of those that live was started, and beside others so far."""
         self.active: list[tuple[float, float]] = []
         """Stretches between two looks, seconds of the monotonic clock, in which one of them had a processor."""
         self._name = name
@@ -91,7 +111,7 @@ class HelperThreads(Children):
         while self.awake():
             if time.monotonic() > deadline:
                 said = self._refused("works on by itself while the first is stopped")
-                raise WorkingThreads(str(said), 1 + self._awake())
+                raise WorkingThreads(str(said), self._awake() + self._first_works())
             time.sleep(_POLL_SECONDS)
             self.look()
 
@@ -114,6 +134,8 @@ class HelperThreads(Children):
 
     def adopt(self, pid: int, parent: Child | None = None) -> Child:
         """See Children.adopt; a thread's command is what it calls itself."""
+        if not self._living:
+            self._ran = running_time(self._pid)
         child = super().adopt(pid, parent)
         self._name_of(child)
         return child
@@ -126,7 +148,7 @@ class HelperThreads(Children):
     def _go_on(self, child: Child, stop: int, event: int) -> None:
         wrong = self._wrong(child, stop, event)
         if wrong:
-            self._refusal = self._refused(wrong)
+            self._refusal = self._refused(wrong, child)
             self._let_go(child)
             return
         if event == linux.PTRACE_EVENT_EXIT:
@@ -146,14 +168,25 @@ class HelperThreads(Children):
             return "runs the code at which a phase begins"
         return ""
 
-    def _refused(self, what: str) -> ProgramUnsupported:
+    def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
         return ProgramUnsupported(
             f"{self._name}: a thread beside its first one {what}; a probe holds one working thread. To go on, {ADVICE}."
         )
 
+    def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
+        super()._end(child, usage, status)
+        if not self._living:
+            self._beside += max(0.0, running_time(self._pid) - self._ran)
+
     def working(self, whole: float) -> int:
-        """How many threads worked at the same time, the first one counted in any case; `whole`: CPU seconds of all."""
-        return 1 + _most_at_once([child for child in self.all if self._seconds(child) > WORKING * whole])
+        """How many threads worked at the same time, at least one; `whole`: CPU seconds of all."""
+        others = most_at_once([child for child in self.all if self._seconds(child) > WORKING * whole])
+        return max(1, others + self._first_works())
+
+    def _first_works(self) -> bool:
+        """Whether the first thread does work while others live."""
+        beside = self._beside + (running_time(self._pid) - self._ran if self._living else 0.0)
+        return beside > _FIRST_WORKS * max(map(self._seconds, self.all), default=0.0)
 
     @staticmethod
     def _seconds(child: Child) -> float:
@@ -163,33 +196,52 @@ class HelperThreads(Children):
         """The first thread is about to go on: so do those that were stopped with it."""
 
 
-class Team(HelperThreads):
-    """The threads of program `name` beside its first, where they share its work.
+@dataclass
+class _Life:
+    """A thread that the first has started; CPU seconds of the first before that, and while the thread lived."""
 
-    At every stop of the first all are stopped. Each has a slot of its own, the lowest free one from 1 on, and with it
-    copies of all counters. `working`: about how many do work.
+    thread: Child
+    first_before: float
+    first: float | None = None
+
+
+class Team(HelperThreads):
+    """The threads of program `name` beside the *marking* one, where they share its work.
+
+    At every stop of the marking thread all are stopped. Each has a slot of its own, the lowest free one from 1 on, and
+    with it copies of all counters. `working`: about how many do work.
+
+    The marking thread has slot 0: its executions tell places. It is the first thread of process `pid`. Where that one
+    waits for others, some of these mark while they live: those of `marks`, by the order in which the first starts them.
     """
 
-    def __init__(self, name: str, working: int) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, working: int, pid: int, marks: Sequence[int] = ()) -> None:
+        super().__init__(name, pid)
         self.most = min(MOST_SLOTS, max(_FEWEST_SLOTS, _SLOTS_PER_WORKER * working))
         """Slots that there are."""
+        self.marking = pid
+        self._waited: list[tuple[int, int, resource.struct_rusage | None]] = []
+        """What wait4 said of the first thread before it was the marking one again."""
+        self._marks = frozenset(marks)
+        self._first, self._marker = Child(pid, None, True, time.monotonic(), name), Child(pid, None, True, 0.0)
+        self._lives: list[_Life] = []
+        self._left: dict[int, float] = {}
         self._slots: dict[int, int] = {}
         self._stopped: dict[int, int] = {}
         self._stopping = False
         self.slots = 1
-        """Slots used so far, the first thread's among them."""
+        """Slots used so far, the marking thread's among them."""
         self.started: list[float] = []
-        """When each was started, by the monotonic clock."""
+        """When each was started, or ended and had been marking, by the monotonic clock."""
 
     def look(self) -> None:
-        """See Children.look. Raises ProgramUnsupported where a thread does what only the first may."""
+        """See Children.look. Raises ProgramUnsupported where a thread does what only the marking one may."""
         Children.look(self)
         if self._refusal is not None:
             raise self._refusal
 
     def settle(self) -> None:
-        """Stop all, while the first thread is stopped. Raises ProgramFailed where one does not stop."""
+        """Stop all, while the marking thread is stopped. Raises ProgramFailed where one does not stop."""
         self._stopping = True
         for number in self._living.keys() - self._stopped.keys():
             with contextlib.suppress(OSError):
@@ -197,12 +249,15 @@ class Team(HelperThreads):
         deadline = time.monotonic() + _STOP_SECONDS
         while self._living.keys() - self._stopped.keys():
             self.look()
-            if time.monotonic() > deadline:
-                raise ProgramFailed(f"{self._name}: its threads do not all stop within {_STOP_SECONDS:g} s")
+            self._refuse_late(deadline)
             time.sleep(_SHORT_POLL_SECONDS)
 
+    def _refuse_late(self, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"{self._name}: its threads do not all stop within {_STOP_SECONDS:g} s")
+
     def release(self) -> None:
-        """Let all go on that were stopped with the first."""
+        """Let all go on that were stopped with the marking thread."""
         self._stopping = False
         stopped, self._stopped = self._stopped, {}
         for number, deliver in stopped.items():
@@ -210,26 +265,32 @@ class Team(HelperThreads):
                 ptrace(linux.PTRACE_CONT, number, 0, deliver)
 
     def stopped(self) -> list[int]:
-        """Numbers of all, by their slots."""
-        return sorted(self._living, key=self._slots.__getitem__)
+        """Numbers of all but those that have just ended, by their slots."""
+        return sorted(self._living.keys() - self._left.keys(), key=lambda number: self._slots.get(number, 0))
 
     def held_back(self, number: int) -> tuple[int, ...]:
         """The signal that a stopped thread was about to get."""
         return tuple(signal for signal in (self._stopped.get(number, 0),) if signal)
 
     def base(self, number: int) -> int:
-        """The GS base of a thread: how far its counters are from the first's."""
+        """The GS base of a thread: how far its counters are from the marking one's."""
         return self._slots[number] * SLOT_BYTES
 
-    def _refused(self, what: str) -> ProgramUnsupported:
-        return ProgramUnsupported(
-            f"{self._name}: a thread beside its first one {what}: in a probe only the first may; {ADVICE}"
-        )
+    def lives(self) -> list[tuple[Child, float, float]]:
+        """Threads in the order in which the first started them: each, its CPU seconds, and the first's meanwhile."""
+        return [(life.thread, self._seconds(life.thread), self._meanwhile(life)) for life in self._lives]
+
+    def _meanwhile(self, life: _Life) -> float:
+        return running_time(self._pid) - life.first_before if life.first is None else life.first
+
+    def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
+        other, first = ": a thread beside its first one ", ": its first thread, while others work, "
+        whose = first if child is self._first else other
+        return ProgramUnsupported(f"{self._name}{whose}{what}: in a probe only the first may; {ADVICE}")
 
     def _begin(self, child: Child) -> None:
         taken = set(self._slots.values())
         slot = next(slot for slot in range(1, len(taken) + 2) if slot not in taken)
-        self._slots[child.pid] = slot
         self.slots = max(self.slots, slot + 1)
         self.started.append(child.began)
         if slot >= self.most:
@@ -242,20 +303,92 @@ class Team(HelperThreads):
                 f"{self._name}: threads were started {len(self.started)} times (over {MOST_STARTS}): use its thread "
                 "pool, or one thread"
             )
+        number = self._pid if self._is_to_mark(child) else child.pid
+        if number == self._pid:
+            self._hand_over(child)
+        self._slots[number] = slot
+        if self._refusal is None:
+            ptrace(linux.PTRACE_POKEUSER, number, _GS_BASE, slot * SLOT_BYTES)
+
+    def _is_to_mark(self, child: Child) -> bool:
+        if (self.marking if child.parent is None else child.parent.pid) != self._pid:
+            return False
+        self._lives.append(_Life(child, running_time(self._pid)))
+        return self.marking == self._pid and len(self._lives) - 1 in self._marks
+
+    def _hand_over(self, child: Child) -> None:
+        """Let `child` mark, which the first has just started and which has executed nothing; both are stopped."""
+        self.marking, self._marker = child.pid, child
+        del self._living[child.pid]
+        self._living[self._pid] = self._first
+
+    def wait(self) -> tuple[int, int, resource.struct_rusage | None]:
+        """As wait4 of the marking thread; number 0 where there is nothing new."""
+        return self._waited.pop(0) if self._waited else os.wait4(self.marking, linux.WALL | os.WNOHANG)
+
+    def hands_back(self, status: int) -> bool:
+        """Whether the marking thread is another than the first, and ends, as this status says: the first marks again.
+
+        That one may be waiting for the end. Until it is told of it, it executes nothing that is counted.
+        """
+        dead = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+        if self.marking == self._pid or not (dead or status >> 16 == linux.PTRACE_EVENT_EXIT):
+            return False
+        self._take_back()
+        self.started.append(time.monotonic())
+        if dead:
+            self._end(self._marker, None)
+            return True
+        if not is_killed(self._pid, self._marker.pid):
+            self._stop_first()
+        self._leave(self._marker)
+        return True
+
+    def _take_back(self) -> None:
+        self.marking = self._pid
+        self._slots.pop(self._pid)
+        del self._living[self._pid]
+        self._living[self._marker.pid] = self._marker
+
+    def _stop_first(self) -> None:
+        """Stop the first thread, which waits, give it slot 0, and let it go on. What else it stops for is kept."""
+        ptrace(linux.PTRACE_INTERRUPT, self._pid)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not (waited := os.wait4(self._pid, linux.WALL | os.WNOHANG))[0]:
+            self._refuse_late(deadline)
+            time.sleep(_SHORT_POLL_SECONDS)
+        status = waited[1]
+        if os.WIFSTOPPED(status):
+            ptrace(linux.PTRACE_POKEUSER, self._pid, _GS_BASE, 0)
+        if status >> 16 == linux.PTRACE_EVENT_STOP and os.WSTOPSIG(status) == signal.SIGTRAP:
+            ptrace(linux.PTRACE_CONT, self._pid)
         else:
-            ptrace(linux.PTRACE_POKEUSER, child.pid, _GS_BASE, slot * SLOT_BYTES)
+            self._waited.append(waited)
+
+    def _leave(self, child: Child) -> None:
+        """Let a thread go on from its exit event."""
+        child.own_cpu = running_time(child.pid)
+        self._left[child.pid] = time.monotonic()
+        for life in self._lives:
+            if life.thread is child:
+                life.first = self._meanwhile(life)
+        ptrace(linux.PTRACE_CONT, child.pid)
 
     def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
         super()._end(child, usage, status)
+        child.ended = self._left.pop(child.pid, child.ended)
         self._slots.pop(child.pid, None)
         self._stopped.pop(child.pid, None)
 
     def _go_on(self, child: Child, stop: int, event: int) -> None:
-        if event == linux.PTRACE_EVENT_EXIT:
-            child.own_cpu = running_time(child.pid)
-            ptrace(linux.PTRACE_CONT, child.pid)
+        if event == linux.PTRACE_EVENT_EXIT and child is self._first:
+            # The end of the run: the others are told to end, or go on without it.
+            self._take_back()
+            self._waited.append((child.pid, event << 16 | stop << 8 | _STOPPED, None))
+        elif event == linux.PTRACE_EVENT_EXIT:
+            self._leave(child)
         elif stop == signal.SIGSTOP:
-            # Of the whole process, as the first thread's, which Tracee.wait does not deliver either.
+            # Of the whole process, as the marking thread's, which Tracee.wait does not deliver either.
             self._let_go(child)
         else:
             super()._go_on(child, stop, event)
@@ -265,18 +398,3 @@ class Team(HelperThreads):
             self._stopped[child.pid] = deliver
         else:
             super()._let_go(child, deliver)
-
-
-def _most_at_once(threads: Sequence[Child]) -> int:
-    """Most of them alive at the same time."""
-    edges = [(t.began, 1) for t in threads] + [(t.ended, -1) for t in threads if t.ended is not None]
-    alive = most = 0
-    for _, change in sorted(edges):
-        alive += change
-        most = max(most, alive)
-    return most
-
-
-def threads_of(pid: int) -> set[int]:
-    """Numbers of all threads of a process, the first among them. Raises OSError where it is gone."""
-    return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}

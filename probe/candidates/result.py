@@ -68,6 +68,7 @@ class RunResult:
             "probe_id": self.manifest.id,
             "program": list(self.manifest.program.argv),
             "node": self.node,
+            "threads": self.manifest.threads,
             "clock": clock,
             **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
             "target_error": self.narrowed.to_json() if self.narrowed is not None else {},

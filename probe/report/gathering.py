@@ -87,7 +87,7 @@ def _observed(url: str, path: Path, manifest: Manifest) -> dict[str, list[float]
     with open_store(url, create=False) as opened:
         for inputs in (input_checksum(path), ""):
             try:
-                stored = find_probe(opened, probe_key(manifest.program.argv, inputs))
+                stored = find_probe(opened, probe_key(manifest.program.argv, inputs, manifest.threads))
             except NotInStore:
                 continue
             for run in observed(opened, probe=stored):

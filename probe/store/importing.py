@@ -118,7 +118,7 @@ def _check(
             "inputs": inputs,
         }
         kept_node = checked_node(here, node, cluster)
-        key = probe_key(tuple(program), inputs)
+        key = probe_key(tuple(program), inputs, _count(result.get("threads", 1), _MOST_CORES))
         phases = strict_json.dumps(
             [[phase.get(key) for key in PHASE_KEYS] for phase in result["phases"]], separators=(",", ":")
         )

@@ -48,10 +48,11 @@ def test_a_whole_probe(how: str, builds: Path, tmp_path: Path) -> None:
     program = str(build("waiters", builds))
     made = command(
         "build", "-q", "-o", "waiters.probe", "--interval", "10ms", "--max-phases", "4", "--json",
-        "--", program, "1500", how, cwd=tmp_path,
+        "--capture", "criu", "--", program, "1500", how, cwd=tmp_path,
     )  # fmt: skip
     shown = json.loads(made.stdout)
     assert any("threads were seen beside the first one" in note for note in shown["notes"])
+    assert any("since CRIU captures no threads for a probe" in note for note in shown["notes"])
     assert shown["phases"] and not any(phase["only_criu"] for phase in shown["phases"])
     ran = json.loads(command("run", "waiters.probe", "--json", cwd=tmp_path).stdout)
     assert all(phase["status"] == "ok" for phase in ran["phases"])

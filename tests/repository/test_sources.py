@@ -40,6 +40,7 @@ FLOORS = (
     ("probe/inspection", "probe/store"),
     ("probe/emulation/elsewhere",),
     ("probe/emulation",),
+    ("probe/emulation/counting",),
     ("probe/candidates", "probe/pipeline"),
     ("probe/contents", "probe/doctor", "probe/flow", "probe/prediction"),
     ("probe/node", "probe/selection", "probe/tracers"),

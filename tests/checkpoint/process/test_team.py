@@ -18,9 +18,9 @@ from tracing import SECONDS, program_of, streams_of
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.ptrace import registers_of
-from checkpoint.process.threads import SLOT_BYTES, Team, threads_of
+from checkpoint.process.threads import SLOT_BYTES, Team
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.waiting import process_state
+from checkpoint.process.waiting import process_state, threads_of
 from checkpoint.processors import processors
 from checkpoint.stubs.counters import SiteCounters
 
