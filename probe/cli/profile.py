@@ -39,6 +39,7 @@ class _Tag(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     "--watcher", "watchers", metavar="MODULE:CLASS", multiple=True, help="One more watcher, of your own. Repeatable."
 )
 @click.option("--no-kernels", is_flag=True, help="Do not calibrate kernels, nor look for their mix (probe emulate).")
+@click.option("--trace-calls", is_flag=True, help="Have strace find block sizes and bytes of sockets; this takes time.")
 @AS_JSON
 @QUIET
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -48,6 +49,7 @@ def profile(
     rate: float,
     watchers: tuple[str, ...],
     no_kernels: bool,
+    trace_calls: bool,
     as_json: bool,
     quiet: bool,
     command: tuple[str, ...],
@@ -64,8 +66,9 @@ def profile(
     with display_for(quiet).stage("profile"):
         # What the command prints must not be taken for our JSON.
         usage = profile_usage(
-            command, dict(tags), rate=rate, watchers=own, stdout=2 if as_json else None, kernels=not no_kernels
-        )
+            command, dict(tags), rate=rate, watchers=own, stdout=2 if as_json else None, kernels=not no_kernels,
+            trace_calls=trace_calls,
+        )  # fmt: skip
     save_usage(usage, output)
     if as_json:
         say_json(usage_json([(str(output), usage)]))

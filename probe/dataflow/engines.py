@@ -23,6 +23,8 @@ _NATIVE = Path(__file__).with_name("native")
 COMMON: Final = ("blocks.h", "blocks.c", "setting.c")
 """Sources of every engine."""
 
+LOOSE_SOURCES: Final = ("loose.c", "events.h", "events.c")
+
 OPTIONS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 _PLATFORM = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
@@ -94,7 +96,7 @@ class Engine:
 def engine_of(mode: str, network: Network | None = None) -> Engine:
     """The engine, compiled. Raises ToolMissing without a compiler or, for all but the loose one, without SimGrid."""
     if mode == LOOSE:
-        return Engine(mode, built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",)))
+        return Engine(mode, built("dataflow-loose", sources(*LOOSE_SOURCES), OPTIONS, libraries=("-lm",)))
     place = _simgrid()
     options = (*OPTIONS, "-isystem", str(place / "include"))
     libraries = (f"-L{place / 'lib'}", f"-Wl,-rpath,{place / 'lib'}", "-lsimgrid", "-lm")

@@ -38,6 +38,7 @@ class Watcher:
                never falls; a LEVEL is as of now; NaN where it is not known now
     finish     called once at the end: values that are now known better, of the whole command
     notes      sentences for the profile's header, after `finish`
+    give_up    called in any case when all is over, also where the command did not come to its end
     """
 
     columns: dict[str, Column]
@@ -53,6 +54,9 @@ class Watcher:
 
     def notes(self) -> Sequence[str]:
         return ()
+
+    def give_up(self) -> None:
+        """Nothing to tidy up."""
 
 
 def _of_all(tree: Tree) -> list[tuple[Process, bool]]:
@@ -223,26 +227,9 @@ class NetworkWatcher(Watcher):
         return self._sockets.endpoints() if self._sockets is not None else ()
 
 
-class CounterWatcher(Watcher):
-    """What no source of this version measures: named, with the reason."""
-
-    def __init__(self) -> None:
-        counters = "hardware counters are not read by this version"
-        self.columns = {
-            "instructions": Column(AMOUNT, "instructions", "", counters),
-            "cycles": Column(AMOUNT, "cycles", "", counters),
-            "stalled_frontend": Column(AMOUNT, "cycles", "", counters),
-            "stalled_backend": Column(AMOUNT, "cycles", "", counters),
-            "flops": Column(AMOUNT, "operations", "", "no counted blocks beside the profile in this version"),
-        }
-
-    def look(self, tree: Tree) -> Mapping[str, float]:
-        return {}
-
-
 def own_watchers() -> list[Watcher]:
-    """Those of this package, fresh ones for each command."""
-    return [CpuWatcher(), MemoryWatcher(), StorageWatcher(), NetworkWatcher(), ProcessWatcher(), CounterWatcher()]
+    """Those of /proc and the kernel's sockets, fresh ones for each command."""
+    return [CpuWatcher(), MemoryWatcher(), StorageWatcher(), NetworkWatcher(), ProcessWatcher()]
 
 
 def named_watcher(name: str) -> Watcher:

@@ -32,7 +32,8 @@ class RankRun:
 class Recording:
     """A recording. digests: SHA-256 of each program by its path. seconds: wall time of the recorded run.
 
-    library: what the MPI library says of itself. compiler: the command that compiled the recorder.
+    library: what the MPI library says of itself. compiler: the command that compiled the recorder. processors: that
+    all ranks had together; 0: not known.
     """
 
     folder: Path
@@ -42,6 +43,17 @@ class Recording:
     seconds: float
     digests: dict[str, str]
     ranks: tuple[RankRun, ...]
+    processors: int = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the run did to the recorded times."""
+        if not 0 < self.processors < len(self.ranks):
+            return ()
+        return (
+            f"{len(self.ranks)} ranks shared {self.processors} processors when they were recorded: waiting ranks took "
+            "time from the others, and computing times are too long",
+        )
 
     def rank(self, number: int) -> RankRun:
         """The rank of that number, which can be replayed. Raises ProbeError."""
@@ -99,7 +111,7 @@ def _checked(folder: Path, said: dict[str, Any]) -> Recording:
         raise ValueError("a program without its digest")
     return Recording(
         folder, tuple(map(_text, _listed(said["command"]))), _text(said["library"]), _text(said["compiler"]),
-        float(seconds), digests, ranks,
+        float(seconds), digests, ranks, _processors(said.get("processors", 0)),
     )  # fmt: skip
 
 
@@ -110,6 +122,12 @@ def _rank(number: int, said: dict[str, Any]) -> RankRun:
     if not arguments:
         raise ValueError(f"rank {number} has no arguments")
     return RankRun(number, _text(said["program"]), _text(said["folder"]), arguments, said["kept"])
+
+
+def _processors(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 20:
+        raise ValueError("processors")
+    return value
 
 
 def _listed(value: Any) -> list[Any]:

@@ -51,7 +51,7 @@ static int64_t expected, received, blocks_total, messages;
 static double computed;
 static Sent *sent;
 
-static void *room_for(size_t size)
+static void *pages_for(size_t size)
 {
 	void *found = NULL;
 	if (posix_memalign(&found, PAGE, size ? size : 1) != 0) {
@@ -124,14 +124,14 @@ static void read_on(void)
 		return;
 	int found = 1;
 	while (found > 0 && under_way < room) {
-		Block *fresh = room_for((size_t)room * sizeof *fresh);
+		Block *fresh = pages_for((size_t)room * sizeof *fresh);
 		found = next_epoch(source, rank, fresh, work.by_query ? room : 1);
 		for (int n = 0; n < found; n++) {
-			Entry *entry = room_for(sizeof *entry);
-			entry->block = room_for(sizeof *entry->block);
+			Entry *entry = pages_for(sizeof *entry);
+			entry->block = pages_for(sizeof *entry->block);
 			*entry->block = fresh[n];
 			entry->block->pending = 1;
-			entry->bytes = room_for(block_room);
+			entry->bytes = pages_for(block_room);
 			under_way++;
 			blocks_total++;
 			put(&asked[fresh[n].disk], entry);
@@ -164,7 +164,7 @@ static void compute(void)
 
 static void send_to(Entry *entry, int node, int to)
 {
-	Sent *made = room_for(sizeof *made);
+	Sent *made = pages_for(sizeof *made);
 	made->entry = entry;
 	made->next = sent;
 	entry->block->pending++;
@@ -218,9 +218,9 @@ static int receive(void)
 	if (!there)
 		return 0;
 	MPI_Get_count(&status, MPI_BYTE, &size);
-	Entry *entry = room_for(sizeof *entry);
-	entry->bytes = room_for((size_t)size);
-	entry->block = room_for(sizeof *entry->block);
+	Entry *entry = pages_for(sizeof *entry);
+	entry->bytes = pages_for((size_t)size);
+	entry->block = pages_for(sizeof *entry->block);
 	*entry->block = (Block){.owner = status.MPI_SOURCE, .bytes = size, .pending = 1};
 	MPI_Recv(entry->bytes, size, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	received++;
@@ -251,7 +251,7 @@ static void run(void)
 static void count_expected(void)
 {
 	Source *all = open_source(&work, &machine);
-	Block *epoch = room_for((size_t)room * sizeof *epoch);
+	Block *epoch = pages_for((size_t)room * sizeof *epoch);
 	for (int reader = 0; reader < work.readers && peer; reader++)
 		for (int found = 1; found > 0;) {
 			found = next_epoch(all, reader, epoch, room);
@@ -284,7 +284,7 @@ static int ascending(const void *a, const void *b)
 // The median read, and a message of 1 byte and of a block, with nothing else going on.
 static void measure(int ranks)
 {
-	char *bytes = room_for(block_room);
+	char *bytes = pages_for(block_room);
 	double reads[READS], latency = 0, message = 0;
 	for (int n = 0; n < READS && rank == 0; n++) {
 		const double since = MPI_Wtime();
@@ -305,8 +305,8 @@ static void measure(int ranks)
 
 static void open_disks(const char *folder)
 {
-	files = room_for((size_t)machine.disks * sizeof *files);
-	asked = room_for((size_t)machine.disks * sizeof *asked);
+	files = pages_for((size_t)machine.disks * sizeof *files);
+	asked = pages_for((size_t)machine.disks * sizeof *asked);
 	pthread_mutex_init(&news.lock, NULL);
 	pthread_cond_init(&news.filled, NULL);
 	for (int disk = 0; disk < machine.disks && rank < work.readers; disk++) {

@@ -55,16 +55,6 @@ static int each, room, peer, readers_left, flow;
 static int64_t live, blocks_total, messages, requests;
 static double said;
 
-static void *room_for(double count, size_t size)
-{
-	void *found = calloc(count < 1 ? 1 : (size_t)count, size);
-	if (found == NULL) {
-		fprintf(stderr, "no memory\n");
-		exit(3);
-	}
-	return found;
-}
-
 static Server *server_of(int processor, int which)
 {
 	return &servers[(int64_t)processor * each + which];

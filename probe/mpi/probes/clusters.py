@@ -18,12 +18,18 @@ SPREAD = 0.05
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ranks with equal calls. computing: seconds of the representative, in the recorded run. spread: relative."""
+    """Ranks with equal calls. computing: seconds of the representative, in the recorded run. spread: relative.
+
+    verified: the member that was replayed, too, if there is another. error: of its CPU time alone, as the
+    representative's gives it, relative.
+    """
 
     representative: int
     ranks: tuple[int, ...]
     computing: float
     spread: float
+    verified: int | None = None
+    error: float | None = None
 
 
 def clusters_of(recording: Recording, ranks: Sequence[RankCalls]) -> list[Cluster]:

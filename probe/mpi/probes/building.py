@@ -13,9 +13,10 @@ from typing import Any
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from probe.mpi.clusters import Cluster, clusters_of
+from probe.mpi.probes.clusters import Cluster, clusters_of
+from probe.mpi.probes.verifying import verified
 from probe.mpi.recording import DESCRIPTION, Recording, read_recording
-from probe.mpi.replay import alone, replay
+from probe.mpi.replay import alone
 from probe.mpi.trace import read_calls
 from probe.pipeline.build import build
 from probe.pipeline.options import BuildOptions
@@ -35,7 +36,12 @@ class MpiProbe:
 
     def probe_of(self, cluster: Cluster) -> Path:
         """The probe of its representative."""
-        return self.recording.folder / f"rank-{cluster.representative}.probe"
+        return self.recording.folder / probe_name(cluster)
+
+
+def probe_name(cluster: Cluster) -> str:
+    """Name of the probe of its representative."""
+    return f"rank-{cluster.representative}.probe"
 
 
 def build_mpi(
@@ -47,20 +53,19 @@ def build_mpi(
 ) -> MpiProbe:
     """Replay the representative of each cluster, build a probe of it, and write all into the new folder `output`.
 
-    display: of one build, by the rank's name. The folder goes away on failure. Raises what `replay` and
-    `probe.build` raise.
+    Another member of each cluster is replayed, too: it says how well the representative stands for it. display: of one
+    build, by the rank's name. The folder goes away on failure. Raises what `replay` and `probe.build` raise.
     """
     ranks = [read_calls(recording.folder, run.rank) for run in recording.ranks]
     clusters = clusters_of(recording, ranks)
-    for one in clusters:
-        # A rank that does not repeat itself is told in seconds, not after a build.
-        replay(recording, one.representative, quiet=True)
+    # A rank that does not repeat itself is told in seconds, not after a build.
+    clusters = [verified(recording, one, ranks) for one in clusters]
     make_folder(output)
     try:
         for one in clusters:
             started = alone(recording, one.representative)
             build(
-                started.command, output / f"rank-{one.representative}.probe", options=options, cwd=started.run.folder,
+                started.command, output / probe_name(one), options=options, cwd=started.run.folder,
                 env={**os.environ, **started.environment}, display=display(f"rank {one.representative}"),
             )  # fmt: skip
         for path in (recording.folder / DESCRIPTION, *sorted(recording.folder.glob("calls.*"))):
@@ -109,4 +114,10 @@ def _cluster(said: dict[str, Any]) -> Cluster:
     numbers = [said["representative"], *ranks]
     if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers) or numbers[0] not in ranks:
         raise ValueError("a cluster without its representative")
-    return Cluster(numbers[0], tuple(ranks), float(said["computing"]), float(said["spread"]))
+    member, error = said["verified"], said["error"]
+    if (member is None) != (error is None) or (member is not None and (type(member) is not int or member not in ranks)):
+        raise ValueError("a cluster verified by another's rank")
+    return Cluster(
+        numbers[0], tuple(ranks), float(said["computing"]), float(said["spread"]), member,
+        None if error is None else float(error),
+    )  # fmt: skip

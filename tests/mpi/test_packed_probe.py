@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of MPI programs as one file: packed, unpacked, damaged, foreign; recordings that are kept beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi_packed import packed_probe
+from mpi_programs import built, launched
+
+from checkpoint.errors import ProbeFileDamaged, StorageError
+from probe.mpi.probes.keeping import kept_or_recorded
+from probe.mpi.probes.packing import MEMBERS, opened, pack, unpack
+
+
+def test_a_file_is_read_as_it_was_packed(tmp_path: Path) -> None:
+    path = packed_probe(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with opened(path) as found:
+        assert [one.ranks for one in found.clusters] == [(0, 1)]
+        assert found.probe_of(found.clusters[0]).read_bytes() == b"a probe"
+        folder = found.recording.folder
+    assert not folder.exists()
+    with opened(tmp_path / "folder") as found:
+        assert found.recording.folder == tmp_path / "folder"
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_changed_byte_is_seen_or_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("packed")
+    path = packed_probe(folder)
+    made = bytearray(path.read_bytes())
+    with tarfile.open(path) as tar:
+        ends = max(one.offset_data + one.size for one in tar.getmembers())
+    place = data.draw(st.integers(0, ends - 1))
+    made[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(made)
+    (folder / "out").mkdir()
+    try:
+        unpack(path, folder / "out")
+    except ProbeFileDamaged:
+        return
+    for one in (folder / "folder").iterdir():
+        assert (folder / "out" / one.name).read_bytes() == one.read_bytes()
+
+
+@given(st.data())
+def test_a_file_cut_short_is_seen(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("packed")
+    path = packed_probe(folder)
+    with tarfile.open(path) as tar:
+        ends = max(one.offset_data + one.size for one in tar.getmembers())
+    path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, ends - 1))])
+    (folder / "out").mkdir()
+    with pytest.raises(ProbeFileDamaged):
+        unpack(path, folder / "out")
+
+
+def member(name: str, contents: bytes = b"x", **said: Any) -> dict[str, Any]:
+    return {"name": name, "size": len(contents), "sha256": hashlib.sha256(contents).hexdigest(), **said}
+
+
+def tar_of(path: Path, members: Sequence[tuple[str, bytes, bytes]]) -> None:
+    """name, type, contents."""
+    with tarfile.open(path, "w") as tar:
+        for name, kind, contents in members:
+            made = tarfile.TarInfo(name)
+            made.type, made.size, made.linkname = kind, len(contents), "/etc/passwd"
+            tar.addfile(made, io.BytesIO(contents))
+
+
+FILE = tarfile.REGTYPE
+X = member("clusters.json")
+FOREIGN: dict[str, tuple[list[dict[str, Any]], list[tuple[str, bytes, bytes]], str]] = {
+    "outside": ([member("../clusters.json")], [("../clusters.json", FILE, b"x")], "the name '../clusters.json'"),
+    "absolute": ([member("/tmp/a")], [("/tmp/a", FILE, b"x")], "the name '/tmp/a'"),
+    "another name": ([X], [("recording.json", FILE, b"x")], "'recording.json' in place of clusters.json"),
+    "link": ([X], [("clusters.json", tarfile.SYMTYPE, b"")], "in place of clusters.json"),
+    "hard link": ([X], [("clusters.json", tarfile.LNKTYPE, b"")], "in place of clusters.json"),
+    "folder": ([member("clusters.json", b"")], [("clusters.json", tarfile.DIRTYPE, b"")], "in place of clusters.json"),
+    "device": ([member("clusters.json", b"")], [("clusters.json", tarfile.CHRTYPE, b"")], "in place of clusters.json"),
+    "size": ([X], [("clusters.json", FILE, b"xx")], "in place of clusters.json"),
+    "contents": ([X], [("clusters.json", FILE, b"y")], "has not the SHA-256"),
+    "missing": ([X], [], "is cut short: clusters.json is missing"),
+    "more": ([], [("clusters.json", FILE, b"x")], "which it does not list"),
+    "twice": ([X, X], [("clusters.json", FILE, b"x")] * 2, "a name twice"),
+    "huge": ([member("clusters.json", size=2**50)], [("clusters.json", FILE, b"x")], "more bytes than the file's"),
+    "no size": ([member("clusters.json", size=True)], [], "the size of clusters.json"),
+    "no digest": ([member("clusters.json", sha256="0")], [], "the SHA-256 of clusters.json"),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_tar_that_was_not_packed_here(case: str, tmp_path: Path) -> None:
+    listed, members, message = FOREIGN[case]
+    text = json.dumps({"format_version": 1, "members": listed}).encode()
+    tar_of(tmp_path / "a.mpiprobe", [(MEMBERS, FILE, text), *members])
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ProbeFileDamaged, match=message):
+        unpack(tmp_path / "a.mpiprobe", tmp_path / "out")
+    assert not (tmp_path / "clusters.json").exists()
+
+
+@pytest.mark.parametrize("contents", [b"", b"not one of ours" * 100, b"\x7fELF" + bytes(2000)])
+def test_what_is_no_tar(contents: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.mpiprobe").write_bytes(contents)
+    with pytest.raises(ProbeFileDamaged, match="is no probe of an MPI program"):
+        unpack(tmp_path / "a.mpiprobe", tmp_path)
+
+
+def test_another_tar(tmp_path: Path) -> None:
+    tar_of(tmp_path / "a.mpiprobe", [("clusters.json", FILE, b"x")])
+    with pytest.raises(ProbeFileDamaged, match=f"does not begin with {MEMBERS}"):
+        unpack(tmp_path / "a.mpiprobe", tmp_path)
+    tar_of(tmp_path / "b.mpiprobe", [(MEMBERS, FILE, b'{"format_version": 2}')])
+    with pytest.raises(ProbeFileDamaged, match="reads version 1"):
+        unpack(tmp_path / "b.mpiprobe", tmp_path)
+
+
+def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
+    packed_probe(tmp_path)
+    with pytest.raises(StorageError, match="is a folder; give the name of a file"):
+        pack(tmp_path / "folder", tmp_path)
+    with pytest.raises(StorageError, match="cannot read"), opened(tmp_path / "nothing.mpiprobe"):
+        pass
+
+
+def test_a_recording_is_kept_for_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    program = built("endings", "openmpi", tmp_path)
+    output = tmp_path / "app.mpiprobe"
+    command = launched("openmpi", 2, program)
+    first, was_kept = kept_or_recorded(command, output)
+    assert not was_kept and first.folder == tmp_path / "app.recording" and len(first.ranks) == 2
+    again, was_kept = kept_or_recorded(command, output)
+    assert was_kept and again == first
+    other, was_kept = kept_or_recorded(launched("openmpi", 3, program), output)
+    assert not was_kept and len(other.ranks) == 3 and other.folder == first.folder
+    with program.open("ab") as file:
+        file.write(b"\0")
+    _, was_kept = kept_or_recorded(launched("openmpi", 3, program), output)
+    assert not was_kept
+    assert [one.name for one in tmp_path.glob(".app*")] == []
+    for path in first.folder.iterdir():
+        path.unlink()
+    (first.folder / "mine").touch()
+    with pytest.raises(StorageError, match="exists already and is no recording"):
+        kept_or_recorded(command, output)
+    assert (first.folder / "mine").exists()
+    assert subprocess.run([program], check=False).returncode == 0
