@@ -271,10 +271,7 @@ int main(void)
 	each = PORTS + machine.disks + machine.buses;
 	// An odd number of lines of the cache: else the first blocks of all epochs would have to share few of its places.
 	epoch_room = largest_epoch(&work) | 1;
-	for (int node = 0; node < work.graph.nodes; node++)
-		if (work.graph.operation[node] == OP_READ)
-			for (int next = 0; next < work.graph.nodes; next++)
-				peer |= (work.graph.after[node] >> next & 1) && work.graph.operation[next] == OP_SEND && !is_to_client(&work.graph, next);
+	peer = is_peer(&work.graph);
 	const double bytes = needed(mean_consumers());
 	printf("needs %.0f\n", bytes);
 	fflush(stdout);
