@@ -25,7 +25,7 @@ from checkpoint.process.children import (
     reap,
 )
 from checkpoint.process.plain_run import running_time, turns_of
-from checkpoint.process.ptrace import ptrace
+from checkpoint.process.ptrace import is_breakpoint, ptrace
 from checkpoint.process.waiting import is_killed, process_state, threads_of
 
 ADVICE = "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
@@ -42,20 +42,13 @@ MOST_STARTS = 1000
 _GS_BASE = 22 * 8
 """struct user: where PTRACE_POKEUSER finds the GS base."""
 
-WORKING = 0.02
-"""Share of a process's CPU time from which on a thread counts as one that works."""
-
-_FIRST_WORKS = 0.2
-"""The first thread counts as one that works with more than this share of another thread's CPU time. Less is for handing
-out work and waiting for it."""
-
-_STOPPED = 0x7F
-"""Of a wait status: stopped."""
+WORKING, _AS_BUSIEST, _FIRST_WORKS = 0.02, 0.05, 0.2
+"""A thread counts as one that works with more than the first share of the process's CPU time, or, as where there are
+many, the second of the busiest thread's. The first thread needs more, the third: less is for handing out work."""
 
 _ASLEEP = ("S", "t", "T", "")
 _SETTLE_SECONDS, _STOP_SECONDS = 2.0, 30.0
-_POLL_SECONDS = 0.0005
-_SHORT_POLL_SECONDS = 0.00005
+_POLL_SECONDS, _SHORT_POLL_SECONDS = 0.0005, 0.00005
 
 
 class WorkingThreads(ProgramUnsupported):
@@ -76,6 +69,8 @@ class HelperThreads(Children):
     def __init__(self, name: str, pid: int) -> None:
         super().__init__()
         self._pid = pid
+        self._left: dict[int, float] = {}
+        """When each stood at its exit event: its end is seen some time after another may be started."""
         self._ran, self._beside = 0.0, 0.0
         """CPU seconds of the first thread: when the oldest of those that live was started, and beside others so far."""
         self.active: list[tuple[float, float]] = []
@@ -153,7 +148,7 @@ class HelperThreads(Children):
             return
         if event == linux.PTRACE_EVENT_EXIT:
             self._name_of(child)
-            child.own_cpu = running_time(child.pid)
+            self._note_end(child)
         super()._go_on(child, stop, event)
 
     @staticmethod
@@ -162,7 +157,7 @@ class HelperThreads(Children):
             # It has our changes to the code, and nobody to answer its breakpoints.
             end(started)
             return "starts a process"
-        if not event and stop == signal.SIGTRAP:
+        if not event and stop == signal.SIGTRAP and is_breakpoint(child.pid):
             return "loads a library"
         if not event and stop == signal.SIGSTOP:
             return "runs the code at which a phase begins"
@@ -175,12 +170,18 @@ class HelperThreads(Children):
 
     def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
         super()._end(child, usage, status)
+        child.ended = self._left.pop(child.pid, child.ended)
         if not self._living:
             self._beside += max(0.0, running_time(self._pid) - self._ran)
 
+    def _note_end(self, child: Child) -> None:
+        self._left[child.pid] = time.monotonic()
+        child.own_cpu = running_time(child.pid)
+
     def working(self, whole: float) -> int:
         """How many threads worked at the same time, at least one; `whole`: CPU seconds of all."""
-        others = most_at_once([child for child in self.all if self._seconds(child) > WORKING * whole])
+        least = min(WORKING * whole, _AS_BUSIEST * max(map(self._seconds, self.all), default=0.0))
+        others = most_at_once([child for child in self.all if self._seconds(child) > least])
         return max(1, others + self._first_works())
 
     def _first_works(self) -> bool:
@@ -225,7 +226,6 @@ class Team(HelperThreads):
         self._marks = frozenset(marks)
         self._first, self._marker = Child(pid, None, True, time.monotonic(), name), Child(pid, None, True, 0.0)
         self._lives: list[_Life] = []
-        self._left: dict[int, float] = {}
         self._slots: dict[int, int] = {}
         self._stopped: dict[int, int] = {}
         self._stopping = False
@@ -338,10 +338,10 @@ class Team(HelperThreads):
         self.started.append(time.monotonic())
         if dead:
             self._end(self._marker, None)
-            return True
-        if not is_killed(self._pid, self._marker.pid):
-            self._stop_first()
-        self._leave(self._marker)
+        else:
+            if not is_killed(self._pid, self._marker.pid):
+                self._stop_first()
+            self._leave(self._marker)
         return True
 
     def _take_back(self) -> None:
@@ -367,8 +367,7 @@ class Team(HelperThreads):
 
     def _leave(self, child: Child) -> None:
         """Let a thread go on from its exit event."""
-        child.own_cpu = running_time(child.pid)
-        self._left[child.pid] = time.monotonic()
+        self._note_end(child)
         for life in self._lives:
             if life.thread is child:
                 life.first = self._meanwhile(life)
@@ -376,7 +375,6 @@ class Team(HelperThreads):
 
     def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
         super()._end(child, usage, status)
-        child.ended = self._left.pop(child.pid, child.ended)
         self._slots.pop(child.pid, None)
         self._stopped.pop(child.pid, None)
 
@@ -384,7 +382,7 @@ class Team(HelperThreads):
         if event == linux.PTRACE_EVENT_EXIT and child is self._first:
             # The end of the run: the others are told to end, or go on without it.
             self._take_back()
-            self._waited.append((child.pid, event << 16 | stop << 8 | _STOPPED, None))
+            self._waited.append((child.pid, event << 16 | stop << 8 | 0x7F, None))
         elif event == linux.PTRACE_EVENT_EXIT:
             self._leave(child)
         elif stop == signal.SIGSTOP:

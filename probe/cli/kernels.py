@@ -33,7 +33,7 @@ def kernels(measure: bool, own: Path | None, as_json: bool) -> None:
             rates = {one.kernel: one for one in calibrate([name for name in what if name not in absent], program)}
         finally:
             forget(program, own)
-    what.update({name: f"not here: this node {NO_BLAS}" for name in absent})
+    what.update({name: f"not here: {NO_BLAS}" for name in absent})
     rows = [
         {
             "name": name,

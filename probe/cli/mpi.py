@@ -84,6 +84,23 @@ def show_recording(recording_folder: Path, as_json: bool) -> None:
         say(one_line(line))
 
 
+@mpi.command("compare")
+@AS_JSON
+@click.argument("first", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
+@click.argument("second", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
+def compare_recordings(first: Path, second: Path, as_json: bool) -> None:
+    """Compare the calls of two recorded runs of one program; the first that differs ends with exit code 7."""
+    from probe.mpi.compare import refuse_differing
+    from probe.mpi.recording import read_recording
+
+    known = read_recording(first)
+    calls = refuse_differing(known, read_recording(second))
+    if as_json:
+        say_json({"format_version": MPI_VERSION, "ranks": len(known.ranks), "calls": calls})
+        return
+    say(f"{len(known.ranks)} ranks made the same {calls} calls in both runs")
+
+
 @mpi.command("replay")
 @click.option("--rank", type=click.IntRange(0), required=True, help="The rank to run.")
 @AS_JSON
@@ -255,6 +272,38 @@ def run_probes(repeat: int, quiet: bool, as_json: bool, mpi_probe: Path, **given
     say(f"predicted: {found.seconds:.3f} s, 95 % interval {found.low:.3f} to {found.high:.3f} s")
     for warning in found.warnings:
         say(one_line(f"warning: {warning}"))
+
+
+@mpi.command("net")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="Platform file to write."
+)
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Hosts to describe, all alike.")
+@_MPICC
+@AS_JSON
+@click.argument("launcher", metavar="[-- LAUNCHER [ARG]...]", nargs=-1, type=click.UNPROCESSED)
+def measure_network(output: Path, nodes: int, mpicc: str | None, as_json: bool, launcher: tuple[str, ...]) -> None:
+    """Measure the network between two ranks, and describe it for simulations. Launcher: mpirun -n 2 without one."""
+    from probe.mpi.network.describing import write_measured
+    from probe.mpi.network.measuring import LAUNCHER, measure
+    from reducer.output_file import check_target
+
+    check_target(output)
+    found = measure(launcher or LAUNCHER, mpicc)
+    write_measured(found, output, nodes=nodes)
+    rows = zip(found.sizes.tolist(), found.half.tolist(), found.both.tolist(), found.streamed.tolist(), strict=True)
+    listed = [{"bytes": int(row[0]), "half": row[1], "both": row[2], "streamed": row[3]} for row in rows]
+    if as_json:
+        told = {"platform": str(output), "hosts": list(found.hosts), "eager": found.eager, "overlap": found.overlap}
+        say_json({"format_version": MPI_VERSION, **told, "sizes": listed})
+        return
+    say(one_line(f"{output}: {nodes} hosts, measured between {' and '.join(found.hosts)}"))
+    say("   bytes  one way us   MB/s   both ways MB/s   many MB/s")
+    for one in listed[::6]:
+        size = one["bytes"]
+        rates = (size / one["half"] / 1e6, 2 * size / one["both"] / 1e6, size / one["streamed"] / 1e6)
+        say(f"{size:8}  {1e6 * one['half']:10.2f}  {rates[0]:5.0f}  {rates[1]:15.0f}  {rates[2]:10.0f}")
+    say(f"sends return before they are received up to {found.eager} bytes; overlap {found.overlap:.0%}")
 
 
 def _runner(choice: SshChoice, repeat: int, quiet: bool) -> Callable[[Path], RunResult]:

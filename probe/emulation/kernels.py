@@ -49,7 +49,9 @@ BLAS = "dgemm"
 INSTEAD = "matrix"
 """What a mix computes in place of it on a node that has none."""
 
-NO_BLAS = "has no OpenBLAS for kernel dgemm: install libopenblas0 and a C compiler there, or name another kernel"
+NO_BLAS = (
+    "this node has no OpenBLAS for kernel dgemm: install libopenblas0 and a C compiler there, or name another kernel"
+)
 
 STALLING = "chase"
 """The kernel that uses cycles and gets nowhere in most of them."""

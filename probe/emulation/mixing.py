@@ -26,6 +26,7 @@ from probe.formats.arrays import FloatArray
 MIXED = tuple(name for name in COMPUTING if name != "syscalls")
 """Kernels that user code is mixed of."""
 
+_LEAST_SHARE = 1e-4
 _CPU_SECONDS = 0.3
 _SECONDS = 60
 
@@ -59,6 +60,8 @@ def mixed(program: Mapping[str, float], kernels: Mapping[str, Mapping[str, float
     found, _ = nnls(columns, wanted)
     if not found.sum() > 0:
         raise ProbeError("no mix of kernels is like the command; name a kernel")
+    # Next to nothing is an error of rounding, and in seconds it is no number that a profile takes.
+    found[found < _LEAST_SHARE * found.sum()] = 0.0
     return dict(zip(names, (found / found.sum()).tolist(), strict=True))
 
 

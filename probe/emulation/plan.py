@@ -183,7 +183,7 @@ def _without_blas(
 ) -> dict[str, FloatArray]:
     """A mix computes something else where there is no OpenBLAS; whoever names dgemm wants nothing else."""
     if options.kernel != AUTO:
-        raise ToolMissing(f"this node {NO_BLAS}")
+        raise ToolMissing(NO_BLAS)
     warnings.append(f"the node has no OpenBLAS, which is part of the mix; kernel {INSTEAD} is in its place")
     rest = {name: took for name, took in shares.items() if name != BLAS}
     return {**rest, INSTEAD: shares[BLAS] + rest.get(INSTEAD, 0.0)}

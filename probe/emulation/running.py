@@ -189,7 +189,7 @@ def known_rates(usage: Usage, options: EmulateOptions, program: Path | None = No
     own = _own_rate(options, program) if USER in missing else {}
     here_known = {**all_rates(), **rates, **own}
     if BLAS in wanted - here_known.keys():
-        raise ToolMissing(f"this node {NO_BLAS}")
+        raise ToolMissing(NO_BLAS)
     return here_known
 
 

@@ -28,7 +28,7 @@ from probe.emulation.kernels import all_rates
 from probe.emulation.mixing import MixWatcher, spread_mix
 from probe.emulation.tree import look, read
 from probe.emulation.usage import AMOUNT, Column, Header, ProfiledNode, Usage
-from probe.emulation.watchers import Ended, NetworkWatcher, Watcher, own_watchers
+from probe.emulation.watchers import Ended, NetworkWatcher, ProcessWatcher, Watcher, own_watchers
 from probe.node.facts import this_node
 
 MOST_RATE = 20.0
@@ -148,6 +148,7 @@ def profile_usage(
         endpoints=calls.endpoints() or tuple(
             e for w in all_watchers if isinstance(w, NetworkWatcher) for e in w.endpoints()
         ),
+        processes=tuple(row for w in all_watchers if isinstance(w, ProcessWatcher) for row in w.rows()),
         kernels=rates, notes=(*_notes(all_watchers, ended), *unrated),
     )  # fmt: skip
     return Usage(header, end, values)
@@ -274,6 +275,7 @@ def _look(pid: int, watchers: Sequence[Watcher], times: list[float], seen: _Valu
     now = time.monotonic() - begun
     if tree.supervisor is not None and now > (times[-1] if times else 0.0):
         times.append(now)
+        tree = replace(tree, seconds=now)
         for watcher in watchers:
             found = watcher.look(tree)
             for column in watcher.columns:

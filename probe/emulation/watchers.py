@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from checkpoint.errors import ToolMissing
 from probe.emulation.sockets import Sockets
 from probe.emulation.tree import Process, Tree, read
-from probe.emulation.usage import AMOUNT, LEVEL, Column, Endpoint
+from probe.emulation.usage import AMOUNT, LEVEL, MOST_PROCESSES, Column, Endpoint, ProcessRow
 
 
 @dataclass(frozen=True)
@@ -178,6 +178,7 @@ class ProcessWatcher(Watcher):
             "run_queue": Column(AMOUNT, "s", "/proc/PID/schedstat, first threads, as of the last look at each"),
         }
         self._waited: dict[tuple[int, int], float] = {}
+        self._rows: dict[tuple[int, int], ProcessRow] = {}
 
     def begin(self, supervisor: int) -> None:
         if not read(f"/proc/{supervisor}/schedstat"):
@@ -189,11 +190,24 @@ class ProcessWatcher(Watcher):
             said = read(f"/proc/{process.pid}/schedstat").split()
             if len(said) == 3:
                 self._waited[process.born] = int(said[1]) * 1e-9
+            begin = self._rows[process.born].begin if process.born in self._rows else tree.seconds
+            self._rows[process.born] = ProcessRow(
+                process.pid, _printable(process.name), begin, tree.seconds, process.used
+            )
         return {
             "processes": len(tree.processes) or math.nan,
             "threads": sum(process.threads for process in tree.processes) or math.nan,
             "run_queue": sum(self._waited.values()),
         }
+
+    def rows(self) -> list[ProcessRow]:
+        """The processes that looks have met."""
+        most = sorted(self._rows.values(), key=lambda row: -row.cpu)[:MOST_PROCESSES]
+        return sorted(most, key=lambda row: row.begin)
+
+
+def _printable(name: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 class NetworkWatcher(Watcher):

@@ -86,7 +86,7 @@ def propose(
                 except Unpredictable as error:
                     refused.append(str(error))
                     continue
-                warnings += predicted.warnings
+                warnings += [f"{kernel.name}: {warning}" for warning in predicted.warnings]
                 energy = joules(model, power, number, predicted.seconds)
                 choices[kernel.name].append(_choice(kernel.name, node_type, predicted, energy, wait))
         if kernel.name in farmed:

@@ -113,6 +113,7 @@ def _fields(
         "parameters": found.parameters,
         "work": found.work,
         "runtime": end - start,
+        "mpi": kernel.known_mpi,
         "wait": start - float(job["Submit"]),
         "ended_at": end,
         "energy": joules if joules > 0 else None,

@@ -31,7 +31,6 @@ from probe.emulation.kernels import (
     SOURCES,
     USER,
     all_rates,
-    calibrate,
     computing,
     emulator,
     forget,
@@ -350,46 +349,6 @@ def test_the_kernels_command() -> None:
     check_keys(json.loads(done.stdout), "probe kernels --json")
     rows = json.loads(done.stdout)["kernels"]
     assert all(row["rate"] > 0 for row in rows if row["name"] != BLAS or has_blas(emulator()))
-
-
-def test_a_kernel_that_does_nothing_is_noticed(tmp_path: Path) -> None:
-    source = tmp_path / "empty.c"
-    source.write_text("void kernel(unsigned long iterations) { for (unsigned long i = 0; i < iterations; i++) ; }\n")
-    program = emulator(source)
-    try:
-        with pytest.raises(ProbeError, match="the compiler has left out what it does"):
-            calibrate([USER], program)
-    finally:
-        forget(program, source)
-
-
-DENORMAL = """
-static volatile double kept = 1.0;
-void kernel(unsigned long iterations)
-{
-    double x = kept;
-    while (iterations--)
-        for (int step = 0; step < 1000; step++)
-            x *= 0.999;
-    kept = x > 0 ? x : 1.0;
-}
-"""
-
-
-def test_a_kernel_that_makes_denormals_is_noticed(tmp_path: Path) -> None:
-    """By what the processor says of them, however fast it is with them."""
-    source = tmp_path / "small.c"
-    for factor, refused in (("0.999", True), ("0.999 + 0.001", False)):
-        source.write_text(DENORMAL.replace("x *= 0.999", f"x = x * {factor}"))
-        program = emulator(source)
-        try:
-            if refused:
-                with pytest.raises(ProbeError, match="it computes with denormal numbers"):
-                    calibrate([USER], program)
-            else:
-                assert calibrate([USER], program)[0].rate > 0
-        finally:
-            forget(program, source)
 
 
 def test_a_kernel_that_slows_down_is_noticed() -> None:

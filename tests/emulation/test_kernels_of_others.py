@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that come from elsewhere: a library of the node, a user's assembly, a user's Python."""
+"""Kernels from elsewhere: a library of the node, a user's C, assembly and Python; what calibration notices of them."""
 
 from __future__ import annotations
 
@@ -186,3 +186,46 @@ def test_a_kernel_that_a_compiler_deletes_is_noticed_with_python_too(tmp_path: P
             calibrate([USER], program)
     finally:
         forget(program, source)
+
+
+# -- what calibration notices
+
+
+def test_a_kernel_that_does_nothing_is_noticed(tmp_path: Path) -> None:
+    source = tmp_path / "empty.c"
+    source.write_text("void kernel(unsigned long iterations) { for (unsigned long i = 0; i < iterations; i++) ; }\n")
+    program = emulator(source)
+    try:
+        with pytest.raises(ProbeError, match="the compiler has left out what it does"):
+            calibrate([USER], program)
+    finally:
+        forget(program, source)
+
+
+DENORMAL = """
+static volatile double kept = 1.0;
+void kernel(unsigned long iterations)
+{
+    double x = kept;
+    while (iterations--)
+        for (int step = 0; step < 1000; step++)
+            x *= 0.999;
+    kept = x > 0 ? x : 1.0;
+}
+"""
+
+
+def test_a_kernel_that_makes_denormals_is_noticed(tmp_path: Path) -> None:
+    """By what the processor says of them, however fast it is with them."""
+    source = tmp_path / "small.c"
+    for factor, refused in (("0.999", True), ("0.999 + 0.001", False)):
+        source.write_text(DENORMAL.replace("x *= 0.999", f"x = x * {factor}"))
+        program = emulator(source)
+        try:
+            if refused:
+                with pytest.raises(ProbeError, match="it computes with denormal numbers"):
+                    calibrate([USER], program)
+            else:
+                assert calibrate([USER], program)[0].rate > 0
+        finally:
+            forget(program, source)

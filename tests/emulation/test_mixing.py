@@ -175,3 +175,12 @@ def test_a_command_without_samples_has_no_mix(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(mixing.InstructionSamples, "close", lambda *_: {})
     usage = probe.profile_usage(["true"], kernels=True)
     assert "no sample was taken of the command" in usage.header.columns[f"{MIX}chase"].missing
+
+
+def test_next_to_nothing_is_nothing() -> None:
+    """Whatever is in a profile can be read again."""
+    kinds = list(CLASSES)
+    kernels = {"scalar": {kind: float(kind == kinds[0]) for kind in kinds}}
+    kernels["chase"] = {kind: float(kind == kinds[1]) for kind in kinds}
+    program = {kind: 0.0 for kind in kinds} | {kinds[0]: 1.0, kinds[1]: 1e-17}
+    assert mixed(program, kernels) == {"scalar": 1.0, "chase": 0.0}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from made_runs import made_runs
+from made_runs import computing, made_runs, mpi
 from published import schema_errors
 from slurm_cluster import SlurmCluster, cluster
 
@@ -22,7 +22,7 @@ from probe.slurm.bench_jobs import with_joules
 from probe.slurm.run_accounting import BENCHMARK, runs_of_lines
 from probe.slurm.waits import answers, past_waits, present_waits
 from probe.store.opening import open_store
-from probe.store.runs import stored_runs
+from probe.store.runs import store_runs, stored_runs
 
 pytestmark = pytest.mark.alone("a queue on four nodes of Slurm, on its ports")
 
@@ -77,6 +77,35 @@ def test_three_answers_about_a_full_queue(slurm: SlurmCluster) -> None:
     assert never.seconds is None and "never starts" in never.reason
     with pytest.raises(SlurmError, match="no partition 'none'"):
         answers("none", 4, 60.0, 0.8)
+
+
+def test_waits_for_the_predicted_run_time(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """ComPat D4.3, figure 9: the run time and 10 % more."""
+    (tmp_path / "fusion.toml").write_text(FUSION)
+    with open_store(tmp_path / "store.db") as opened:
+        store_runs(opened, made_runs((1, 2, 4, 8), node_type="main"))
+    asked = ["queue", "--cores", "4", "--partition", "main", "--store", str(tmp_path / "store.db")]
+    asked += ["--application", str(tmp_path / "fusion.toml"), "--set", "steps=3"]
+    said = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
+    assert schema_errors("probe-queue", said) == []
+    assert said["predicted"] == pytest.approx(6 * (computing(4) + mpi(4)), rel=0.05)
+    assert said["limit"] == pytest.approx(1.1 * said["predicted"])
+    shown = CliRunner().invoke(cli, [*asked, "--overhead", "0"], catch_exceptions=False).stdout
+    assert "predicted" in shown and "ends after" in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "give --time, or --application"),
+        (["--time", "1h", "--application", "x.toml"], "give --time, or --application"),
+        (["--application", "x.toml"], "--application needs --node-type, or --partition"),
+        (["--time", "1h", "--set", "steps=3"], "--node-type and --set go with --application"),
+    ],
+)
+def test_options_of_queue_that_do_not_go_together(more: list[str], said: str) -> None:
+    refused = CliRunner().invoke(cli, ["queue", "--cores", "4", *more])
+    assert refused.exit_code == 2 and said in refused.output
 
 
 def test_jobs_become_runs(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ emulation of each program, by the mix, is made there for real as well.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shlex
@@ -83,12 +84,9 @@ def _profile(one: Benchmark, folder: Path, data: Path, say: Say) -> Usage:
     path = folder / f"{one.name}.usage"
     if not path.exists():
         say(f"bench: {one.name}, profiled here")
-        was = Path.cwd()
-        os.chdir(data)
-        try:
-            save_usage(probe.profile_usage(["env", *_environment(one), *one.argv], stdout=2, kernels=True), path)
-        finally:
-            os.chdir(was)
+        words = ["env", *_environment(one), *one.argv]
+        with _inside(data), open(os.devnull, "wb") as nowhere:
+            save_usage(probe.profile_usage(words, stdout=nowhere.fileno(), kernels=True), path)
     return load_usage(path)
 
 
@@ -113,13 +111,18 @@ def _compared(one: Benchmark, usage: Usage, folder: Path, data: Path, rates: Map
     for kernel in KERNELS:
         given = EmulateOptions(kernel=kernel, threads=1)
         errors[kernel] = predicted(usage, given, rates) / there - 1
-    chosen = EmulateOptions(kernel=AUTO, threads=1, scale=dict.fromkeys(("compute", "read", "write"), SCALE))
-    (found,) = probe.emulate_on(folder / f"{one.name}.usage", [ADDRESS], chosen, ssh=options())
+    used = [_emulated(folder / f"{one.name}.usage", share) for share in (0.0, SCALE)]
+    return {"name": one.name, "there": there, "errors": errors, "real": (used[1] - used[0]) / SCALE / there - 1}
+
+
+def _emulated(profile: Path, share: float) -> float:
+    """CPU seconds there of an emulation of a part. Its memory and its own start are those of the whole."""
+    chosen = EmulateOptions(kernel=AUTO, threads=1, scale=dict.fromkeys(("compute", "read", "write"), share))
+    (found,) = probe.emulate_on(profile, [ADDRESS], chosen, ssh=options())
     if found.error is not None:
         raise found.error
     assert found.result is not None
-    used = (found.result.outcome.user + found.result.outcome.kernel) / SCALE
-    return {"name": one.name, "there": there, "errors": errors, "real": used / there - 1}
+    return found.result.outcome.user + found.result.outcome.kernel
 
 
 def predicted(usage: Usage, given: EmulateOptions, rates: Mapping[str, float]) -> float:
@@ -138,10 +141,10 @@ def _there(one: Benchmark, folder: Path, data: Path) -> float:
     kept = folder / f"{one.name}.there"
     if kept.exists():
         return float(kept.read_text())
-    words = {word for argument in one.argv[1:] for word in argument.split()}
+    words = {word.rpartition("=")[2] for argument in one.argv[1:] for word in argument.split()}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
-        for path in sorted({path for word in words for path in data.glob(f"{word}*") if word and "/" not in word}):
+        for path in sorted({path for word in words if "/" not in word for path in data.glob(f"{word}*")}):
             tar.add(path, path.name)
     on_node("rm -rf full && mkdir full && tar -xzf - -C full", stream.getvalue())
     code = (
@@ -153,3 +156,14 @@ def _there(one: Benchmark, folder: Path, data: Path) -> float:
     said = on_node(f"cd full && {' '.join(_environment(one))} python3 -c {shlex.quote(code)}")
     kept.write_text(said.decode().strip())
     return float(said)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Python 3.11 has contextlib.chdir, Python 3.10 has not."""
+    was = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(was)

@@ -16,9 +16,10 @@ from programs import build
 from tracing import SECONDS, program_of, streams_of
 
 from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.children import Child
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.ptrace import registers_of
-from checkpoint.process.threads import SLOT_BYTES, Team
+from checkpoint.process.threads import SLOT_BYTES, HelperThreads, Team
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state, threads_of
 from checkpoint.processors import processors
@@ -85,6 +86,28 @@ def test_all_are_stopped_at_every_stop(builds: Path) -> None:
         assert [registers_of(n).gs_base for n in team.stopped()] == [SLOT_BYTES, 2 * SLOT_BYTES, 3 * SLOT_BYTES]
         assert registers_of(tracee.pid).gs_base == 0
     assert process_state(tracee.pid) == "" and not Path(f"/proc/{tracee.pid}").exists()
+
+
+def test_threads_that_end_while_all_are_stopped(builds: Path) -> None:
+    with started(builds, "short", rounds="60000") as (tracee, team):
+        for _ in range(60):
+            run_for(tracee, 0.002)
+            assert {process_state(number) for number in threads_of(tracee.pid)} <= {"t", "Z", "X"}
+        assert len(team.started) > 3
+
+
+def test_a_signal_like_a_breakpoint_reaches_its_thread(builds: Path) -> None:
+    with started(builds, "trap", rounds="60") as (tracee, _):
+        counted(tracee)
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
+
+
+def test_all_of_many_threads_count_as_working() -> None:
+    """Each of 64 has less than two hundredths of the CPU time."""
+    helpers = HelperThreads("many", os.getpid())
+    helpers.all = [Child(0, None, True, 0.0, ended=9.0, own_cpu=seconds) for seconds in (*[1.0] * 64, 0.01)]
+    assert helpers.working(64.01) == 64
 
 
 def test_slots_of_ended_threads_are_used_again(builds: Path) -> None:
