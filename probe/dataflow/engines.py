@@ -138,7 +138,9 @@ def simulate(
         raise ModelInvalid(f"{where}: the engine failed: {printed[-_SHOWN:].strip()}")
     found = _simulation(printed.splitlines()[-1])
     if not found.blocks:
-        raise ModelInvalid(f"{where}: no block meets the query: every epoch is empty")
+        raise ModelInvalid(
+            f"{where}: no block meets the query: every epoch is empty; ask for a larger window, or give more blocks"
+        )
     return found
 
 
