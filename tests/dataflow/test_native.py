@@ -109,7 +109,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
     for words, message in (
         ([data], "Missing option '--ranks'"),
         ([data, "--ranks", "1", "--threads", "2"], "--threads is not of an application of blocks"),
-        (["a.usage", "--ranks", "2"], "--ranks is of an application of blocks alone"),
+        (["a.usage", "--disks", "2"], "--disks is of an application of blocks alone"),
         (["a.usage", "--probe", "a=2"], "--probe is of an application of blocks alone"),
     ):
         done = CliRunner().invoke(cli, ["emulate", *words])
