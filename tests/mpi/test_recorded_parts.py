@@ -3,23 +3,18 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_parts import CALL_BYTES, call, inbox_of, part, record_of
-from published import schema_errors
 
-from checkpoint.errors import Diverged, ModelInvalid, ProbeFileDamaged, ProgramUnsupported
-from probe.cli.main import cli
+from checkpoint.errors import ModelInvalid, ProbeFileDamaged, ProgramUnsupported
 from probe.mpi.calls import names
-from probe.mpi.compare import refuse_differing
 from probe.mpi.generate import player_source, recorder_source, replayer_source
 from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox, sums
 from probe.mpi.platforms import hosts_of, placed
@@ -244,51 +239,6 @@ def test_a_wildcard_is_played_with_its_answer(tmp_path: Path) -> None:
     first, second, ended = np.frombuffer(data[: 3 * step.itemsize], dtype=step)
     assert (first["peer"], first["tag"], second["peer"], second["tag"]) == (1, 60, 2, 70)
     assert ended["extras"] == 2
-
-
-# -- two runs
-
-SEND, RECV = NUMBER["Send"], NUMBER["Recv"]
-ASKED, ANY = call(RECV, peer=1, other=1, count=8, element=1), call(RECV, peer=1, other=-1, count=8, element=1)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "message"),
-    [
-        ([ASKED], [call(SEND, peer=1, count=8, element=1)], "call 0: MPI_Send of 8 B with rank 1 instead of MPI_Recv"),
-        (
-            [ASKED, ASKED],
-            [ASKED, call(RECV, peer=0, other=0, count=8, element=1)],
-            "call 1: MPI_Recv of 8 B with rank 0",
-        ),
-        ([ASKED], [call(RECV, peer=1, other=1, count=9, element=1)], "call 0: MPI_Recv of 9 B with rank 1 instead"),
-        ([ASKED, ASKED], [ASKED], "call 1: the end instead of MPI_Recv of 8 B"),
-        ([ANY], [call(NUMBER["Barrier"])], "call 0: MPI_Barrier of 0 B instead of MPI_Recv of 8 B with rank 1"),
-    ],
-)
-def test_a_second_run_that_differs(first: list[bytes], second: list[bytes], message: str, tmp_path: Path) -> None:
-    runs = []
-    for name, made in (("a", first), ("b", second)):
-        (tmp_path / name).mkdir()
-        calls_of(tmp_path / name, 0, 2, [ANY])
-        calls_of(tmp_path / name, 1, 2, made)
-        runs.append(recording(tmp_path / name, 2))
-    with pytest.raises(Diverged, match=f"rank 1 made other calls in the second run, from {message}"):
-        refuse_differing(runs[0], runs[1])
-    with pytest.raises(Diverged, match=r"has 2 ranks, .* has 1"):
-        refuse_differing(runs[0], recording(tmp_path / "b", 1))
-
-
-def test_a_second_run_with_other_answers(tmp_path: Path) -> None:
-    for name, peer in (("a", 0), ("b", 1)):
-        (tmp_path / name).mkdir()
-        for rank in range(2):
-            answered = call(RECV, peer=peer, other=-1, count=8 + peer, element=1, computing=peer + 5)
-            calls_of(tmp_path / name, rank, 2, [answered, ASKED])
-        write_recording(recording(tmp_path / name, 2))
-    done = CliRunner().invoke(cli, ["mpi", "compare", "--json", str(tmp_path / "a"), str(tmp_path / "b")])
-    assert schema_errors("probe-mpi-compare", json.loads(done.stdout)) == []
-    assert json.loads(done.stdout)["calls"] == 4
 
 
 # -- clusters
