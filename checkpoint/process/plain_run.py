@@ -51,7 +51,7 @@ def run_plain(
     `look` is called with the process number every LOOK_SECONDS. `others`: the program starts processes, whose waiting
     for a processor counts as its own.
     """
-    tree = _DelayOfThreads() if program.threads > 1 else _DelayOfChildren() if others else None
+    tree = _DelayOfThreads(others) if program.threads > 1 else _DelayOfChildren() if others else None
     pid = fork_stopped(program, streams, program.environment() if environment is None else environment, cpu)
     status: int | None = None
     try:
@@ -74,7 +74,7 @@ def run_plain(
     computed = usage.ru_utime + usage.ru_stime
     if others:
         # Processes that run by turns wait for each other, too.
-        waited = min(waited, max(0.0, wall - computed))
+        waited = min(waited, max(0.0, wall * program.threads - computed))
     return PlainRun(wall, computed, waited, status, usage.ru_stime)
 
 
@@ -103,9 +103,15 @@ class _DelayOfChildren:
 
 
 class _DelayOfThreads(_DelayOfChildren):
-    """Run delay of all threads of a process, as of the last look at each."""
+    """Run delay of all threads of a process, and with `others` of those below it, as of the last look at each."""
+
+    def __init__(self, others: bool) -> None:
+        super().__init__()
+        self._others = others
 
     def look(self, pid: int) -> None:
+        if self._others:
+            super().look(pid)
         with contextlib.suppress(OSError):
             for entry in Path(f"/proc/{pid}/task").iterdir():
                 number = int(entry.name)

@@ -18,6 +18,7 @@ from tracing import SECONDS, program_of, streams_of
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child
 from checkpoint.process.loader import LoadWatch
+from checkpoint.process.plain_run import run_plain
 from checkpoint.process.ptrace import registers_of
 from checkpoint.process.threads import SLOT_BYTES, HelperThreads, Team
 from checkpoint.process.tracee import Tracee, What
@@ -134,6 +135,23 @@ def test_signals_of_threads_reach_them(builds: Path) -> None:
         counted(tracee)
         tracee.resume()
         assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
+
+
+@pytest.mark.parametrize("way", ["alone", "beside a process", "in a wrapper"])
+def test_waiting_of_threads_for_a_processor_is_told(way: str, builds: Path) -> None:
+    """Of four threads on one processor three wait for it at any time: together longer than the run takes."""
+    path, others = build("crews", builds), way != "alone"
+    program = program_of(path, ROUNDS, "apart", "4")
+    if way == "in a wrapper":
+        program = program_of(Path("/bin/sh"), "-c", f"{path} {ROUNDS} apart 4; :")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        with streams_of() as streams:
+            plain = run_plain(replace(program, threads=4), streams, others=others)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert plain.status == 0 and 1.5 * plain.wall < plain.waited <= 4 * plain.wall
 
 
 def test_processors_are_the_measured_one_and_those_next_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
