@@ -59,6 +59,15 @@ class Child:
 
 
 @dataclass
+class Life:
+    """A thread that the first has started; CPU seconds of the first before that, and while the thread lived."""
+
+    thread: Child
+    first_before: float
+    first: float | None = None
+
+
+@dataclass
 class Children:
     """All that one program has started.
 

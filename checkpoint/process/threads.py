@@ -9,7 +9,6 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint import linux
@@ -18,6 +17,7 @@ from checkpoint.process.children import (
     STARTED,
     Child,
     Children,
+    Life,
     end,
     event_message,
     is_thread,
@@ -197,15 +197,6 @@ class HelperThreads(Children):
         """The first thread is about to go on: so do those that were stopped with it."""
 
 
-@dataclass
-class _Life:
-    """A thread that the first has started; CPU seconds of the first before that, and while the thread lived."""
-
-    thread: Child
-    first_before: float
-    first: float | None = None
-
-
 class Team(HelperThreads):
     """The threads of program `name` beside the *marking* one, where they share its work.
 
@@ -225,12 +216,13 @@ class Team(HelperThreads):
         """What wait4 said of the first thread before it was the marking one again."""
         self._marks = frozenset(marks)
         self._first, self._marker = Child(pid, None, True, time.monotonic(), name), Child(pid, None, True, 0.0)
-        self._lives: list[_Life] = []
+        self._lives: list[Life] = []
         self._slots: dict[int, int] = {}
         self._stopped: dict[int, int] = {}
         self._stopping = False
         self.slots = 1
         """Slots used so far, the marking thread's among them."""
+        self.starts = 0
         self.started: list[float] = []
         """When each was started, or ended and had been marking, by the monotonic clock."""
 
@@ -280,7 +272,7 @@ class Team(HelperThreads):
         """Threads in the order in which the first started them: each, its CPU seconds, and the first's meanwhile."""
         return [(life.thread, self._seconds(life.thread), self._meanwhile(life)) for life in self._lives]
 
-    def _meanwhile(self, life: _Life) -> float:
+    def _meanwhile(self, life: Life) -> float:
         return running_time(self._pid) - life.first_before if life.first is None else life.first
 
     def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
@@ -292,15 +284,16 @@ class Team(HelperThreads):
         taken = set(self._slots.values())
         slot = next(slot for slot in range(1, len(taken) + 2) if slot not in taken)
         self.slots = max(self.slots, slot + 1)
+        self.starts += 1
         self.started.append(child.began)
         if slot >= self.most:
             self._refusal = ProgramUnsupported(
                 f"{self._name}: has more than {self.most} threads at the same time; run it with fewer (an option of "
                 "its own, or OMP_NUM_THREADS)"
             )
-        elif len(self.started) > MOST_STARTS:
+        elif self.starts > MOST_STARTS:
             self._refusal = ProgramUnsupported(
-                f"{self._name}: threads were started {len(self.started)} times (over {MOST_STARTS}): use its thread "
+                f"{self._name}: threads were started {self.starts} times (over {MOST_STARTS}): use its thread "
                 "pool, or one thread"
             )
         number = self._pid if self._is_to_mark(child) else child.pid
@@ -313,7 +306,7 @@ class Team(HelperThreads):
     def _is_to_mark(self, child: Child) -> bool:
         if (self.marking if child.parent is None else child.parent.pid) != self._pid:
             return False
-        self._lives.append(_Life(child, running_time(self._pid)))
+        self._lives.append(Life(child, running_time(self._pid)))
         return self.marking == self._pid and len(self._lives) - 1 in self._marks
 
     def _hand_over(self, child: Child) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from programs import build
 from tracing import SECONDS, program_of, streams_of
 
 from checkpoint.errors import ProgramUnsupported
+from checkpoint.process import threads as threads_module
 from checkpoint.process.children import Child
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_plain
@@ -30,8 +31,11 @@ ROUNDS = "150"
 
 
 @contextmanager
-def started(builds: Path, how: str, threads: int = 2, rounds: str = ROUNDS) -> Iterator[tuple[Tracee, Team]]:
-    program = replace(program_of(build("team", builds), rounds, how, str(threads)), threads=threads)
+def started(
+    builds: Path, how: str, threads: int = 2, rounds: str = ROUNDS, *, name: str = "team", marks: Sequence[int] = ()
+) -> Iterator[tuple[Tracee, Team]]:
+    program = program_of(build(name, builds), rounds, how, str(threads))
+    program = replace(program, threads=threads, marking=tuple(marks))
     with streams_of() as streams, Tracee.start(program, streams) as tracee:
         assert tracee.team is not None
         yield tracee, tracee.team
@@ -116,6 +120,14 @@ def test_slots_of_ended_threads_are_used_again(builds: Path) -> None:
         counted(tracee)
         # That a thread has ended may be seen a little after its successor began.
         assert len(team.started) == 60 and team.slots < 10
+
+
+def test_ends_of_marking_threads_are_no_starts(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No phase lies where either is. Eight crews of two are started."""
+    monkeypatch.setattr(threads_module, "MOST_STARTS", 16)
+    with started(builds, "crews", name="crews", marks=range(0, 16, 2)) as (tracee, team):
+        counted(tracee)
+        assert team.starts == 16 and len(team.started) == 24
 
 
 def test_more_threads_than_slots_are_refused(builds: Path) -> None:
