@@ -252,6 +252,9 @@ class Team(HelperThreads):
         """Let all go on that were stopped with the marking thread."""
         self._stopping = False
         stopped, self._stopped = self._stopped, {}
+        if self._waited:
+            # The first thread stays at its exit event until `wait` has told it.
+            stopped.pop(self._pid, None)
         for number, deliver in stopped.items():
             with contextlib.suppress(OSError):
                 ptrace(linux.PTRACE_CONT, number, 0, deliver)
@@ -317,7 +320,12 @@ class Team(HelperThreads):
 
     def wait(self) -> tuple[int, int, resource.struct_rusage | None]:
         """As wait4 of the marking thread; number 0 where there is nothing new."""
-        return self._waited.pop(0) if self._waited else os.wait4(self.marking, linux.WALL | os.WNOHANG)
+        ends = self.marking != self._pid and bool(self._waited)
+        if not self._waited or (ends and self._stopping):
+            return os.wait4(self.marking, linux.WALL | os.WNOHANG)
+        if ends:
+            self._take_back()
+        return self._waited.pop(0)
 
     def hands_back(self, status: int) -> bool:
         """Whether the marking thread is another than the first, and ends, as this status says: the first marks again.
@@ -373,8 +381,9 @@ class Team(HelperThreads):
 
     def _go_on(self, child: Child, stop: int, event: int) -> None:
         if event == linux.PTRACE_EVENT_EXIT and child is self._first:
-            # The end of the run: the others are told to end, or go on without it.
-            self._take_back()
+            # The end of the run, which `wait` tells: the others are told to end, or go on without it.
+            if self._stopping:
+                self._stopped[child.pid] = 0
             self._waited.append((child.pid, event << 16 | stop << 8 | 0x7F, None))
         elif event == linux.PTRACE_EVENT_EXIT:
             self._leave(child)

@@ -68,6 +68,10 @@ static void hire(int threads)
         usleep(300000);
         execl("/bin/true", "true", NULL);
     }
+    if (is("leave")) {
+        usleep(300000);
+        pthread_exit(NULL);
+    }
     for (int i = 0; i < threads; i++)
         pthread_join(crew[i], NULL);
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state, threads_of
 from checkpoint.processors import processors
 from checkpoint.stubs.counters import SiteCounters
+from probe.tracers.team import refuse_orphans
 
 ROUNDS = "150"
 
@@ -59,6 +61,14 @@ def run_for(tracee: Tracee, seconds: float) -> None:
     assert tracee.wait(seconds).what is What.TIMEOUT
     tracee.request_pause()
     assert tracee.wait(SECONDS).what is What.PAUSED
+
+
+def await_stop(number: int) -> None:
+    """Until a thread stands at a stop, whether or not anybody has asked for it."""
+    deadline = time.monotonic() + SECONDS
+    while process_state(number) != "t":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("threads", [2, 5])
@@ -128,6 +138,24 @@ def test_ends_of_marking_threads_are_no_starts(builds: Path, monkeypatch: pytest
     with started(builds, "crews", name="crews", marks=range(0, 16, 2)) as (tracee, team):
         counted(tracee)
         assert team.starts == 16 and len(team.started) == 24
+
+
+def test_a_first_thread_that_ends_while_another_that_marks_is_stopped(builds: Path) -> None:
+    """What it may not do is said when all go on, not waited for."""
+    with started(builds, "leave", name="crews", rounds="2000", marks=[0]) as (tracee, team):
+        tracee.resume()
+        while team.starts < 2:
+            assert tracee.wait(0.01).what is What.TIMEOUT
+        marking = tracee.marking
+        await_stop(tracee.pid)
+        tracee.request_pause()
+        await_stop(marking)
+        assert tracee.wait(SECONDS).what is What.PAUSED and tracee.marking == marking != tracee.pid
+        assert {process_state(number) for number in threads_of(tracee.pid)} == {"t"}
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.EXITING and tracee.marking == tracee.pid
+        with pytest.raises(ProgramUnsupported, match="its first thread ends before the others"):
+            refuse_orphans(tracee)
 
 
 def test_more_threads_than_slots_are_refused(builds: Path) -> None:
