@@ -70,6 +70,7 @@ def trace(
                 try:
                     profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
                 except OthersMark as other:
+                    check_processors(other.program.argv[0], other.program.threads, cpu)
                     profile = trace_program(other.program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
         save_profile(profile, target)
     return profile

@@ -19,10 +19,12 @@ from small_probe import command
 from tracing import program_of, streams_of
 
 from checkpoint.binary.elf import needed_libraries
-from checkpoint.errors import ProgramUnsupported
+from checkpoint.errors import NodeUnfit, ProgramUnsupported
+from checkpoint.process.program import Program
 from checkpoint.process.threads import WorkingThreads
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.pipeline import boundaries
+from probe.pipeline import trace as trace_stage
 from probe.pipeline.boundaries import candidates
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
@@ -109,6 +111,22 @@ def test_others_mark_where_the_first_thread_only_waits(how: str, builds: Path) -
     assert timed.agreeing == timed.compared and timed.intervals > 0.7 * profile.intervals
     # No phase lies where a thread starts, nor where one ends that marked.
     assert timed.beside.sum() <= 3 * len(profile.program.marking)
+
+
+def test_too_many_that_mark_are_refused_before_they_are_traced(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many threads work at the same time is known at the end of a run."""
+
+    def trace_program(program: Program, **_: object) -> Profile:
+        if program.threads == 1:
+            raise WorkingThreads("two")
+        assert not program.marking, "it was traced once more"
+        raise OthersMark("many more", replace(program, threads=4000, marking=(0,)))
+
+    monkeypatch.setattr(trace_stage, "trace_program", trace_program)
+    with pytest.raises(NodeUnfit, match="4000 threads, but"):
+        trace_stage.trace([str(build("crews", builds))], tmp_path / "out")
 
 
 def test_nobody_that_marks_is_refused(builds: Path) -> None:
