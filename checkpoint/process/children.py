@@ -66,6 +66,10 @@ class Life:
     first_before: float
     first: float | None = None
 
+    def meanwhile(self, now: float) -> float:
+        """Of the first, while the thread lived, or so far; `now`: CPU seconds of the first."""
+        return now - self.first_before if self.first is None else self.first
+
 
 @dataclass
 class Children:
@@ -263,6 +267,13 @@ def is_thread(pid: int) -> bool:
     except OSError:
         return False
     return next((int(line.split()[1]) for line in lines if line.startswith("Tgid:")), pid) != pid
+
+
+def name_thread(child: Child) -> None:
+    """Make what a thread calls itself now its command, where it is not gone."""
+    with contextlib.suppress(OSError):
+        name = Path(f"/proc/{child.pid}/comm").read_text(errors="replace").strip()
+        child.command = "".join(c if c.isprintable() else "?" for c in name)
 
 
 def command_of(pid: int) -> str:

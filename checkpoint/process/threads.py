@@ -9,7 +9,6 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from checkpoint import linux
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
@@ -22,6 +21,7 @@ from checkpoint.process.children import (
     event_message,
     is_thread,
     most_at_once,
+    name_thread,
     reap,
 )
 from checkpoint.process.plain_run import running_time, turns_of
@@ -132,13 +132,8 @@ class HelperThreads(Children):
         if not self._living:
             self._ran = running_time(self._pid)
         child = super().adopt(pid, parent)
-        self._name_of(child)
+        name_thread(child)
         return child
-
-    def _name_of(self, child: Child) -> None:
-        with contextlib.suppress(OSError):
-            name = Path(f"/proc/{child.pid}/comm").read_text(errors="replace").strip()
-            child.command = "".join(c if c.isprintable() else "?" for c in name)
 
     def _go_on(self, child: Child, stop: int, event: int) -> None:
         wrong = self._wrong(child, stop, event)
@@ -147,7 +142,7 @@ class HelperThreads(Children):
             self._let_go(child)
             return
         if event == linux.PTRACE_EVENT_EXIT:
-            self._name_of(child)
+            name_thread(child)
             self._note_end(child)
         super()._go_on(child, stop, event)
 
@@ -273,15 +268,17 @@ class Team(HelperThreads):
 
     def lives(self) -> list[tuple[Child, float, float]]:
         """Threads in the order in which the first started them: each, its CPU seconds, and the first's meanwhile."""
-        return [(life.thread, self._seconds(life.thread), self._meanwhile(life)) for life in self._lives]
-
-    def _meanwhile(self, life: Life) -> float:
-        return running_time(self._pid) - life.first_before if life.first is None else life.first
+        now = running_time(self._pid)
+        return [(life.thread, self._seconds(life.thread), life.meanwhile(now)) for life in self._lives]
 
     def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
-        other, first = ": a thread beside its first one ", ": its first thread, while others work, "
-        whose = first if child is self._first else other
-        return ProgramUnsupported(f"{self._name}{whose}{what}: in a probe only the first may; {ADVICE}")
+        said = f"{self._name}: a thread beside its first one {what}: in a probe only the first may; {ADVICE}"
+        if child is self._first:
+            said = (
+                f"{self._name}: its first thread {what}: while another thread marks the places, it may not; let it do "
+                f"so before it starts the others, or {ADVICE}"
+            )
+        return ProgramUnsupported(said)
 
     def _begin(self, child: Child) -> None:
         taken = set(self._slots.values())
@@ -371,7 +368,7 @@ class Team(HelperThreads):
         self._note_end(child)
         for life in self._lives:
             if life.thread is child:
-                life.first = self._meanwhile(life)
+                life.first = life.meanwhile(running_time(self._pid))
         ptrace(linux.PTRACE_CONT, child.pid)
 
     def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:

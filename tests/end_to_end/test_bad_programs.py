@@ -81,7 +81,12 @@ def test_a_missing_library(command: Command, tmp_path: Path, program: MakeProgra
         ("team", ("600", "fault"), 6, ["signal 11 (SIGSEGV)"]),
         ("team", ("600", "short"), 4, ["threads were started 1001 times (over 1000): use its thread pool"]),
         ("team", ("200", "barrier", "40"), 14, ["40 threads, but", "processors allowed here"]),
-        ("crews", ("600", "fork"), 4, ["its first thread, while others work, starts a process"]),
+        (
+            "crews",
+            ("600", "fork"),
+            4,
+            ["its first thread starts a process: while another thread marks the places, it may not"],
+        ),
         ("waiters", ("600", "fork"), 4, ["beside its first one starts a process"]),
         ("waiters", ("600", "load"), 4, ["beside its first one loads a library"]),
         ("forker", ("200",), 4, ["of its CPU time is that of processes it starts", "--program"]),

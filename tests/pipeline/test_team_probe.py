@@ -139,7 +139,9 @@ def test_what_the_waiting_first_thread_may_not_do(builds: Path) -> None:
     program = replace(program_of(build("crews", builds), "200", "fork"), threads=2, marking=(0,))
     with (
         streams_of() as streams,
-        pytest.raises(ProgramUnsupported, match="its first thread, while others work, starts"),
+        pytest.raises(
+            ProgramUnsupported, match="starts a process: while another thread marks the places, it may not; let it"
+        ),
     ):
         trace(program, interval=INTERVAL, streams=streams)
 
