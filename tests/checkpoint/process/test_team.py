@@ -158,6 +158,21 @@ def test_a_first_thread_that_ends_while_another_that_marks_is_stopped(builds: Pa
             refuse_orphans(tracee)
 
 
+def test_the_first_thread_may_replace_the_program_while_another_marks(builds: Path) -> None:
+    """The new program has one thread, which marks."""
+    with started(builds, "execute", name="crews", rounds="2000", marks=[0]) as (tracee, team):
+        tracee.resume()
+        while team.starts < 2:
+            assert tracee.wait(0.01).what is What.TIMEOUT
+        assert tracee.marking != tracee.pid
+        assert tracee.wait(SECONDS).what is What.EXECUTED and tracee.marking == tracee.pid
+        assert not team.watched and registers_of(tracee.pid).gs_base == 0
+        tracee.run_to_entry()
+        counted(tracee)
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
+
+
 def test_more_threads_than_slots_are_refused(builds: Path) -> None:
     with started(builds, "barrier", 40) as (tracee, team):
         team.most = 32
