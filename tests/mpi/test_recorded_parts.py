@@ -264,6 +264,15 @@ def test_ranks_with_other_calls_or_computing_are_told_apart(tmp_path: Path) -> N
         clusters_of(recording(tmp_path, 5, lambda rank: rank < 3), ranks)
 
 
+def test_ranks_that_send_other_amounts_to_all_are_told_apart(tmp_path: Path) -> None:
+    """Amounts to each rank may stand in another order."""
+    sizes = [[1, 2, 3, 1, 1, 1], [3, 2, 1, 1, 1, 1], [1, 2, 4, 1, 1, 1]]
+    for rank, extras in enumerate(sizes):
+        calls_of(tmp_path, rank, 3, [call(NUMBER["Alltoallv"], extras=extras, computing=10**9)])
+    found = clusters_of(recording(tmp_path, 3), [read_calls(tmp_path, rank) for rank in range(3)])
+    assert [one.ranks for one in found] == [(0, 1), (2,)]
+
+
 # -- descriptions
 
 
