@@ -29,8 +29,8 @@ def write_measured(measured: Measured, target: Path, *, nodes: int) -> None:
         raise ModelInvalid("the ranks measured were on two nodes: describe two nodes at least with --nodes")
     if nodes > 1 and measured.hosts[0] == measured.hosts[1]:
         raise ModelInvalid(
-            f"the ranks measured were both on {measured.hosts[0]}: leave --nodes out, or name two nodes to the launcher "
-            "(--host a,b)"
+            f"the ranks measured were both on {measured.hosts[0]}: leave --nodes out, or name two nodes to the "
+            "launcher (--host a,b)"
         )
     with storage_errors("write", target):
         target.write_text("".join(f"{line}\n" for line in _platform(measured, nodes)))
