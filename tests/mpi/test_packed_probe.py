@@ -114,6 +114,56 @@ def test_a_tar_that_was_not_packed_here(case: str, tmp_path: Path) -> None:
     assert not (tmp_path / "clusters.json").exists()
 
 
+def header(kind: bytes, size: int = 0, contents: bytes = b"") -> bytes:
+    """A member as it stands in a tar, in GNU's form: sizes may be larger than 8 GB, and what follows missing."""
+    made = tarfile.TarInfo("a")
+    made.type, made.size = kind, size or len(contents)
+    return made.tobuf(tarfile.GNU_FORMAT) + contents + bytes(-len(contents) % tarfile.BLOCKSIZE)
+
+
+NOTED = b"13 comment=x\n"
+SPARSE = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n20 GNU.sparse.name=a\n24 GNU.sparse.realsize=9\n"
+CRAFTED: dict[str, tuple[bytes, str]] = {
+    "chain": (header(tarfile.XHDTYPE, contents=NOTED) * 2000, "headers longer than any"),
+    "chain of two": (header(tarfile.XGLTYPE, contents=NOTED) + header(tarfile.XHDTYPE, contents=NOTED), "longer than"),
+    "chain of names": (header(tarfile.GNUTYPE_LONGNAME, contents=b"a") * 2000, "headers longer than any"),
+    "long name": (header(tarfile.GNUTYPE_LONGNAME, 2**40), "headers longer than any"),
+    "long link": (header(tarfile.GNUTYPE_LONGLINK, 2**40), "headers longer than any"),
+    "long header": (header(tarfile.XHDTYPE, 2**17, NOTED * 2**13), "headers longer than any"),
+    "less than nothing": (header(tarfile.XHDTYPE, -512), "a negative size"),
+    "sparse": (header(tarfile.GNUTYPE_SPARSE), "a sparse member"),
+    "sparse by header": (header(tarfile.XHDTYPE, contents=SPARSE) + header(FILE, 2**33), "a sparse member"),
+}
+
+
+@pytest.mark.parametrize("place", ["first", "behind"])
+@pytest.mark.parametrize("case", CRAFTED)
+def test_headers_that_were_never_packed(case: str, place: str, tmp_path: Path) -> None:
+    contents, message = CRAFTED[case]
+    path = tmp_path / "a.mpiprobe"
+    path.write_bytes(b"")
+    if place == "behind":
+        tar_of(path, [(MEMBERS, FILE, b'{"format_version": 1, "members": []}')])
+        path.write_bytes(path.read_bytes()[:1024])
+    with path.open("ab") as file:
+        file.write(contents)
+        file.truncate(file.tell() + (1 << 33))
+    with pytest.raises(ProbeFileDamaged, match=f"is no probe of an MPI program, or damaged .*{message}"):
+        unpack(path, tmp_path)
+
+
+@pytest.mark.parametrize("error", [RecursionError, MemoryError])
+def test_what_python_cannot_take(error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = packed_probe(tmp_path)
+
+    def failing(_: tarfile.TarFile) -> None:
+        raise error("too much")
+
+    monkeypatch.setattr(tarfile.TarFile, "next", failing)
+    with pytest.raises(ProbeFileDamaged, match=r"or damaged \(too much\)"):
+        unpack(path, tmp_path)
+
+
 @pytest.mark.parametrize("contents", [b"", b"not one of ours" * 100, b"\x7fELF" + bytes(2000)])
 def test_what_is_no_tar(contents: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.mpiprobe").write_bytes(contents)

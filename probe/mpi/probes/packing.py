@@ -32,8 +32,43 @@ _NAME = re.compile(r"recording\.json|clusters\.json|calls\.\d{1,7}\.\d{3,5}|rank
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_LISTED = 256 << 20
 _PIECE = 1 << 20
-_BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, struct.error)
+_MOST_EXTENDED = 64 << 10
+_EXTENDED = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
+"""Types of headers that say more of the member behind them. Python reads them whole, each within the one before."""
+_BROKEN = (
+    tarfile.TarError, ValueError, OverflowError, EOFError, struct.error, RecursionError, MemoryError,
+)  # fmt: skip
 """What Python's reader of tars says of bytes that are none."""
+
+
+class _Head(tarfile.TarInfo):
+    """Header of a member. Raises ReadError, which unlike other errors is never taken for the end of the tar."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> _Head:
+        assert isinstance(tar, _Tar) and tar.fileobj is not None
+        place = tar.fileobj.tell()
+        head = cls.frombuf(tar.fileobj.read(tarfile.BLOCKSIZE), tar.encoding or "utf-8", tar.errors or "strict")
+        if head.size < 0 or head.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse member, or a negative size")
+        is_extended = head.type in _EXTENDED
+        if is_extended:
+            if tar.is_extended or head.size > _MOST_EXTENDED:
+                raise tarfile.ReadError("headers longer than any that are written here")
+            if b"GNU.sparse" in tar.fileobj.read(head.size):
+                raise tarfile.ReadError("a sparse member")
+        tar.fileobj.seek(place)
+        tar.is_extended = is_extended
+        return super().fromtarfile(tar)
+
+
+class _Tar(tarfile.TarFile):
+    """A tar that others made. is_extended: the last header says more of the next."""
+
+    tarinfo = _Head
+    is_extended = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +144,7 @@ def unpack(path: Path, folder: Path) -> None:
     """Write the members of a file of `pack` into an empty folder. Raises ProbeFileDamaged and StorageError."""
     with storage_errors("read", path), path.open("rb") as file:
         try:
-            with tarfile.open(fileobj=file, mode="r:") as tar:
+            with _Tar(fileobj=file, mode="r") as tar:
                 _unpack(path, tar, folder)
         except _BROKEN as error:
             raise ProbeFileDamaged(f"{path}: is no probe of an MPI program, or damaged ({str(error)[:80]})") from error
@@ -134,8 +169,8 @@ def _unpack(path: Path, tar: tarfile.TarFile, folder: Path) -> None:
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
-    """Whether it is a file, and neither link, folder, device nor sparse."""
-    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+    """Whether it is a file, and neither link, folder nor device."""
+    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
 def _extract(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, one: _Member, target: Path) -> None:
