@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes of MPI programs as one file: packed, unpacked, damaged, foreign; recordings that are kept beside them."""
+"""Probes of MPI programs as one file: packed, unpacked, damaged, foreign."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_packed import packed_probe
-from mpi_programs import built, launched
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from probe.mpi.probes.keeping import kept_or_recorded
 from probe.mpi.probes.packing import MEMBERS, opened, pack, unpack
 
 
@@ -186,30 +183,3 @@ def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
         pack(tmp_path / "folder", tmp_path)
     with pytest.raises(StorageError, match="cannot read"), opened(tmp_path / "nothing.mpiprobe"):
         pass
-
-
-def test_a_recording_is_kept_for_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
-    program = built("endings", "openmpi", tmp_path)
-    output = tmp_path / "app.mpiprobe"
-    command = launched("openmpi", 2, program)
-    first, was_kept = kept_or_recorded(command, output)
-    assert not was_kept and first.folder == tmp_path / "app.recording" and len(first.ranks) == 2
-    again, was_kept = kept_or_recorded(command, output)
-    assert was_kept and again == first
-    other, was_kept = kept_or_recorded(launched("openmpi", 3, program), output)
-    assert not was_kept and len(other.ranks) == 3 and other.folder == first.folder
-    with program.open("ab") as file:
-        file.write(b"\0")
-    _, was_kept = kept_or_recorded(launched("openmpi", 3, program), output)
-    assert not was_kept
-    assert [one.name for one in tmp_path.glob(".app*")] == []
-    for path in first.folder.iterdir():
-        path.unlink()
-    (first.folder / "mine").touch()
-    with pytest.raises(StorageError, match="exists already and is no recording"):
-        kept_or_recorded(command, output)
-    assert (first.folder / "mine").exists()
-    assert subprocess.run([program], check=False).returncode == 0
