@@ -6,6 +6,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -181,5 +184,13 @@ def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
     packed_probe(tmp_path)
     with pytest.raises(StorageError, match="is a folder; give the name of a file"):
         pack(tmp_path / "folder", tmp_path)
-    with pytest.raises(StorageError, match="cannot read"), opened(tmp_path / "nothing.mpiprobe"):
+    with pytest.raises(StorageError, match="cannot open"), opened(tmp_path / "nothing.mpiprobe"):
         pass
+
+
+def test_a_pipe_that_nobody_writes_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.mpiprobe")
+    command = [sys.executable, "-m", "probe", "mpi", "run", "--network", "torus:2", str(tmp_path / "a.mpiprobe")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 11
+    assert "is no probe of an MPI program: it is not a regular file" in done.stderr

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 import struct
 import tarfile
 import tempfile
@@ -142,6 +143,9 @@ def opened(path: Path) -> Iterator[MpiProbe]:
 
 def unpack(path: Path, folder: Path) -> None:
     """Write the members of a file of `pack` into an empty folder. Raises ProbeFileDamaged and StorageError."""
+    with storage_errors("open", path):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ProbeFileDamaged(f"{path}: is no probe of an MPI program: it is not a regular file")
     with storage_errors("read", path), path.open("rb") as file:
         try:
             with _Tar(fileobj=file, mode="r") as tar:
