@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_packed import packed_probe
+from small_archive import file_size_limit
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from probe.mpi.probes.packing import MEMBERS, opened, pack, unpack
@@ -185,6 +186,31 @@ def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is a folder; give the name of a file"):
         pack(tmp_path / "folder", tmp_path)
     with pytest.raises(StorageError, match="cannot open"), opened(tmp_path / "nothing.mpiprobe"):
+        pass
+
+
+def test_members_are_for_nobody_else(tmp_path: Path) -> None:
+    path = packed_probe(tmp_path)
+    (tmp_path / "out").mkdir()
+    unpack(path, tmp_path / "out")
+    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "out").iterdir()} == {0o600}
+
+
+def test_a_full_disk_below_the_members(tmp_path: Path) -> None:
+    path = packed_probe(tmp_path)
+    needed = sum(one.stat().st_size for one in (tmp_path / "folder").iterdir())
+    out = tmp_path / "out"
+    out.mkdir()
+    message = rf"cannot unpack {out}/recording.json: .*; up to {needed} bytes are needed in {out}, \d+ are free: make"
+    with pytest.raises(StorageError, match=message), file_size_limit(300):
+        unpack(path, out)
+    assert not (out / "recording.json").exists()
+
+
+def test_no_room_for_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = packed_probe(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(StorageError, match=r"cannot unpack .*: No such file"), opened(path):
         pass
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged
@@ -136,9 +136,11 @@ def opened(path: Path) -> Iterator[MpiProbe]:
     if path.is_dir():
         yield read_mpi_probe(path)
         return
-    with tempfile.TemporaryDirectory(prefix="probe-mpi-") as made:
-        unpack(path, Path(made))
-        yield read_mpi_probe(Path(made))
+    with ExitStack() as undo:
+        with storage_errors("unpack", path):
+            made = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="probe-mpi-")))
+        unpack(path, made)
+        yield read_mpi_probe(made)
 
 
 def unpack(path: Path, folder: Path) -> None:
@@ -160,13 +162,15 @@ def _unpack(path: Path, tar: tarfile.TarFile, folder: Path) -> None:
         raise ProbeFileDamaged(f"{path}: is no probe of an MPI program: it does not begin with {MEMBERS}")
     file = tar.extractfile(first)
     assert file is not None
-    for one in _listed(path, file.read()):
+    listed = _listed(path, file.read())
+    needed = sum(one.size for one in listed)
+    for one in listed:
         member = tar.next()
         if member is None:
             raise ProbeFileDamaged(f"{path}: is cut short: {one.name} is missing")
         if member.name != one.name or member.size != one.size or not _is_plain(member):
             raise ProbeFileDamaged(f"{path}: has {member.name[:40]!r} in place of {one.name}")
-        _extract(path, tar, member, one, folder / one.name)
+        _extract(path, tar, member, one, folder / one.name, needed)
     more = tar.next()
     if more is not None:
         raise ProbeFileDamaged(f"{path}: has {more.name[:40]!r}, which it does not list")
@@ -177,17 +181,26 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
     return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
-def _extract(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, one: _Member, target: Path) -> None:
+def _extract(
+    path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, one: _Member, target: Path, needed: int
+) -> None:
     digest, left = hashlib.sha256(), one.size
     file = tar.extractfile(member)
     assert file is not None
-    with target.open("xb") as out:
-        while left and (piece := file.read(min(left, _PIECE))):
-            digest.update(piece)
-            out.write(piece)
-            left -= len(piece)
+    with storage_errors("unpack", target, needed=needed), ExitStack() as undo:
+        with create_file(target, undo) as out:
+            while left and (piece := _read(path, file, min(left, _PIECE))):
+                digest.update(piece)
+                out.write(piece)
+                left -= len(piece)
+        undo.pop_all()
     if left or digest.hexdigest() != one.sha256:
         raise ProbeFileDamaged(f"{path}: {one.name} is damaged: it has not the SHA-256 that is listed")
+
+
+def _read(path: Path, file: IO[bytes], size: int) -> bytes:
+    with storage_errors("read", path):
+        return file.read(size)
 
 
 def _listed(path: Path, text: bytes) -> list[_Member]:
