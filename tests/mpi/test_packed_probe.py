@@ -84,15 +84,15 @@ def tar_of(path: Path, members: Sequence[tuple[str, bytes, bytes]]) -> None:
 
 
 FILE = tarfile.REGTYPE
-X = member("clusters.json")
+X, NOTHING = member("clusters.json"), member("clusters.json", b"")
 FOREIGN: dict[str, tuple[list[dict[str, Any]], list[tuple[str, bytes, bytes]], str]] = {
     "outside": ([member("../clusters.json")], [("../clusters.json", FILE, b"x")], "the name '../clusters.json'"),
     "absolute": ([member("/tmp/a")], [("/tmp/a", FILE, b"x")], "the name '/tmp/a'"),
     "another name": ([X], [("recording.json", FILE, b"x")], "'recording.json' in place of clusters.json"),
-    "link": ([X], [("clusters.json", tarfile.SYMTYPE, b"")], "in place of clusters.json"),
-    "hard link": ([X], [("clusters.json", tarfile.LNKTYPE, b"")], "in place of clusters.json"),
-    "folder": ([member("clusters.json", b"")], [("clusters.json", tarfile.DIRTYPE, b"")], "in place of clusters.json"),
-    "device": ([member("clusters.json", b"")], [("clusters.json", tarfile.CHRTYPE, b"")], "in place of clusters.json"),
+    "link": ([NOTHING], [("clusters.json", tarfile.SYMTYPE, b"")], "in place of clusters.json"),
+    "hard link": ([NOTHING], [("clusters.json", tarfile.LNKTYPE, b"")], "in place of clusters.json"),
+    "folder": ([NOTHING], [("clusters.json", tarfile.DIRTYPE, b"")], "in place of clusters.json"),
+    "device": ([NOTHING], [("clusters.json", tarfile.CHRTYPE, b"")], "in place of clusters.json"),
     "size": ([X], [("clusters.json", FILE, b"xx")], "in place of clusters.json"),
     "contents": ([X], [("clusters.json", FILE, b"y")], "has not the SHA-256"),
     "missing": ([X], [], "is cut short: clusters.json is missing"),
