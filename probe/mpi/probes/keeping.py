@@ -20,8 +20,6 @@ SUFFIX = ".recording"
 KEPT = "kept"
 """File that says that a recording was made here, and may be replaced."""
 
-_ELSEWHERE = "move it away, or name another -o"
-
 
 def kept_folder(output: Path) -> Path:
     """Where the recording of a probe is kept: app.recording beside app.mpiprobe."""
@@ -39,13 +37,13 @@ def kept_or_recorded(
     """
     folder = kept_folder(output)
     if folder.is_symlink():
-        raise StorageError(f"{folder}: is a link; {_ELSEWHERE}")
+        raise StorageError(f"{folder}: is a link; move it away, or name another -o")
     if folder.exists():
         found = _found(folder)
         if found is not None and _is_same(found, command, compiler):
             return found, True
         if not (folder / KEPT).is_file():
-            raise StorageError(f"{folder}: holds another run, or a damaged one; {_ELSEWHERE}")
+            raise StorageError(f"{folder}: holds another run, or a damaged one; move it away, or name another -o")
     with ExitStack() as undo:
         with storage_errors("write", folder):
             made = Path(undo.enter_context(_beside(folder)))
@@ -63,7 +61,7 @@ def _found(folder: Path) -> Recording | None:
     except ProbeError as error:
         if (folder / KEPT).is_file():
             return None
-        raise StorageError(f"{folder}: exists already and is no recording; {_ELSEWHERE}") from error
+        raise StorageError(f"{folder}: exists already and is no recording; move it away, or name another -o") from error
 
 
 def _beside(folder: Path) -> tempfile.TemporaryDirectory[str]:
