@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from probe.ssh.reach import connect
 from probe.ssh.throughput import Link
 
 LEAST_BYTES: Final = 8 * disk_times.LARGE
-_PATIENCE_SECONDS = 600.0
+_PATIENCE_SECONDS = disk_times.MOST_SECONDS + 60.0
 _MOST_ANSWER = 1 << 16
 _NO_LIMIT = 1e12
 """Bytes a second of what cannot be told apart from what is behind it."""
@@ -31,12 +32,11 @@ _NO_LIMIT = 1e12
 
 @dataclass(frozen=True)
 class DiskTimes:
-    """Seconds of direct reads: a page behind the last one, a mebibyte behind the last one, a page within two mebibytes,
-    a page anywhere in the file. capacity: bytes of the file system."""
+    """Seconds of direct reads: a page behind the last one, a mebibyte behind the last one, a page anywhere in the file.
+    capacity: bytes of the file system."""
 
     page: float
     large: float
-    near: float
     far: float
     capacity: float
 
@@ -65,14 +65,16 @@ def measure_disk(address: Address, ssh: SshOptions, folder: Path, size: int) -> 
 
 
 def _answer(name: str, channel: Channel) -> bytes:
-    found = b""
-    while True:
-        piece = channel.receive(_MOST_ANSWER, _PATIENCE_SECONDS)
-        if piece is None:
-            raise NodeMisbehaved(f"{name}: reads of its disk were not over after {_PATIENCE_SECONDS:.0f} s")
+    found, until = b"", time.monotonic() + _PATIENCE_SECONDS
+    while piece := channel.receive(_MOST_ANSWER, max(0.0, until - time.monotonic())):
         found += piece
-        if not piece or len(found) > _MOST_ANSWER:
-            break
+        if len(found) > _MOST_ANSWER:
+            raise NodeMisbehaved(f"{name}: says more than {_MOST_ANSWER} bytes of its disk; does python3 run there?")
+    if piece is None:
+        raise NodeMisbehaved(
+            f"{name}: reads of its disk were not over after {_PATIENCE_SECONDS:.0f} s; give a smaller --disk-bytes, or "
+            "another --folder"
+        )
     if channel.exit_status(_PATIENCE_SECONDS) == 127:
         raise NodeUnfit(f"{name}: no python3 on this node; install it, 3.8 or newer")
     return found
@@ -83,7 +85,7 @@ def _times(name: str, answer: bytes) -> DiskTimes:
         said = strict_json.loads(answer.decode("utf-8").splitlines()[-1])
         if "refused" in said:
             raise NodeUnfit(f"{name}: {printable(str(said['refused']), 400)}")
-        values = {key: finite(said[key]) for key in ("page", "large", "near", "far", "capacity")}
+        values = {key: finite(said[key]) for key in ("page", "large", "far", "capacity")}
         if min(values.values()) <= 0:
             raise ValueError("times are above 0")
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -93,16 +95,18 @@ def _times(name: str, answer: bytes) -> DiskTimes:
 
 
 def measured_machine(name: str, links: Sequence[Link], disks: Sequence[DiskTimes]) -> DiskMachine:
-    """A machine of the medians over nodes. Of a way there and one back the slower counts."""
+    """A machine of the medians over nodes. Of a way there and one back the slower counts.
+
+    A seek takes what one within the file took: how far that is on the disk nobody knows.
+    """
     controller, rate = statistics.median(one.controller for one in disks), statistics.median(one.rate for one in disks)
-    near = statistics.median(max(one.near - one.page, 0.0) for one in disks)
     far = statistics.median(max(one.far - one.page, 0.0) for one in disks)
     return DiskMachine(
         name=name,
         nodes=None,
         disks=1,
         controller=controller,
-        seek=(min(near, far), far),
+        seek=(far, far),
         turn=0.0,
         disk_rate=rate,
         capacity=min(one.capacity for one in disks),
@@ -140,7 +144,7 @@ def machine_text(machine: DiskMachine) -> str:
     """A machine without rotation, in TOML for `probe simulate`."""
     seek = ", ".join(f"{one:.4g}" for one in machine.seek)
     return (
-        f"name = {json.dumps(machine.name)}\n\n[disk]\nper_node = {machine.disks}\n"
+        f"name = {json.dumps(machine.name, ensure_ascii=False)}\n\n[disk]\nper_node = {machine.disks}\n"
         f"controller = {machine.controller:.4g}\nseek = [{seek}]\nrate = {machine.disk_rate:.4g}\n"
         f"capacity = {machine.capacity:.4g}\n\n[bus]\nper_node = {machine.buses}\nlatency = {machine.bus_latency:.4g}\n"
         f"bandwidth = {machine.bus_rate:.4g}\n\n[network]\nlatency = {machine.net_latency:.4g}\n"

@@ -250,6 +250,9 @@ def computing(program: Path) -> list[str]:
 
 
 def has_blas(program: Path) -> bool:
-    """Whether the emulator finds OpenBLAS here."""
-    status, _ = run_group([str(program), "has", BLAS, "/"], _SECONDS)
+    """Whether the emulator finds OpenBLAS here, and in time: libraries may lie on a file system that hangs."""
+    try:
+        status, _ = run_group([str(program), "has", BLAS, "/"], _SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
     return status == 0

@@ -287,8 +287,9 @@ _NETWORK = ("connecting", "sending", "receiving")
 
 
 def _reason(said: str, status: int) -> str:
-    """What the emulator says of its end: `error ERRNO WHAT`."""
-    words = said.split(" ", 2)
-    if len(words) == 3 and words[0] == "error" and words[1].isdigit():
-        return f"{words[2]}: {os.strerror(int(words[1]))}"
+    """What the emulator says of its end: `error ERRNO WHAT`, of several the first."""
+    for line in said.splitlines():
+        words = line.split(" ", 2)
+        if len(words) == 3 and words[0] == "error" and words[1].isdigit():
+            return f"{words[2]}: {os.strerror(int(words[1]))}"
     return said[-300:] or f"status {status}"

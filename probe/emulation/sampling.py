@@ -134,12 +134,14 @@ def profile_usage(
     running = _start_function(command) if callable(command) else _start(words, stdout)
     try:
         series, ended = _watch(running, words[0], all_watchers, rate)
+        _refuse_killed(words[0], ended.status)
+        # Watchers are asked for their totals while their counters are still open.
+        columns, values, end = _table(series, all_watchers, ended)
+        notes = _notes(all_watchers, ended)
     finally:
         running.end()
         for watcher in all_watchers:
             watcher.give_up()
-    _refuse_killed(words[0], ended.status)
-    columns, values, end = _table(series, all_watchers, ended)
     spread_mix(values)
     rates, unrated = _rates() if kernels else ({}, ())
     header = Header(
@@ -149,7 +151,7 @@ def profile_usage(
             e for w in all_watchers if isinstance(w, NetworkWatcher) for e in w.endpoints()
         ),
         processes=tuple(row for w in all_watchers if isinstance(w, ProcessWatcher) for row in w.rows()),
-        kernels=rates, notes=(*_notes(all_watchers, ended), *unrated),
+        kernels=rates, notes=(*notes, *unrated),
     )  # fmt: skip
     return Usage(header, end, values)
 

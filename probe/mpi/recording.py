@@ -10,6 +10,7 @@ from typing import Any
 
 from checkpoint import strict_json
 from checkpoint.errors import Diverged, ProbeError, ProbeFileDamaged, ProgramUnsupported, StorageError
+from checkpoint.foreign_file import finite
 from probe.mpi.parts import MOST_RANKS
 
 DESCRIPTION = "recording.json"
@@ -95,7 +96,7 @@ def read_recording(folder: Path) -> Recording:
         raise ProbeFileDamaged(f"{path}: has version {str(version)[:20]}; this probe reads version {VERSION}")
     try:
         return _checked(folder, said)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ProbeFileDamaged(f"{path}: describes no recording ({str(error)[:80]})") from error
 
 
@@ -103,15 +104,15 @@ def _checked(folder: Path, said: dict[str, Any]) -> Recording:
     ranks = tuple(_rank(number, one) for number, one in enumerate(_listed(said["ranks"])))
     if not 0 < len(ranks) <= MOST_RANKS:
         raise ValueError(f"{len(ranks)} ranks")
-    seconds = said["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 0:
+    seconds = finite(said["seconds"])
+    if seconds < 0:
         raise ValueError("seconds")
     digests = {_text(key): _text(value) for key, value in said["digests"].items()}
     if any(one.program not in digests for one in ranks):
         raise ValueError("a program without its digest")
     return Recording(
         folder, tuple(map(_text, _listed(said["command"]))), _text(said["library"]), _text(said["compiler"]),
-        float(seconds), digests, ranks, _processors(said.get("processors", 0)),
+        seconds, digests, ranks, _processors(said.get("processors", 0)),
     )  # fmt: skip
 
 

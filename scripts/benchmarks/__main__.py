@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -287,8 +288,11 @@ def measure_emulations(arguments: argparse.Namespace) -> None:
     if not arguments.report:
         make_inputs(HERE / "data", media=True, say=say)
         make_short_inputs(HERE / "data")
+        if arguments.again:
+            shutil.rmtree(HERE / "there", ignore_errors=True)
         for name in names:
-            if load(f"emulation-{name}") is None or arguments.again:
+            earlier = load(f"emulation-{name}")
+            if earlier is None or arguments.again or (earlier["quick"] and not arguments.quick):
                 before = os.getloadavg()[0]
                 rows = list(emulations.experiment(name, HERE, arguments.quick, say))
                 save({"name": f"emulation-{name}", "load": before, "quick": arguments.quick, "rows": rows})

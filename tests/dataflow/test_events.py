@@ -21,7 +21,7 @@ OWNERS = 700
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [ROOT / "tests" / "programs" / "calendar.c", *sources("events.c", "events.h")]
-    checks = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    checks = ("-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all")
     place = tmp_path_factory.mktemp("calendar")
     return built("calendar", files, (*OPTIONS, *checks), libraries=("-lm",), place=place)
 

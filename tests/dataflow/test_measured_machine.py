@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from probe.dataflow.engines import LOOSE, engine_of, simulate
 from probe.dataflow.machine import read_disk_machine
 from probe.dataflow.measured import LEAST_BYTES, DiskTimes, machine_text, measure_disk, measured_machine
 from probe.dataflow.work import place
+from probe.node import disk_times
 from probe.ssh.throughput import Link
 
 
@@ -52,16 +54,45 @@ def test_a_cluster_becomes_a_machine(node: tuple[Machine, Server], tmp_path: Pat
 
 
 def test_times_of_reads_become_constants_of_a_disk(tmp_path: Path) -> None:
-    """A disk of known constants: 1 ms, 2 ms to the next track, 9 ms across, 100 MB/s."""
+    """A disk of known constants: 1 ms, a seek of 9 ms within the file that was made, 100 MB/s."""
     page, large = 4096 / 1e8, (1 << 20) / 1e8
-    known = DiskTimes(page=1e-3 + page, large=1e-3 + large, near=3e-3 + page, far=1e-2 + page, capacity=4e12)
+    known = DiskTimes(page=1e-3 + page, large=1e-3 + large, far=1e-2 + page, capacity=4e12)
     links = [Link("a", 2e8, 1e8, 1e-4), Link("b", 3e8, 3e8, 3e-4), Link("c", 9e9, 9e9, 2e-4)]
-    (tmp_path / "m.toml").write_text(machine_text(measured_machine('say "m"', links, [known])))
+    (tmp_path / "m.toml").write_text(machine_text(measured_machine('say "🐧"', links, [known])))
     found = read_disk_machine(tmp_path / "m.toml")
-    assert found.name == 'say "m"' and found.capacity == 4e12
+    assert found.name == 'say "🐧"' and found.capacity == 4e12
     assert (found.controller, found.disk_rate) == (pytest.approx(1e-3), pytest.approx(1e8))
-    assert found.seek == (pytest.approx(2e-3), pytest.approx(9e-3))
+    assert found.seek == (pytest.approx(9e-3), pytest.approx(9e-3))
     assert (found.net_latency, found.net_rate) == (pytest.approx(2e-4), pytest.approx(3e8))
+
+
+def test_nothing_stays_of_a_measurement_that_is_killed(tmp_path: Path) -> None:
+    program = subprocess.Popen([sys.executable, "-I", disk_times.__file__, str(tmp_path), str(1 << 31)])
+    try:
+        limit = time.monotonic() + SECONDS
+        while not any(Path(f"/proc/{program.pid}/fd").glob("[3-9]")) and time.monotonic() < limit:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert program.poll() is None and list(tmp_path.iterdir()) == []
+    finally:
+        program.kill()
+        program.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_goes_on_and_on_is_given_up(node: tuple[Machine, Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = node
+    monkeypatch.setattr("probe.dataflow.measured._PATIENCE_SECONDS", 2.0)
+    for said, message in (
+        ("while sleep 0.2; do echo; done", "not over after 2 s; give a smaller --disk-bytes, or another --folder"),
+        ("head -c 100000 /dev/zero", "says more than 65536 bytes of its disk"),
+    ):
+        endless = made.serve(f"ForceCommand cat > /dev/null; {said}")
+        try:
+            with made.network(), pytest.raises(NodeMisbehaved, match=message):
+                measure_disk(endless.address(GUEST), made.options(), Path("/var/tmp"), LEAST_BYTES)
+        finally:
+            made.stop(endless)
 
 
 def test_nodes_that_cannot_be_measured(node: tuple[Machine, Server]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from made_usage import made_usage
 
 import probe
 from checkpoint.errors import ProbeError, StorageError, ToolMissing
-from probe.emulation import running
+from probe.emulation import kernels, running
+from probe.emulation.elsewhere import node_part
 from probe.emulation.kernels import (
     BLAS,
     COMPUTING,
@@ -101,6 +103,20 @@ def test_a_mix_does_without_openblas() -> None:
     assert without.warnings == ("the node has no OpenBLAS, which is part of the mix; kernel matrix is in its place",)
 
 
+def test_openblas_that_does_not_load_in_time_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = tmp_path / "emulator"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(kernels, "_SECONDS", 0.2)
+    assert not has_blas(hanging)
+    monkeypatch.setattr(node_part, "_TRY_SECONDS", 0.2)
+    program = os.open(hanging, os.O_RDONLY)
+    try:
+        assert not node_part._has_blas(program)
+    finally:
+        os.close(program)
+
+
 # -- a user's own
 
 
@@ -157,6 +173,35 @@ def test_a_kernel_in_python_that_fails_is_named(tmp_path: Path) -> None:
     save_usage(made_usage(3, {**RATES, USER: 1e4}), tmp_path / "a.usage")
     with pytest.raises(StorageError, match="ended early: the kernel in Python: ValueError"):
         probe.emulate(tmp_path / "a.usage", EmulateOptions(own_kernel=source, folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        (
+            "/nowhere",
+            "def kernel(iterations): pass\n",
+            "ended early: python3 does not start: install it, or put it into",
+        ),
+        (None, "import sys\ndef kernel(iterations):\n    sys.exit(0)\n", "the kernel in Python: SystemExit"),
+    ],
+)
+def test_an_interpreter_that_ends_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None, text: str, said: str
+) -> None:
+    source = tmp_path / "a.py"
+    source.write_text(text)
+    program = emulator(source)
+    monkeypatch.setattr(running, "emulator", lambda own: program)
+    monkeypatch.setattr(running, "forget", lambda *_: None)
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    save_usage(made_usage(3, {**RATES, USER: 1e4}), tmp_path / "a.usage")
+    try:
+        with pytest.raises(StorageError, match=said):
+            probe.emulate(tmp_path / "a.usage", EmulateOptions(own_kernel=source, folder=tmp_path))
+    finally:
+        forget(program, source)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the assembly is that of x86-64")

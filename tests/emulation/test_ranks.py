@@ -83,6 +83,15 @@ def test_the_result_has_all_ranks(tmp_path: Path) -> None:
     assert (np.diff([end for end, _ in result.outcome.samples]) > 0).all()
 
 
+def test_more_ranks_than_files_may_be_open(tmp_path: Path) -> None:
+    """As many as the hard limit allows, and no rank holds what is for others."""
+    options = EmulateOptions(equal=SECONDS, folder=tmp_path, ranks=40, files=20)
+    plan = make_plan(made_usage(2, cpu_user=0.001), options, {})
+    command = ["prlimit", "--nofile=20:70", str(emulator()), "run"]
+    done = subprocess.run(command, input=plan.text(options), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_rank_that_fails_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     """The disk has room for what one rank writes in the first samples."""

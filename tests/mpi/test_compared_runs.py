@@ -35,6 +35,11 @@ def recording(folder: Path, ranks: int, kept: Callable[[int], bool] = lambda ran
 SEND, RECV = NUMBER["Send"], NUMBER["Recv"]
 ASKED, ANY = call(RECV, peer=1, other=1, count=8, element=1), call(RECV, peer=1, other=-1, count=8, element=1)
 
+ALL, BOTH_WAYS = NUMBER["Alltoallv"], NUMBER["Sendrecv"]
+IN_SIZES = call(ALL, other=-1, extras=[2, 2, 2, 2])
+ROOTED = call(NUMBER["Bcast"], other=0, count=8, element=1)
+BOTH = call(BOTH_WAYS, peer=1, other=1, extras=[0, 8])
+
 
 @pytest.mark.parametrize(
     ("first", "second", "message"),
@@ -48,6 +53,13 @@ ASKED, ANY = call(RECV, peer=1, other=1, count=8, element=1), call(RECV, peer=1,
         ([ASKED], [call(RECV, peer=1, other=1, count=9, element=1)], "call 0: MPI_Recv of 9 B with rank 1 instead"),
         ([ASKED, ASKED], [ASKED], "call 1: the end instead of MPI_Recv of 8 B"),
         ([ANY], [call(NUMBER["Barrier"])], "call 0: MPI_Barrier of 0 B instead of MPI_Recv of 8 B with rank 1"),
+        ([ANY], [ASKED], "call 0: .* 8 B with rank 1, with another root or source"),
+        ([ANY], [call(RECV, peer=1, comm=1, other=-1, count=8, element=1)], "call 0: .*, with another communicator"),
+        ([IN_SIZES], [call(ALL, other=-1, extras=[1, 3, 2, 2])], "call 0: .*, with other sizes or members"),
+        ([ASKED, IN_SIZES], [ASKED, call(ALL, other=-1, extras=[1, 3])], "call 1: .*, with other sizes or members"),
+        ([ROOTED], [call(NUMBER["Bcast"], other=1, count=8, element=1)], "call 0: .*, with another root or source"),
+        ([BOTH], [call(BOTH_WAYS, peer=1, other=0, extras=[0, 8])], "call 0: .*, with another root or source"),
+        ([BOTH], [call(BOTH_WAYS, peer=1, other=1, extras=[0, 9])], "call 0: .*, with other sizes or members"),
     ],
 )
 def test_a_second_run_that_differs(first: list[bytes], second: list[bytes], message: str, tmp_path: Path) -> None:
@@ -64,12 +76,15 @@ def test_a_second_run_that_differs(first: list[bytes], second: list[bytes], mess
 
 
 def test_a_second_run_with_other_answers(tmp_path: Path) -> None:
+    """A wildcard is another number in each library, and requests are completed in any order."""
     for name, peer in (("a", 0), ("b", 1)):
         (tmp_path / name).mkdir()
         for rank in range(2):
-            answered = call(RECV, peer=peer, other=-1, count=8 + peer, element=1, computing=peer + 5)
-            calls_of(tmp_path / name, rank, 2, [answered, ASKED])
+            answered = call(RECV, peer=peer, other=-1 - peer, count=8 + peer, element=1, computing=peer + 5)
+            begun = call(NUMBER["Irecv"], other=-1 - peer, count=8, element=1)
+            waited = call(NUMBER["Wait"], comm=-1, extras=[0, peer, peer])
+            calls_of(tmp_path / name, rank, 2, [answered, ASKED, begun, waited])
         write_recording(recording(tmp_path / name, 2))
     done = CliRunner().invoke(cli, ["mpi", "compare", "--json", str(tmp_path / "a"), str(tmp_path / "b")])
     assert schema_errors("probe-mpi-compare", json.loads(done.stdout)) == []
-    assert json.loads(done.stdout)["calls"] == 4
+    assert json.loads(done.stdout)["calls"] == 8

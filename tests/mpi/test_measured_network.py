@@ -100,6 +100,12 @@ def test_two_nodes_are_no_single_one(tmp_path: Path) -> None:
         write_measured(made(), tmp_path, nodes=2)
 
 
+def test_the_memory_of_one_node_is_no_network(tmp_path: Path) -> None:
+    with pytest.raises(ModelInvalid, match=r"both on a: leave --nodes out, or name two nodes .* \(--host a,b\)"):
+        write_measured(made(("a", "a")), tmp_path / "net.xml", nodes=2)
+    assert not (tmp_path / "net.xml").exists()
+
+
 @pytest.mark.parametrize(
     ("launcher", "compiler", "error", "message"),
     [

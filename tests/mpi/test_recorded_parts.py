@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_parts import CALL_BYTES, call, inbox_of, part, record_of
 
-from checkpoint.errors import ModelInvalid, ProbeFileDamaged, ProgramUnsupported
+from checkpoint.errors import ModelInvalid, ProbeFileDamaged, ProgramUnsupported, StorageError
 from probe.mpi.calls import names
 from probe.mpi.generate import player_source, recorder_source, replayer_source
 from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox, sums
@@ -264,6 +264,15 @@ def test_ranks_with_other_calls_or_computing_are_told_apart(tmp_path: Path) -> N
         clusters_of(recording(tmp_path, 5, lambda rank: rank < 3), ranks)
 
 
+def test_ranks_that_send_other_amounts_to_all_are_told_apart(tmp_path: Path) -> None:
+    """Amounts to each rank may stand in another order."""
+    sizes = [[1, 2, 3, 1, 1, 1], [3, 2, 1, 1, 1, 1], [1, 2, 4, 1, 1, 1]]
+    for rank, extras in enumerate(sizes):
+        calls_of(tmp_path, rank, 3, [call(NUMBER["Alltoallv"], extras=extras, computing=10**9)])
+    found = clusters_of(recording(tmp_path, 3), [read_calls(tmp_path, rank) for rank in range(3)])
+    assert [one.ranks for one in found] == [(0, 1), (2,)]
+
+
 # -- descriptions
 
 
@@ -286,6 +295,9 @@ def test_more_ranks_than_processors_are_said(tmp_path: Path) -> None:
         ('"kept": true', '"kept": 1', "describes no recording"),
         ('"seconds": 1.0', '"seconds": -1', "describes no recording"),
         ('"seconds": 1.0', '"seconds": NaN', "is not JSON"),
+        ('"seconds": 1.0', f'"seconds": {"9" * 400}', "describes no recording"),
+        ('"digests": {', '"digests": [], "more": {', "describes no recording"),
+        ('"digests": {', '"digests": null, "more": {', "describes no recording"),
         ('"library": "Open MPI"', '"library": 3', "describes no recording"),
         ('"/bin/true": "0"', '"/bin/false": "0"', "describes no recording"),
         ('"ranks": [', '"ranks": 3, "more": [', "describes no recording"),
@@ -317,6 +329,8 @@ OUTSIDE = CLUSTER.replace('"verified": 1', '"verified": 2')
         (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("[0, 1]", "[1]")}]}}', "without its representative"),
         (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("1]", "true]")}]}}', "without its representative"),
         (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("0.1", "null")}]}}', "verified by another's rank"),
+        (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("1.0", "9" * 400)}]}}', "is no number"),
+        (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("0.1", "true")}]}}', "is no number"),
         (f'{{"format_version": 1, "clusters": [{OUTSIDE}]}}', "verified by another's rank"),
         (f'{{"format_version": 1, "clusters": [{CLUSTER}]}}', "is missing"),
     ],
@@ -327,6 +341,10 @@ def test_clusters_that_were_changed(text: str, message: str, tmp_path: Path) -> 
         read_mpi_probe(tmp_path)
     (tmp_path / "clusters.json").write_text(text)
     with pytest.raises(ProbeFileDamaged, match=message):
+        read_mpi_probe(tmp_path)
+    with (tmp_path / "clusters.json").open("ab") as file:
+        file.truncate(1 << 33)
+    with pytest.raises(StorageError, match="larger than"):
         read_mpi_probe(tmp_path)
 
 

@@ -120,7 +120,8 @@ static void note(uint32_t *list, uint32_t who)
 static void enter(uint32_t who, const Event *event)
 {
 	const double day = (event->time - begin) / length;
-	if (day >= (double)days_used)
+	// Not a number before the first calendar is made: 0 / 0.
+	if (!(day < (double)days_used))
 		note(&later, who);
 	else if ((int64_t)day > today)
 		note(&days[(int64_t)day], who);

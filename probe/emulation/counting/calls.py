@@ -24,7 +24,7 @@ _END_SECONDS = 20.0
 _LOOK_SECONDS = 0.01
 
 _WHOLE = re.compile(r"(\w+)\(\d+<(.*?)>(?:, |\)).* = (\d+)$")
-_BEGUN = re.compile(r"(\w+)\(\d+<(.*?)>(?:, |\)?).*<unfinished \.\.\.>$")
+_BEGUN = re.compile(r"(\w+)\(\d+<(.*?)>(?:, .*|\).*| *)<unfinished \.\.\.>$")
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>.* = (\d+)$")
 _SOCKET = re.compile(r"(?:TCP|UDP|UNIX|SCTP|DCCP|NETLINK|socket)\w*-?\w*:\[")
 _CONNECTED = re.compile(r"(?:TCP|UDP)\w*:\[.*->(\[[0-9a-fA-F.:]+\]|[0-9.]+):(\d+)\]")

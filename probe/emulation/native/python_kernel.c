@@ -33,7 +33,7 @@ static const char runner[] =
     "    while line := sys.stdin.readline():\n"
     "        kernel(int(line))\n"
     "        print(time.process_time(), file=answers, flush=True)\n"
-    "except Exception as error:\n"
+    "except BaseException as error:\n"
     "    print(f'error 22 the kernel in Python: {error!r}'[:200], file=errors, flush=True)\n"
     "    sys.exit(3)\n";
 
@@ -63,6 +63,7 @@ static int start(struct interpreter *one)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() == parent && dup2(orders[0], 0) == 0 && dup2(answers[1], 1) == 1)
             execlp("python3", "python3", "-I", "-c", runner, python_source, (char *)NULL);
+        dprintf(2, "error %d python3 does not start: install it, or put it into PATH\n", errno);
         _exit(127);
     }
     close(orders[0]);

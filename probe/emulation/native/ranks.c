@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +61,12 @@ int run_ranks(unsigned ranks, void (*prepare)(unsigned), void (*begin)(void), vo
     }
     pid_t parent = getpid(), *pids = calloc(ranks, sizeof *pids);
     int *prepared = calloc(ranks, sizeof *prepared), go[2];
+    struct rlimit files;
+    /* One descriptor for each rank, and those that a rank writes to. */
+    if (!getrlimit(RLIMIT_NOFILE, &files)) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     if (!pids || !prepared || pipe(go))
         return errno;
     for (unsigned rank = 0; rank < ranks; rank++) {
@@ -68,6 +75,9 @@ int run_ranks(unsigned ranks, void (*prepare)(unsigned), void (*begin)(void), vo
             return end_all(pids, ranks, errno);
         if (!pids[rank]) {
             close(go[1]);
+            close(ready[0]);
+            for (unsigned before = 0; before < rank; before++)
+                close(prepared[before]);
             be(rank, parent, ready[1], go[0], prepare, work);
         }
         close(ready[1]);

@@ -22,11 +22,16 @@ _LEAST_SHARE = 0.05
 def write_measured(measured: Measured, target: Path, *, nodes: int) -> None:
     """Write a platform of so many hosts. Ranks of one host were measured: its memory is. Else: links between hosts.
 
-    Raises ModelInvalid where two hosts were measured and one is asked for. Raises StorageError.
+    Raises ModelInvalid where two hosts were measured and one is asked for, or one and several. Raises StorageError.
     """
     check_target(target)
     if nodes < 2 and measured.hosts[0] != measured.hosts[1]:
         raise ModelInvalid("the ranks measured were on two nodes: describe two nodes at least with --nodes")
+    if nodes > 1 and measured.hosts[0] == measured.hosts[1]:
+        raise ModelInvalid(
+            f"the ranks measured were both on {measured.hosts[0]}: leave --nodes out, or name two nodes to the "
+            "launcher (--host a,b)"
+        )
     with storage_errors("write", target):
         target.write_text("".join(f"{line}\n" for line in _platform(measured, nodes)))
 
@@ -47,7 +52,7 @@ def _platform(measured: Measured, nodes: int) -> Iterator[str]:
         yield f"<prop id={quoteattr(name)} value={quoteattr(value)}/>"
     yield "</config>"
     own = f'bandwidth="{bandwidth!r}Bps" latency="{latency!r}s"'
-    if is_own and nodes == 1:
+    if is_own:
         yield '<zone id="all" routing="Full">'
         yield f'<host id="{HOST}0" speed="1000000000.0f" core="1024"/><link id="own" {own}/>'
         yield f'<route src="{HOST}0" dst="{HOST}0"><link_ctn id="own"/></route></zone>'

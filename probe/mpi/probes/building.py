@@ -13,6 +13,7 @@ from typing import Any
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.foreign_file import finite, read_foreign
 from probe.mpi.probes.clusters import Cluster, clusters_of
 from probe.mpi.probes.verifying import verified
 from probe.mpi.recording import DESCRIPTION, Recording, read_recording
@@ -86,19 +87,17 @@ def read_mpi_probe(folder: Path) -> MpiProbe:
     """The probe in a folder of `build_mpi`. Raises ProbeFileDamaged and StorageError."""
     recording = read_recording(folder)
     path = folder / CLUSTERS
+    if not path.exists():
+        raise ProbeFileDamaged(f"{folder}: a recording without probes; make them with `probe mpi build`")
     try:
-        said = strict_json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ProbeFileDamaged(f"{folder}: a recording without probes; make them with `probe mpi build`") from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+        said = strict_json.loads(read_foreign(path))
     except ValueError as error:
         raise ProbeFileDamaged(f"{path}: is not JSON ({error})") from error
     try:
         if said["format_version"] != VERSION:
             raise ValueError(f"version {said['format_version']}")
         clusters = tuple(_cluster(one) for one in said["clusters"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ProbeFileDamaged(f"{path}: describes no clusters ({str(error)[:80]})") from error
     if sorted(rank for one in clusters for rank in one.ranks) != list(range(len(recording.ranks))):
         raise ProbeFileDamaged(f"{path}: its clusters are not those of {len(recording.ranks)} ranks")
@@ -118,6 +117,6 @@ def _cluster(said: dict[str, Any]) -> Cluster:
     if (member is None) != (error is None) or (member is not None and (type(member) is not int or member not in ranks)):
         raise ValueError("a cluster verified by another's rank")
     return Cluster(
-        numbers[0], tuple(ranks), float(said["computing"]), float(said["spread"]), member,
-        None if error is None else float(error),
+        numbers[0], tuple(ranks), finite(said["computing"]), finite(said["spread"]), member,
+        None if error is None else finite(error),
     )  # fmt: skip

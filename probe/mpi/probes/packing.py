@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 import struct
 import tarfile
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged
@@ -32,8 +33,43 @@ _NAME = re.compile(r"recording\.json|clusters\.json|calls\.\d{1,7}\.\d{3,5}|rank
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_LISTED = 256 << 20
 _PIECE = 1 << 20
-_BROKEN = (tarfile.TarError, ValueError, OverflowError, EOFError, struct.error)
+_MOST_EXTENDED = 64 << 10
+_EXTENDED = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
+"""Types of headers that say more of the member behind them. Python reads them whole, each within the one before."""
+_BROKEN = (
+    tarfile.TarError, ValueError, OverflowError, EOFError, struct.error, RecursionError, MemoryError,
+)  # fmt: skip
 """What Python's reader of tars says of bytes that are none."""
+
+
+class _Head(tarfile.TarInfo):
+    """Header of a member. Raises ReadError, which unlike other errors is never taken for the end of the tar."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> _Head:
+        assert isinstance(tar, _Tar) and tar.fileobj is not None
+        place = tar.fileobj.tell()
+        head = cls.frombuf(tar.fileobj.read(tarfile.BLOCKSIZE), tar.encoding or "utf-8", tar.errors or "strict")
+        if head.size < 0 or head.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse member, or a negative size")
+        is_extended = head.type in _EXTENDED
+        if is_extended:
+            if tar.is_extended or head.size > _MOST_EXTENDED:
+                raise tarfile.ReadError("headers longer than any that are written here")
+            if b"GNU.sparse" in tar.fileobj.read(head.size):
+                raise tarfile.ReadError("a sparse member")
+        tar.fileobj.seek(place)
+        tar.is_extended = is_extended
+        return super().fromtarfile(tar)
+
+
+class _Tar(tarfile.TarFile):
+    """A tar that others made. is_extended: the last header says more of the next."""
+
+    tarinfo = _Head
+    is_extended = False
 
 
 @dataclass(frozen=True)
@@ -100,16 +136,21 @@ def opened(path: Path) -> Iterator[MpiProbe]:
     if path.is_dir():
         yield read_mpi_probe(path)
         return
-    with tempfile.TemporaryDirectory(prefix="probe-mpi-") as made:
-        unpack(path, Path(made))
-        yield read_mpi_probe(Path(made))
+    with ExitStack() as undo:
+        with storage_errors("unpack", path):
+            made = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="probe-mpi-")))
+        unpack(path, made)
+        yield read_mpi_probe(made)
 
 
 def unpack(path: Path, folder: Path) -> None:
     """Write the members of a file of `pack` into an empty folder. Raises ProbeFileDamaged and StorageError."""
+    with storage_errors("open", path):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ProbeFileDamaged(f"{path}: is no probe of an MPI program: it is not a regular file")
     with storage_errors("read", path), path.open("rb") as file:
         try:
-            with tarfile.open(fileobj=file, mode="r:") as tar:
+            with _Tar(fileobj=file, mode="r") as tar:
                 _unpack(path, tar, folder)
         except _BROKEN as error:
             raise ProbeFileDamaged(f"{path}: is no probe of an MPI program, or damaged ({str(error)[:80]})") from error
@@ -121,34 +162,45 @@ def _unpack(path: Path, tar: tarfile.TarFile, folder: Path) -> None:
         raise ProbeFileDamaged(f"{path}: is no probe of an MPI program: it does not begin with {MEMBERS}")
     file = tar.extractfile(first)
     assert file is not None
-    for one in _listed(path, file.read()):
+    listed = _listed(path, file.read())
+    needed = sum(one.size for one in listed)
+    for one in listed:
         member = tar.next()
         if member is None:
             raise ProbeFileDamaged(f"{path}: is cut short: {one.name} is missing")
         if member.name != one.name or member.size != one.size or not _is_plain(member):
             raise ProbeFileDamaged(f"{path}: has {member.name[:40]!r} in place of {one.name}")
-        _extract(path, tar, member, one, folder / one.name)
+        _extract(path, tar, member, one, folder / one.name, needed)
     more = tar.next()
     if more is not None:
         raise ProbeFileDamaged(f"{path}: has {more.name[:40]!r}, which it does not list")
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
-    """Whether it is a file, and neither link, folder, device nor sparse."""
-    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+    """Whether it is a file, and neither link, folder nor device."""
+    return member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
-def _extract(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, one: _Member, target: Path) -> None:
+def _extract(
+    path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, one: _Member, target: Path, needed: int
+) -> None:
     digest, left = hashlib.sha256(), one.size
     file = tar.extractfile(member)
     assert file is not None
-    with target.open("xb") as out:
-        while left and (piece := file.read(min(left, _PIECE))):
-            digest.update(piece)
-            out.write(piece)
-            left -= len(piece)
+    with storage_errors("unpack", target, needed=needed), ExitStack() as undo:
+        with create_file(target, undo) as out:
+            while left and (piece := _read(path, file, min(left, _PIECE))):
+                digest.update(piece)
+                out.write(piece)
+                left -= len(piece)
+        undo.pop_all()
     if left or digest.hexdigest() != one.sha256:
         raise ProbeFileDamaged(f"{path}: {one.name} is damaged: it has not the SHA-256 that is listed")
+
+
+def _read(path: Path, file: IO[bytes], size: int) -> bytes:
+    with storage_errors("read", path):
+        return file.read(size)
 
 
 def _listed(path: Path, text: bytes) -> list[_Member]:

@@ -17,6 +17,7 @@ def tables(record: Mapping[str, Any]) -> str:
     """The experiments that there are, as Markdown."""
     parts = [
         f"{made(record[name]['rows'])}\n\nLoad average before: {record[name]['load']:.2f}."
+        f"{' Short form.' * record[name]['quick']}"
         for name, made in EXPERIMENTS.items()
         if name in record
     ]
