@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 import time
@@ -15,9 +14,9 @@ from typing import Final
 from checkpoint import strict_json
 from checkpoint.errors import NodeMisbehaved, NodeUnfit
 from checkpoint.foreign_file import finite
+from probe.dataflow import disk_times
 from probe.dataflow.machine import DiskMachine
 from probe.foreign_text import printable
-from probe.node import disk_times
 from probe.ssh.addresses import Address
 from probe.ssh.interface import Channel, SshOptions
 from probe.ssh.reach import connect
@@ -144,7 +143,7 @@ def machine_text(machine: DiskMachine) -> str:
     """A machine without rotation, in TOML for `probe simulate`."""
     seek = ", ".join(f"{one:.4g}" for one in machine.seek)
     return (
-        f"name = {json.dumps(machine.name, ensure_ascii=False)}\n\n[disk]\nper_node = {machine.disks}\n"
+        f"name = {strict_json.dumps(machine.name, ensure_ascii=False)}\n\n[disk]\nper_node = {machine.disks}\n"
         f"controller = {machine.controller:.4g}\nseek = [{seek}]\nrate = {machine.disk_rate:.4g}\n"
         f"capacity = {machine.capacity:.4g}\n\n[bus]\nper_node = {machine.buses}\nlatency = {machine.bus_latency:.4g}\n"
         f"bandwidth = {machine.bus_rate:.4g}\n\n[network]\nlatency = {machine.net_latency:.4g}\n"

@@ -17,12 +17,12 @@ from sshd import GUEST, Machine, Server, machine
 
 from checkpoint.errors import NodeMisbehaved, NodeUnfit
 from probe.cli.main import cli
+from probe.dataflow import disk_times
 from probe.dataflow.application import read_data_application
 from probe.dataflow.engines import LOOSE, engine_of, simulate
 from probe.dataflow.machine import read_disk_machine
 from probe.dataflow.measured import LEAST_BYTES, DiskTimes, machine_text, measure_disk, measured_machine
 from probe.dataflow.work import place
-from probe.node import disk_times
 from probe.ssh.throughput import Link
 
 

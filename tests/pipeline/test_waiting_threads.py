@@ -63,7 +63,8 @@ def test_a_whole_probe(how: str, builds: Path, tmp_path: Path) -> None:
 def test_criu_takes_no_part(builds: Path, tmp_path: Path) -> None:
     program = str(build("waiters", builds))
     refused = command(
-        "build", "-q", "-o", "waiters.probe", "--with-criu", "--", program, "400", cwd=tmp_path, status=4
+        "build", "-q", "-o", "waiters.probe", "--with-criu", "--interval", "10ms",
+        "--", program, "400", cwd=tmp_path, status=4,
     )  # fmt: skip
     assert "leave --with-criu out" in refused.stderr
 

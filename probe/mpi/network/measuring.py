@@ -76,7 +76,9 @@ def _run(launcher: Sequence[str], program: str, compiler: str, folder: Path) -> 
     if late:
         raise ProgramFailed(f"{' '.join(words)} was not over after {SECONDS:.0f} s")
     if status:
-        raise ProgramFailed(f"{' '.join(words)} ended with status {status}: {printed[-400:].strip()}")
+        # What the launcher says of the end may be long.
+        own = next((line for line in printed.splitlines() if line.startswith(f"{program}: ")), printed[-400:].strip())
+        raise ProgramFailed(f"{' '.join(words)} ended with status {status}: {own}")
     return printed
 
 
