@@ -40,7 +40,7 @@ def record(**changes: Any) -> dict[str, Any]:
             {"name": "two", "failure": "no such program"},
         ],
     }  # fmt: skip
-    return {name: {"load": 0.5, "rows": found} for name, found in rows.items()}
+    return {name: {"load": 0.5, "quick": name == "E.5", "rows": found} for name, found in rows.items()}
 
 
 def test_rows_and_bars() -> None:
@@ -59,6 +59,7 @@ def test_rows_and_bars() -> None:
     )
     assert "| tmpfs | 4 KiB | 10 ms | 100 ms |" in said
     assert "below 0.1 s: met" in said and "Cycles: not measured without hardware counters" in said
+    assert said.count("Load average before: 0.50.") == len(EXPERIMENTS) and said.count("Short form.") == 1
     assert tables({}) == "nothing is measured yet"
     assert tuple(EXPERIMENTS) == arguments.EXPERIMENTS
 
