@@ -40,6 +40,12 @@ class _Tag(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 )
 @click.option("--no-kernels", is_flag=True, help="Do not calibrate kernels, nor look for their mix (probe emulate).")
 @click.option("--trace-calls", is_flag=True, help="Have strace find block sizes and bytes of sockets; this takes time.")
+@click.option(
+    "--blocks",
+    metavar="FILE.profile",
+    type=click.Path(path_type=Path, readable=False),
+    help="Take instructions and floating-point operations from what `probe trace --tracer valgrind` counted.",
+)
 @AS_JSON
 @QUIET
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -50,11 +56,13 @@ def profile(
     watchers: tuple[str, ...],
     no_kernels: bool,
     trace_calls: bool,
+    blocks: Path | None,
     as_json: bool,
     quiet: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND and profile the resources that it uses."""
+    from probe.emulation.counting.blocks import counted_blocks
     from probe.emulation.metrics import usage_json
     from probe.emulation.sampling import profile_usage
     from probe.emulation.usage import save_usage
@@ -62,6 +70,7 @@ def profile(
     from reducer.output_file import check_target
 
     check_target(output)
+    counted = None if blocks is None else counted_blocks(blocks, command)
     own = [named_watcher(name) for name in watchers]
     with display_for(quiet).stage("profile"):
         # What the command prints must not be taken for our JSON.
@@ -69,6 +78,8 @@ def profile(
             command, dict(tags), rate=rate, watchers=own, stdout=2 if as_json else None, kernels=not no_kernels,
             trace_calls=trace_calls,
         )  # fmt: skip
+    if counted is not None:
+        usage = counted.added_to(usage)
     save_usage(usage, output)
     if as_json:
         say_json(usage_json([(str(output), usage)]))

@@ -18,7 +18,8 @@ from checkpoint.errors import ProgramNotRunnable
 from probe.emulation import counted
 from probe.emulation.counted import NOT_TRACED, CounterWatcher
 from probe.emulation.counting.calls import Calls
-from probe.emulation.counting.hardware import EVENTS, HARDWARE, SOFTWARE, Counter, Event
+from probe.emulation.counting.hardware import EVENTS, Counter, Event
+from probe.emulation.counting.perf_event import HARDWARE, SOFTWARE
 from probe.emulation.metrics import cpu_seconds, metrics
 
 BURN = """

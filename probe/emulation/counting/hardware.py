@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read hardware counters of a command and all that it starts: perf_event_open(2), without the program perf.
+"""Read hardware counters of a command and all that it starts.
 
 A counter that the processor, the virtual machine or the kernel does not give is named with the kernel's reason. Where
 only user code may be counted (perf_event_paranoid of 2), that is done.
@@ -7,19 +7,15 @@ only user code may be counted (perf_event_paranoid of 2), that is done.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import struct
 from dataclasses import dataclass
 
-_CALL = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319}
-HARDWARE, SOFTWARE = 0, 1
-_INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV = 1 << 1, 1 << 5, 1 << 6
+from probe.emulation.counting.perf_event import EXCLUDE_HV, EXCLUDE_KERNEL, HARDWARE, INHERIT, opened_event
+
 _ENABLED, _RUNNING = 1, 2
 """Of read_format: for how long the counter was wanted, and counted, as there are few of them in a processor."""
 
-_CLOEXEC = 8
 _ANSWER = struct.Struct("QQQ")
 
 
@@ -66,16 +62,9 @@ def _opened(event: Event, pid: int) -> tuple[int, bool]:
 
     Raises OSError with the kernel's reason.
     """
-    failed = 0
-    for flags in (_INHERIT | _EXCLUDE_HV, _INHERIT | _EXCLUDE_HV | _EXCLUDE_KERNEL):
-        attributes = bytearray(128)
-        struct.pack_into("IIQQQQQ", attributes, 0, event.kind, 128, event.number, 0, 0, _ENABLED | _RUNNING, flags)
-        given = (ctypes.c_char * 128).from_buffer(attributes)
-        libc = ctypes.CDLL(None, use_errno=True)
-        found = libc.syscall(_CALL.get(platform.machine(), -1), given, pid, -1, -1, _CLOEXEC)
-        if found >= 0:
-            return int(found), not flags & _EXCLUDE_KERNEL
-        failed = ctypes.get_errno()
-        if failed not in (1, 13):
-            break
-    raise OSError(failed, os.strerror(failed))
+    wanted = INHERIT | EXCLUDE_HV
+    try:
+        return opened_event(event.kind, event.number, wanted, pid=pid, answer=_ENABLED | _RUNNING), True
+    except PermissionError:
+        wanted |= EXCLUDE_KERNEL
+        return opened_event(event.kind, event.number, wanted, pid=pid, answer=_ENABLED | _RUNNING), False
