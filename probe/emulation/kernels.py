@@ -19,8 +19,7 @@ from checkpoint.paths import cache_dir
 from checkpoint.run_command import run_group
 
 NATIVE = Path(__file__).with_name("native")
-_PARTS = ("emulator", "kernels", "network", "ranks", "blas", "python_kernel")
-SOURCES = tuple(NATIVE / f"{name}.{kind}" for name in _PARTS for kind in "ch" if (name, kind) != ("emulator", "h"))
+SOURCES = tuple(sorted(NATIVE.glob("*.[ch]")))
 # Before glibc 2.34 what loads OpenBLAS is in a library of its own, which comes before what needs it here.
 _BUILD = ("-std=gnu11", "-O2", "-pthread", "-Wl,--no-as-needed", "-ldl")
 OPTIONS = (*_BUILD, "-Wall", "-Wextra", "-Wconversion", "-Werror")

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from checkpoint.binary.elf import needed_libraries
 from checkpoint.binary.isa import DEFAULT_ISA
@@ -36,6 +38,8 @@ FILES = ("profile.npz", "worker.json", "find-worker.*", "trace.stdout", "trace.s
 
 _OPENMP = ("libgomp", "libomp", "libiomp")
 
+_Traced = TypeVar("_Traced")
+
 _PROFILE, _WORKER = "profile.npz", "worker.json"
 
 
@@ -63,15 +67,11 @@ def trace(
             full_disk_named(folder.path),
             bounded_outputs(folder.path),
         ):
+            traced = partial(trace_program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
             try:
-                profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+                profile = traced(program)
             except WorkingThreads as error:
-                program = with_threads(program, tracer, error, cpu)
-                try:
-                    profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
-                except OthersMark as other:
-                    check_processors(other.program.argv[0], other.program.threads, cpu)
-                    profile = trace_program(other.program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+                profile = _with_its_threads(program, tracer, error, cpu, traced)
         save_profile(profile, target)
     return profile
 
@@ -104,15 +104,26 @@ def run(build: Build, report: Report) -> None:
 def _trace_team(build: Build, found: WorkingThreads) -> None:
     """Trace once more, now that threads are known to share the work. Raises ProgramUnsupported where the program
     cannot be probed with them."""
-    build.program = with_threads(build.program, build.options.tracer, found, build.cpu)
-    try:
+
+    def traced(program: Program) -> None:
+        build.program = program
         _trace(build)
-    except OthersMark as error:
-        check_processors(build.program.argv[0], error.program.threads, build.cpu)
-        build.program = error.program
-        _trace(build)
+
+    _with_its_threads(build.program, build.options.tracer, found, build.cpu, traced)
     build.program = build.profile.program
     check_processors(build.program.argv[0], build.program.threads, build.cpu)
+
+
+def _with_its_threads(
+    program: Program, tracer: str, found: WorkingThreads, cpu: int | None, traced: Callable[[Program], _Traced]
+) -> _Traced:
+    """What `traced` finds of the program with its threads; with other marking threads where the first one waits."""
+    program = with_threads(program, tracer, found, cpu)
+    try:
+        return traced(program)
+    except OthersMark as error:
+        check_processors(program.argv[0], error.program.threads, cpu)
+        return traced(error.program)
 
 
 def with_threads(program: Program, tracer: str, found: WorkingThreads, cpu: int | None) -> Program:

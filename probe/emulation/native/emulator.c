@@ -2,11 +2,9 @@
  * Consume resources as a plan on standard input says: `emulator run`. Measure a kernel: `emulator calibrate NAME FOLDER`.
  * Execute one: `emulator repeat NAME FOLDER SECONDS`. See whether there is one: `emulator has NAME FOLDER`.
  *
- * A plan is text: `emulation 1`, then a line for each setting, then a line for each sample, then `end`. Atoms are
- * threads: one reads, one writes, one has memory, the others compute; one sends and one receives where
- * an endpoint is named. All of a sample begins at once; the next sample
- * begins when the last atom is done. The order of samples keeps what depends on what; their times are not kept, but for
- * the waits that the plan names. Ranks are processes, each with all atoms: they share what is computed, and each of them
+ * Atoms are threads: one reads, one writes, one has memory, the others compute; one sends and one receives where an
+ * endpoint is named. All of a sample begins at once; the next sample begins when the last atom is done. The order of
+ * samples keeps what depends on what; their times are not kept, but for the waits that the plan names. Ranks are processes, each with all atoms: they share what is computed, and each of them
  * does all else. Files have no name, so that nothing is left behind, however this program ends. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,25 +20,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calibration.h"
+#include "clock.h"
+#include "fail.h"
 #include "kernels.h"
 #include "network.h"
+#include "plan.h"
 #include "python_kernel.h"
 #include "ranks.h"
 
-#define MOST_SAMPLES (1u << 18)
-#define MOST_THREADS 1024
-#define MOST_RANKS 1024
-#define MOST_FILES 1024
-#define MOST_KERNELS 8
-#define MOST_BLOCK (1u << 30)
 #define READ_FILE ((uint64_t)16 << 20)
 #define EVERY_SECONDS 0.2
-
-struct sample {
-    uint64_t iterations[MOST_KERNELS], system_calls, read, written, resident, sent, received;
-    double cpu,
-        wait; /* CPU seconds from the beginning to its end (equal seconds); seconds of sleep behind it */
-};
 
 /* What came of a sample in one rank: seconds since the beginning, CPU seconds. */
 struct ended {
@@ -53,15 +43,6 @@ struct rank {
     long peak;
 };
 
-static struct {
-    char kernels[MOST_KERNELS][64], folder[4097];
-    char send_to[80], receive_from[80];    /* empty: nobody */
-    int seconds;                           /* equal CPU seconds; else equal work */
-    unsigned threads, ranks, files, mixed; /* mixed: how many kernels there are */
-    uint64_t read_block, write_block, count;
-} plan = {.threads = 1, .ranks = 1, .files = 1, .read_block = MOVED, .write_block = MOVED};
-
-static struct sample *samples;
 /* Shared by all ranks: of each rank all samples, then each rank, then when they began. */
 static struct ended *ended;
 static struct rank *ranks;
@@ -76,42 +57,12 @@ static uint64_t read_size;
 static char *memory;
 static uint64_t memory_size, own_resident;
 
-static _Noreturn void fail(const char *what, int number)
-{
-    fprintf(stderr, "error %d %s\n", number, what);
-    exit(3);
-}
-
-static double clock_of(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static const struct kernel *kernel_named(const char *name)
-{
-    for (const struct kernel *one = kernels; one->name; one++)
-        if (!strcmp(one->name, name))
-            return one;
-    fail("no kernel of that name", EINVAL);
-}
-
-static void prepare_kernel(const struct kernel *one, const char *folder)
-{
-    char what[100];
-    int failed = one->prepare(folder);
-    snprintf(what, sizeof what, "preparing the kernel %s", one->name);
-    if (failed)
-        fail(what, failed);
-}
-
 /* ---- atoms */
 
 /* CPU seconds of this process so far, and of the interpreters that compute for it. */
 static double used_so_far(void)
 {
-    return clock_of(CLOCK_PROCESS_CPUTIME_ID) + python_seconds();
+    return seconds_of(CLOCK_PROCESS_CPUTIME_ID) + python_seconds();
 }
 
 /* Of so much the part of one thread out of all threads of all ranks. */
@@ -203,7 +154,7 @@ static void *atom(void *number)
         pthread_barrier_wait(&begins);
         if (stopped)
             return NULL;
-        const struct sample *now = &samples[current];
+        const struct sample *now = &plan.samples[current];
         if (which == READS)
             read_some(now->read);
         else if (which == WRITES)
@@ -216,99 +167,6 @@ static void *atom(void *number)
             carry(now, which - COMPUTES - plan.threads);
         pthread_barrier_wait(&ends);
     }
-}
-
-/* ---- the plan */
-
-static uint64_t number(const char *text, uint64_t most)
-{
-    char *end;
-    errno = 0;
-    unsigned long long found = strtoull(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || *text == '+' || *text == ' ' || found > most)
-        fail("a number of the plan", EINVAL);
-    return found;
-}
-
-static void set(const char *name, const char *value)
-{
-    if (!strcmp(name, "kernel")) {
-        if (plan.mixed == MOST_KERNELS)
-            fail("too many kernels", EINVAL);
-        snprintf(plan.kernels[plan.mixed++], sizeof plan.kernels[0], "%s", value);
-    } else if (!strcmp(name, "folder"))
-        snprintf(plan.folder, sizeof plan.folder, "%s", value);
-    else if (!strcmp(name, "send_to"))
-        snprintf(plan.send_to, sizeof plan.send_to, "%s", value);
-    else if (!strcmp(name, "receive_from"))
-        snprintf(plan.receive_from, sizeof plan.receive_from, "%s", value);
-    else if (!strcmp(name, "equal"))
-        plan.seconds = !strcmp(value, "seconds");
-    else if (!strcmp(name, "threads"))
-        plan.threads = (unsigned)number(value, MOST_THREADS);
-    else if (!strcmp(name, "ranks"))
-        plan.ranks = (unsigned)number(value, MOST_RANKS);
-    else if (!strcmp(name, "files"))
-        plan.files = (unsigned)number(value, MOST_FILES);
-    else if (!strcmp(name, "read_block"))
-        plan.read_block = number(value, MOST_BLOCK);
-    else if (!strcmp(name, "write_block"))
-        plan.write_block = number(value, MOST_BLOCK);
-    else if (!strcmp(name, "samples"))
-        plan.count = number(value, MOST_SAMPLES);
-    else
-        fail("an unknown line of the plan", EINVAL);
-}
-
-static char *next_line(char *line, int size)
-{
-    if (!fgets(line, size, stdin))
-        fail("the plan ends early", EINVAL);
-    size_t length = strlen(line);
-    if (!length || line[length - 1] != '\n')
-        fail("a line of the plan", EINVAL);
-    line[length - 1] = 0;
-    return line;
-}
-
-static void read_plan(void)
-{
-    char line[5000];
-    if (strcmp(next_line(line, sizeof line), "emulation 1"))
-        fail("not a plan of this version", EINVAL);
-    while (!plan.count) {
-        char *value = strchr(next_line(line, sizeof line), ' ');
-        if (!value)
-            fail("a line of the plan", EINVAL);
-        *value++ = 0;
-        set(line, value);
-    }
-    if (!plan.threads || !plan.ranks || !plan.files || !plan.mixed || !plan.read_block || !plan.write_block)
-        fail("a number of the plan", EINVAL);
-    samples = calloc(plan.count, sizeof *samples);
-    if (!samples)
-        fail("no memory for the plan", ENOMEM);
-    for (uint64_t at = 0; at < plan.count; at++) {
-        struct sample *one = &samples[at];
-        int used = 0;
-        char *rest = next_line(line, sizeof line);
-        /* A number of iterations for each kernel, then all else. */
-        for (unsigned kernel = 0; kernel < plan.mixed; kernel++, rest += used)
-            if (sscanf(rest, "%" SCNu64 " %n", &one->iterations[kernel], &used) != 1)
-                fail("a sample of the plan", EINVAL);
-        int found =
-            sscanf(rest, "%" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
-                   &one->system_calls, &one->cpu, &one->read, &one->written, &one->resident, &one->sent,
-                   &one->received, &one->wait, &used);
-        if (found != 8 || rest[used] || !(one->cpu >= 0) || !(one->wait >= 0 && one->wait < 1e9))
-            fail("a sample of the plan", EINVAL);
-        if (one->resident > memory_size)
-            memory_size = one->resident;
-        if (one->read)
-            read_size = READ_FILE;
-    }
-    if (strcmp(next_line(line, sizeof line), "end"))
-        fail("the plan does not end", EINVAL);
 }
 
 static uint64_t resident_now(void)
@@ -349,9 +207,8 @@ static void prepare(unsigned rank)
         computing[at] = kernel_named(plan.kernels[at]);
         prepare_kernel(computing[at], plan.folder);
     }
-    if (read_size) {
-        if (read_size < plan.read_block)
-            read_size = plan.read_block;
+    if (plan.reads) {
+        read_size = plan.read_block > READ_FILE ? plan.read_block : READ_FILE;
         /* A hole: read from memory, as most of what programs read, and nothing has to be written first. */
         read_file = nameless_file(plan.folder);
         if (read_file < 0 || ftruncate(read_file, (off_t)read_size))
@@ -370,7 +227,7 @@ static void prepare(unsigned rank)
         fail("connecting to where bytes are sent", errno);
     if (*plan.receive_from && (receiving = connected(plan.receive_from)) < 0)
         fail("connecting to where bytes are received from", errno);
-    memory_size = (memory_size + 8191) & ~(uint64_t)4095;
+    memory_size = (plan.most_resident + 8191) & ~(uint64_t)4095;
     memory =
         mmap(NULL, memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -383,7 +240,7 @@ static void begin(void)
 {
     puts("begin");
     fflush(stdout);
-    *began = clock_of(CLOCK_MONOTONIC);
+    *began = seconds_of(CLOCK_MONOTONIC);
 }
 
 static void sleep_for(double seconds)
@@ -400,9 +257,9 @@ static void work(unsigned rank)
     for (current = 0; current < plan.count; current++) {
         pthread_barrier_wait(&begins);
         pthread_barrier_wait(&ends);
-        if (samples[current].wait > 0)
-            sleep_for(samples[current].wait);
-        double now = clock_of(CLOCK_MONOTONIC);
+        if (plan.samples[current].wait > 0)
+            sleep_for(plan.samples[current].wait);
+        double now = seconds_of(CLOCK_MONOTONIC);
         ended[rank * plan.count + current] = (struct ended){now - *began, used_so_far()};
         if (!rank && now - said > EVERY_SECONDS) {
             printf("at %" PRIu64 "\n", current + 1);
@@ -410,7 +267,7 @@ static void work(unsigned rank)
             said = now;
         }
     }
-    double wall = clock_of(CLOCK_MONOTONIC) - *began;
+    double wall = seconds_of(CLOCK_MONOTONIC) - *began;
     struct rusage after;
     getrusage(RUSAGE_SELF, &after);
     double user = (double)after.ru_utime.tv_sec + (double)after.ru_utime.tv_usec * 1e-6;
@@ -466,74 +323,7 @@ static void run(void)
     if (failed)
         exit(3);
     report();
-    free(samples);
-}
-
-/* ---- calibration */
-
-/* Whether this thread has computed with denormal numbers, or made one, since the last time it was asked. */
-static int denormals(void)
-{
-#if defined __x86_64__
-    /* MXCSR: DE and UE stay set until they are cleared. */
-    unsigned now = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(now & ~0x3fu);
-    return (now & 0x12) != 0;
-#elif defined __aarch64__
-    /* FPSR: UFC and IDC, likewise. */
-    uint64_t now;
-    __asm__ volatile("mrs %0, fpsr" : "=r"(now));
-    __asm__ volatile("msr fpsr, %0" : : "r"(now & ~(uint64_t)0x9f));
-    return (now & 0x88) != 0;
-#else
-    return 0;
-#endif
-}
-
-static double used_by_kernel(void)
-{
-    return clock_of(CLOCK_THREAD_CPUTIME_ID) + python_own_seconds();
-}
-
-/* CPU seconds of that many iterations. */
-static double taken(const struct kernel *one, uint64_t iterations)
-{
-    double before = used_by_kernel();
-    one->run(iterations);
-    return used_by_kernel() - before;
-}
-
-/* Prints rounds: `round ITERATIONS CPU_SECONDS`, each of some milliseconds; then how many of them had denormals. */
-static void calibrate(const char *name, const char *folder)
-{
-    const struct kernel *one = kernel_named(name);
-    prepare_kernel(one, folder);
-    uint64_t iterations = 1;
-    while (taken(one, iterations) < 0.005 && iterations < ((uint64_t)1 << 40))
-        iterations *= 2;
-    int with = 0;
-    denormals();
-    for (int round = 0; round < 12; round++) {
-        printf("round %" PRIu64 " %.9f\n", iterations, taken(one, iterations));
-        with += denormals();
-    }
-    printf("denormals %d\n", with);
-}
-
-/* Says `ready` when all is prepared, waits for a line, and then does nothing but the kernel for so many CPU seconds. */
-static void repeat(const char *name, const char *folder, const char *seconds)
-{
-    const struct kernel *one = kernel_named(name);
-    prepare_kernel(one, folder);
-    puts("ready");
-    fflush(stdout);
-    if (getchar() != '\n')
-        fail("nobody says when to begin", EINVAL);
-    double limit = strtod(seconds, NULL), end = clock_of(CLOCK_THREAD_CPUTIME_ID) + limit;
-    if (!(limit > 0 && limit <= 1000))
-        fail("no sensible time", EINVAL);
-    while (clock_of(CLOCK_THREAD_CPUTIME_ID) < end)
-        one->run(100);
+    free(plan.samples);
 }
 
 int main(int count, char **words)

@@ -8,11 +8,13 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "blas.h"
+#include "fail.h"
 #include "python_kernel.h"
 
 unsigned kernel_threads = 1;
@@ -206,16 +208,29 @@ static void writes(uint64_t iterations)
     }
 }
 
-/* Fresh pages from the kernel, and given back. */
+#define TOUCHED ((size_t)512 * MOVED)
+
+/* Fresh pages from the kernel. They are given back all at once, so that the kernel hands out none that caches still
+ * hold: a program that grows gets none of those either. */
 static void touch(uint64_t iterations)
 {
+    static _Thread_local char *pages;
+    static _Thread_local size_t at;
     while (iterations--) {
-        char *pages = mmap(NULL, MOVED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (pages == MAP_FAILED)
-            return;
-        for (size_t at = 0; at < MOVED; at += 4096)
+        if (pages && at == TOUCHED) {
+            munmap(pages, TOUCHED);
+            pages = NULL;
+        }
+        if (!pages) {
+            pages = mmap(NULL, TOUCHED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            at = 0;
+            if (pages == MAP_FAILED) {
+                pages = NULL;
+                return;
+            }
+        }
+        for (size_t end = at + MOVED; at < end; at += 4096)
             ((volatile char *)pages)[at] = 1;
-        munmap(pages, MOVED);
     }
 }
 
@@ -246,3 +261,20 @@ const struct kernel kernels[] = {
 #endif
     {NULL, NULL, NULL},
 };
+
+const struct kernel *kernel_named(const char *name)
+{
+    for (const struct kernel *one = kernels; one->name; one++)
+        if (!strcmp(one->name, name))
+            return one;
+    fail("no kernel of that name", EINVAL);
+}
+
+void prepare_kernel(const struct kernel *one, const char *folder)
+{
+    char what[100];
+    int failed = one->prepare(folder);
+    snprintf(what, sizeof what, "preparing the kernel %s", one->name);
+    if (failed)
+        fail(what, failed);
+}

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,35 +35,53 @@ WAYS = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
 
 _MOVED = 64 << 20
 _PART = 0.1
-_STEPS_PER_SECOND = 12_000_000
-_GROMACS_PER_SECOND = 600
+_PACED_SECONDS = 0.3
+"""A command has to last as long for its pace to be known."""
 
-_MEMORY = "held = []\nfor n in range({steps}): held.append(bytearray(1 << 20))\nsum(map(sum, held[:40]))"
+_MEMORY = """
+for n in range({rounds}):
+    held = []
+    for m in range(200):
+        held.append(bytearray(1 << 20))
+    sum(map(sum, held[:20]))
+"""
 
 Say = Callable[[str], None]
+Command = Callable[[int], list[str]]
+"""Of a number of rounds: words."""
 
 
-def commands(folder: Path, seconds: float) -> dict[str, list[str]]:
-    """Commands of about so many seconds each: computing, reading and writing, memory; GROMACS where its input is."""
+def commands(folder: Path) -> dict[str, Command]:
+    """Commands of any number of rounds: computing, reading and writing, memory; GROMACS where its input is."""
     data = folder / "data.txt"
     if not data.exists():
         rows = (f"{(n * 2654435761) % (1 << 32):08x} {n % 977}\n" for n in range(400_000))
         data.write_text("".join(rows))
-    steps, rounds = round(_STEPS_PER_SECOND * seconds), max(1, round(seconds / 0.7))
-    packed = f"for n in $(seq {rounds}); do gzip -6 < {data} > {folder}/packed; done"
     return {
-        "awk": ["gawk", f"BEGIN {{ for (n = 0; n < {steps}; n++) x += sin(n) }}"],
-        "gzip": ["sh", "-c", packed],
-        "sort": ["sh", "-c", f"for n in $(seq {rounds}); do LC_ALL=C sort -S 20M {data} > {folder}/sorted; done"],
-        "memory": [sys.executable, "-c", _MEMORY.format(steps=round(100 * seconds))],
-        "gromacs": gromacs(folder, round(_GROMACS_PER_SECOND * seconds)),
+        "awk": lambda rounds: ["gawk", f"BEGIN {{ for (n = 0; n < {1000 * rounds}; n++) x += sin(n) }}"],
+        "gzip": lambda rounds: _repeated(rounds, f"gzip -6 < {data} > {folder}/packed"),
+        "sort": lambda rounds: _repeated(rounds, f"LC_ALL=C sort -S 20M {data} > {folder}/sorted"),
+        "memory": lambda rounds: [sys.executable, "-c", _MEMORY.format(rounds=rounds)],
+        "gromacs": lambda rounds: gromacs(folder, rounds),
     }
 
 
-def gromacs(folder: Path, steps: int, threads: int = 1) -> list[str]:
-    """Molecular dynamics of so many steps, on the input that `prepare_gromacs` put into the folder."""
+def _repeated(rounds: int, line: str) -> list[str]:
+    return ["sh", "-c", f"for n in $(seq {rounds}); do {line}; done"]
+
+
+def lasting(command: Command, seconds: float) -> int:
+    """How many rounds of a command take about so many seconds on this machine."""
+    rounds = 1
+    while (took := plain(command(rounds))[0]) < _PACED_SECONDS:
+        rounds *= 4
+    return max(1, round(rounds * seconds / took))
+
+
+def gromacs(folder: Path, rounds: int, threads: int = 1) -> list[str]:
+    """Molecular dynamics of ten steps a round, on the input that `prepare_gromacs` put into the folder."""
     words = f"cd {folder} && GMX_MAXBACKUP=-1 exec gmx mdrun -ntmpi 1 -ntomp {threads} -s argon.tpr -deffnm run"
-    return ["sh", "-c", f"{words} -nsteps {steps} > /dev/null 2>&1"]
+    return ["sh", "-c", f"{words} -nsteps {10 * rounds} > /dev/null 2>&1"]
 
 
 def prepare_gromacs(folder: Path, data: Path) -> None:
@@ -82,8 +101,8 @@ def plain(command: Sequence[str]) -> tuple[float, float]:
 def overhead(folder: Path, lengths: Sequence[float], rounds: int, say: Say) -> Iterator[dict[str, Any]]:
     """E.1: GROMACS without a profile and with one at each rate, by turns."""
     for seconds in lengths:
-        command = commands(folder, seconds)["gromacs"]
         say(f"bench: E.1, {seconds:g} s")
+        command = gromacs(folder, lasting(partial(gromacs, folder), seconds))
         bare: list[tuple[float, float]] = []
         profiled: dict[int, list[tuple[float, float]]] = {rate: [] for rate in RATES}
         for _ in range(rounds):
@@ -109,8 +128,9 @@ def _spread(values: Sequence[float]) -> float:
 
 def emulated(folder: Path, seconds: float, say: Say) -> Iterator[dict[str, Any]]:
     """E.2 on this node: each command profiled, emulated, and its emulation profiled."""
-    for name, command in commands(folder, seconds).items():
+    for name, words in commands(folder).items():
         say(f"bench: E.2, {name}")
+        command = words(lasting(words, seconds))
         usage = probe.profile_usage(command, kernels=True)
         save_usage(usage, folder / f"{name}.usage")
         for equal in (WORK, SECONDS):
@@ -129,9 +149,9 @@ def _ratio(found: float | None, wanted: float | None, least: float) -> float | N
     return found / wanted - 1 if found is not None and wanted is not None and wanted > least else None
 
 
-def kernels(folder: Path, steps: int, say: Say) -> Iterator[dict[str, Any]]:
+def kernels(folder: Path, seconds: float, say: Say) -> Iterator[dict[str, Any]]:
     """E.3: GROMACS by each kernel and by their mix, on the profiled node: run time, and instructions by Valgrind."""
-    command = gromacs(folder, steps)
+    command = gromacs(folder, lasting(partial(gromacs, folder), seconds))
     usage = probe.profile_usage(command, kernels=True)
     save_usage(usage, folder / "kernels.usage")
     own = instructions(command)
@@ -176,15 +196,15 @@ def _counted(path: Path) -> int:
 
 def parallel(folder: Path, seconds: float, say: Say) -> Iterator[dict[str, Any]]:
     """E.4: the profile of one thread of GROMACS by threads and by ranks, beside GROMACS by threads."""
-    steps = round(_GROMACS_PER_SECOND * seconds)
-    save_usage(probe.profile_usage(gromacs(folder, steps), kernels=True), folder / "one.usage")
+    rounds = lasting(partial(gromacs, folder), seconds)
+    save_usage(probe.profile_usage(gromacs(folder, rounds), kernels=True), folder / "one.usage")
     # What is computed alone, as in the paper: ranks would do everything else once each.
     scale = dict.fromkeys(("memory", "read", "write"), 0.0)
     for count, ranks in WAYS:
         say(f"bench: E.4, {ranks} ranks of {count} threads")
         options = EmulateOptions(threads=count, ranks=ranks, folder=folder, scale=scale)
         result = probe.emulate(folder / "one.usage", options)
-        program = plain(gromacs(folder, steps, count))[0] if ranks == 1 else None
+        program = plain(gromacs(folder, rounds, count))[0] if ranks == 1 else None
         yield {"threads": count, "ranks": ranks, "seconds": result.seconds, "program": program}
 
 
@@ -240,7 +260,7 @@ def experiment(name: str, here: Path, quick: bool, say: Say) -> Iterator[dict[st
         elif name == "E.2":
             yield from emulated(folder, 2.0 if quick else 8.0, say)
         elif name == "E.3":
-            yield from kernels(folder, 100 if quick else 300, say)
+            yield from kernels(folder, 0.2 if quick else 1.0, say)
         elif name == "E.4":
             yield from parallel(folder, 2.0 if quick else 8.0, say)
         elif name == "E.5":
