@@ -70,6 +70,9 @@ _SECONDS = 60
 _MOST_SLOWER = 3.0
 """Times that the last rounds may take of the first: noise and turbo are far below, denormal numbers far above."""
 
+_TIMES = 3
+"""How often each rate of a profile is measured."""
+
 _DELETED = 1e11
 """Iterations a second that no processor makes, if an iteration does anything at all."""
 
@@ -238,9 +241,14 @@ def judged(name: str, rounds: Sequence[tuple[int, float]], denormals: int = 0) -
 
 
 def all_rates() -> dict[str, float]:
-    """Rates of all kernels of this project that this node can execute, by name."""
+    """Rates of all kernels of this project that this node can execute, by name.
+
+    Each is the median of several, with those of all other kernels between them: a burst of other load hits but one.
+    """
     program = emulator()
-    return {one.kernel: one.rate for one in calibrate([*computing(program), *MOVING], program)}
+    names = [*computing(program), *MOVING]
+    times = [calibrate(names, program) for _ in range(_TIMES)]
+    return {same[0].kernel: statistics.median(one.rate for one in same) for same in zip(*times, strict=True)}
 
 
 def computing(program: Path) -> list[str]:

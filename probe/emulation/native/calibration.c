@@ -55,7 +55,7 @@ void calibrate(const char *name, const char *folder)
         iterations *= 2;
     int with = 0;
     denormals();
-    for (int round = 0; round < 12; round++) {
+    for (int round = 0; round < 8; round++) {
         printf("round %" PRIu64 " %.9f\n", iterations, taken(one, iterations));
         with += denormals();
     }

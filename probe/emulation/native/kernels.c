@@ -45,7 +45,10 @@ static void scalar(uint64_t iterations)
 /* A product of matrices that fit into the first cache. */
 static void matrix(uint64_t iterations)
 {
-    double a[SIDE][SIDE], b[SIDE][SIDE], c[SIDE][SIDE] = {{0}};
+    /* On lines of the cache, or the speed would depend on where this thread's stack happens to lie. */
+    _Alignas(64) double a[SIDE][SIDE];
+    _Alignas(64) double b[SIDE][SIDE];
+    _Alignas(64) double c[SIDE][SIDE] = {{0}};
     for (int i = 0; i < SIDE; i++)
         for (int j = 0; j < SIDE; j++) {
             a[i][j] = 1.0 + i * 0.001;
