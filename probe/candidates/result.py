@@ -123,6 +123,13 @@ def rounded_down(coverage: float) -> float:
     return math.floor(coverage * 100) / 100
 
 
+def reference_of(manifest: Manifest) -> ReferenceRun:
+    """The reference node's full runs, as the estimators want them."""
+    full = manifest.reference
+    voted = (full.seconds, full.seconds_error) if full.seconds_error is not None else None
+    return ReferenceRun(full.runs, manifest.total_work, manifest.noise, manifest.work_unit, voted)
+
+
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:
     """The prediction from this node's repeats and the reference node's. Raises NoPrediction, Unpredictable."""
     by_id = {m.phase: m for m in measured}
@@ -148,7 +155,7 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
                 stratum=phase.stratum,
             )
         )
-    reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)
+    reference = reference_of(manifest)
     prediction = predict(reference, timings, min_coverage=min_coverage)
     doubts = doubts_of_run(manifest, measured, prediction.seconds)
     return replace(prediction, warnings=(*prediction.warnings, *doubts))

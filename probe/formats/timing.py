@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,26 @@ import scipy.sparse as sp
 
 from checkpoint.errors import StorageError
 from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.level import level
+
+_ARRAYS = ("seconds", "cpu", "columns", "executions", "first_row")
+_LATER_ARRAYS = ("kernel", "again_wall", "again_cpu")
+"""Files from before there were these lack them."""
 
 _COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared", "shifted")
+
+
+@dataclass(frozen=True)
+class IntervalRun:
+    """One full run: its wall and CPU seconds from execve to exit, and those of each interval, (M,).
+
+    What comes before the entry point is in the run's seconds and in no interval.
+    """
+
+    wall: float
+    cpu: float
+    interval_wall: FloatArray = field(repr=False)
+    interval_cpu: FloatArray = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,7 @@ class TimedProfile:
     missing, out_of_order  boundaries that failed in the timing run: the program did not repeat itself there
     agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
     kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
+    again_wall, again_cpu  R x M, the intervals' times in R further runs, stamped at boundaries that cost nothing
     shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
     """
 
@@ -48,10 +68,23 @@ class TimedProfile:
     compared: int
     shifted: int = 0
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
+    again_wall: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    again_cpu: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
 
     @property
     def intervals(self) -> int:
         return len(self.seconds)
+
+    def with_runs(self, runs: Sequence[IntervalRun]) -> TimedProfile:
+        """The same with the intervals' times of more runs."""
+        wall = [*self.again_wall, *(run.interval_wall for run in runs)]
+        cpu = [*self.again_cpu, *(run.interval_cpu for run in runs)]
+        return replace(self, again_wall=np.array(wall), again_cpu=np.array(cpu)) if runs else self
+
+    def levels(self, clock: str) -> FloatArray:
+        """Each interval's level over all runs by that clock, (M,)."""
+        first, again = (self.cpu, self.again_cpu) if clock == "cpu" else (self.seconds, self.again_wall)
+        return level(np.vstack([first, again])) if len(again) else first
 
 
 def save_timing(timed: TimedProfile, path: Path) -> None:
@@ -63,7 +96,7 @@ def save_timing(timed: TimedProfile, path: Path) -> None:
         counts_indices=timed.counts.indices,
         counts_indptr=timed.counts.indptr,
         counts_shape=np.array(timed.counts.shape),
-        **{n: getattr(timed, n) for n in ("seconds", "cpu", "kernel", "columns", "executions", "first_row", *scalars)},
+        **{n: getattr(timed, n) for n in (*_ARRAYS, *_LATER_ARRAYS, *scalars)},
     )
 
 
@@ -77,12 +110,7 @@ def load_timing(path: Path) -> TimedProfile:
             whole: dict[str, Any] = {n: int(z[n]) for n in _COUNTS}
             return TimedProfile(
                 counts=counts,
-                seconds=z["seconds"],
-                cpu=z["cpu"],
-                kernel=z["kernel"] if "kernel" in z.files else np.zeros(0),
-                columns=z["columns"],
-                executions=z["executions"],
-                first_row=z["first_row"],
+                **{name: z[name] for name in (*_ARRAYS, *_LATER_ARRAYS) if name in _ARRAYS or name in z.files},
                 wall_seconds=float(z["wall_seconds"]),
                 **whole,
             )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.compiled import restorer
-from probe.formats.intervals import work
+from probe.formats.choices import RANDOM
+from probe.formats.intervals import interval_times, work
 from probe.formats.phase_record import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
@@ -19,9 +20,11 @@ from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measu
 from probe.pipeline.capture import restore_job
 from probe.pipeline.reference import SpreadRuns
 from probe.pipeline.stage import Build
+from probe.pipeline.stamped_runs import interval_run
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, narrow
 from probe.progress import Report
+from probe.selection.retiming import retimed
 
 NAME = "self-check"
 OPTIONS = ("runs", "repeats", "target_error")
@@ -57,7 +60,7 @@ class Known:
                 continue
             repeats = tuple(t.cpu if clock == "cpu" else t.wall for t in by_phase[phase.id].times)
             at = phase.representative
-            run = self.timed.cpu if clock == "cpu" else self.timed.seconds
+            run = self.timed.levels(clock)
             found.append(
                 PhaseTiming(
                     phase.id,
@@ -120,9 +123,10 @@ def run(build: Build, report: Report) -> None:
     """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
     folder, options = build.folder.path, build.options
     runs = SpreadRuns(
-        build.program, folder, runs=options.runs, rounds=options.repeats, cpu=build.cpu,
-        expected=build.profile.exit_status,
-    )  # fmt: skip
+        lambda: interval_run(build.profile, build.timed, folder, "between", build.cpu),
+        runs=options.runs,
+        rounds=options.repeats,
+    )
     done = self_check(
         _phases(build),
         Restorers(restorer(), build.criu),
@@ -136,6 +140,11 @@ def run(build: Build, report: Report) -> None:
         progress=report,
     )
     build.measured, build.reference, build.narrowed = done.measured, done.reference, done.narrowed
+    build.timed = build.timed.with_runs(runs.done)
+    if not options.points and options.selection.method != RANDOM:
+        build.selection = retimed(
+            build.selection, work(build.profile, build.timed), interval_times(build.timed, build.reference)
+        )
 
 
 def _phases(build: Build) -> list[PhaseToMeasure]:

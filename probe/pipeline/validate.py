@@ -36,9 +36,10 @@ from probe.progress import Report
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
-FILES = ("timing.npz", "validate.stdout", "validate.stderr", "validate.files.json")
+FILES = ("timing.npz", "validate.stdout", "validate.stderr", "validate.files.json", "timed-again.*")
 
 _RESULT = "timing.npz"
+AGAIN = "timed-again"
 
 MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""
@@ -49,6 +50,10 @@ LEAST_AGREEING = 0.5
 MOST_SHIFT = 0.02
 """Intervals by which a marker may have fired too early or too late at the run's end, where an instruction-exact tracer
 ran the program with other addresses and another environment: so small a shift is tolerated."""
+
+MORE_RUNS, MORE_SECONDS = 2, 8.0
+"""Further stamped runs before phases are chosen, and the seconds that all of them may take: one timing run alone cannot
+tell a slow interval from a disturbed one."""
 
 MARKER_ROUNDS = 3
 """Timing runs, each with other candidates in place of those that did not repeat."""
@@ -89,10 +94,10 @@ def stamped_run(
         markers, status, (started, started_cpu) = _run_to_exit(
             tracee, {m: list(e.values()) for m, e in events.items()}, progress
         )
+        ended = _now()
         stamps = _stamps(markers, events)
         columns = {c.column for c in wanted}
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
-        ended = _now()
         tracee.resume()
         tracee.wait()
         cpu_seconds = tracee.usage.ru_utime + tracee.usage.ru_stime if tracee.usage else 0.0
@@ -307,7 +312,11 @@ def _sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
 
 
 def run(build: Build, report: Report) -> None:
-    """One timing run, or more where markers stray. Raises Diverged, ProgramFailed."""
+    """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Raises Diverged,
+    ProgramFailed."""
+    # That module is made of this one.
+    from probe.pipeline.stamped_runs import interval_run
+
     expected = build.reference.wall[0]
     build.timed = validate(
         build.profile,
@@ -317,6 +326,9 @@ def run(build: Build, report: Report) -> None:
         native_seconds=expected,
     )
     note_run(build.folder.path, NAME, build.profile.written)
+    more = min(MORE_RUNS, int(MORE_SECONDS / expected))
+    again = [interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(more)]
+    build.timed = build.timed.with_runs(again)
 
 
 def save(build: Build) -> None:

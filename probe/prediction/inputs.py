@@ -57,15 +57,19 @@ class ReferenceRun:
     runs: seconds of each run, under the environment the phases were captured in.
     total_work: amount of work of the run, in `work_unit` (as in PhaseTiming.work).
     noise: instrumented / plain reference time (thesis, equation 4.3).
+    voted: level of the run, interval by interval from several runs, and its relative standard error.
     """
 
     runs: Sequence[float]
     total_work: float
     noise: float = 1.0
     work_unit: str = "counted instructions"
+    voted: tuple[float, float] | None = None
 
     @property
     def et_ref_seconds(self) -> float:
+        if self.voted is not None:
+            return self.voted[0]
         return float(np.median(np.asarray(self.runs, dtype=np.float64)))
 
 
