@@ -69,7 +69,10 @@ class RunResult:
             "program": list(self.manifest.program.argv),
             "node": self.node,
             "clock": clock,
-            **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
+            **{
+                k: said[k]
+                for k in ("prediction", "undisturbed", "estimators", "variances", "degrees_of_freedom", "disturbed")
+            },
             "target_error": self.narrowed.to_json() if self.narrowed is not None else {},
             "phases": phases,
             "warnings": list(self.warnings),
@@ -126,8 +129,9 @@ def rounded_down(coverage: float) -> float:
 def reference_of(manifest: Manifest) -> ReferenceRun:
     """The reference node's full runs, as the estimators want them."""
     full = manifest.reference
-    voted = (full.seconds, full.seconds_error) if full.seconds_error is not None else None
-    return ReferenceRun(full.runs, manifest.total_work, manifest.noise, manifest.work_unit, voted)
+    voted = (full.seconds, *full.seconds_error) if full.seconds_error is not None else None
+    selection = manifest.selection.held_out_error
+    return ReferenceRun(full.runs, manifest.total_work, manifest.noise, manifest.work_unit, voted, selection)
 
 
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:

@@ -132,6 +132,9 @@ def print_result(result: RunResult) -> None:
         f"predicted: {p.seconds:.3f} s, 95 % interval {p.low:.3f} to {p.high:.3f} s "
         f"({percent(p.coverage)} of the run covered)"
     )
+    if p.undisturbed is not None:
+        alone = p.undisturbed
+        say(f"undisturbed: {alone.seconds:.3f} s, 95 % interval {alone.low:.3f} to {alone.high:.3f} s")
     say("estimators: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in p.estimators.items()))
     if result.narrowed is not None and not result.narrowed.limit:
         say(f"target error: {result.narrowed.sentence()}")

@@ -23,7 +23,8 @@ class Reference:
     the program's time. Of the wall time of the early runs the program slept `blocked_share`, and waited for a processor
     `waited_share`.
     `voted`: the program's level (probe/formats/level.py), interval by interval from the runs that `wall` is of, wall
-    and CPU seconds; `voted_error`: relative standard errors of both. Empty where runs were not stamped.
+    and CPU seconds; `voted_error`: relative standard errors of both; `voted_noise`: relative standard deviations of
+    one undisturbed run. Empty where runs were not stamped.
     """
 
     wall: tuple[float, ...] = field(metadata=many(TIME, 1))
@@ -36,6 +37,7 @@ class Reference:
     waited_share: float = field(default=0.0, metadata=SHARE)
     voted: tuple[float, ...] = field(default=(), metadata=many(TIME, 0, 2))
     voted_error: tuple[float, ...] = field(default=(), metadata=many(SPREAD, 0, 2))
+    voted_noise: tuple[float, ...] = field(default=(), metadata=many(SPREAD, 0, 2))
 
     @property
     def runs(self) -> tuple[float, ...]:
@@ -48,9 +50,9 @@ class Reference:
         return self._by_clock(self.voted) if self.voted else statistics.median(self.runs)
 
     @property
-    def seconds_error(self) -> float | None:
-        """Relative standard error of ET_ref where intervals were voted on."""
-        return self._by_clock(self.voted_error) if self.voted else None
+    def seconds_error(self) -> tuple[float, float] | None:
+        """Of ET_ref where intervals were voted on: its relative standard error, and the noise of one run."""
+        return (self._by_clock(self.voted_error), self._by_clock(self.voted_noise)) if self.voted else None
 
     def _by_clock(self, wall_and_cpu: tuple[float, ...]) -> float:
         return wall_and_cpu[1 if self.clock == "cpu" else 0]
@@ -75,7 +77,7 @@ class Reference:
     def flaw(self) -> str:
         if len(self.cpu) != len(self.wall) or len(self.early_cpu) != len(self.early_wall):
             return "not as many cpu times as wall times"
-        if len(self.voted) != len(self.voted_error) or len(self.voted) == 1:
+        if len(self.voted) == 1 or not len(self.voted) == len(self.voted_error) == len(self.voted_noise):
             return "a voted time without its error"
         return ""
 

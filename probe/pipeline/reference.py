@@ -85,8 +85,9 @@ class SpreadRuns:
             early,
             wall=tuple(r.wall for r in self.done),
             cpu=tuple(r.cpu for r in self.done),
-            voted=tuple(seconds for seconds, _ in voted) if known else (),
-            voted_error=tuple(error for _, error in voted) if known else (),
+            voted=tuple(one.seconds for one in voted) if known else (),
+            voted_error=tuple(one.error for one in voted) if known else (),
+            voted_noise=tuple(one.noise for one in voted) if known else (),
         )
 
 

@@ -30,7 +30,8 @@ from probe.pipeline.boundaries import RegionPlan, plan_region
 from probe.pipeline.capture import restore_job, take_checkpoints
 from probe.pipeline.flatten import flatten_phases
 from probe.pipeline.stage import Build
-from probe.prediction.inputs import PredictionOptions, median_factor, relative_variance
+from probe.prediction.inputs import PredictionOptions, relative_variance
+from probe.prediction.location import median_factor
 from probe.progress import Report
 
 NAME = "warm-up"

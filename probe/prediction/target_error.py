@@ -34,6 +34,8 @@ REASONS = {
     "within_strata": "phases may hide members that behave differently here: build with more --max-phases",
     "uncovered": "part of the run is in no phase that could be measured: see the failed phases",
     "minimum": "whole sessions of repeats differ by this",
+    "load": "other load on this node comes and goes: use a quieter node, or a longer --budget",
+    "direct": "the phases miss intervals held out by this: build with more --max-phases",
 }
 """What each term of the variance says of a probe that cannot reach the width, and what to do."""
 

@@ -25,11 +25,19 @@ def test_a_disturbed_stretch_of_each_run_is_outvoted() -> None:
     errors, plain = [], []
     for _ in range(50):
         times = runs_of(rng, 5)
-        errors.append(level_of_sum(times)[0] / 200 - 1)
+        errors.append(level_of_sum(times).seconds / 200 - 1)
         plain.append(np.median(times.sum(axis=1)) / 200 - 1)
     # The totals agree with each other, and are all wrong.
     assert np.abs(plain).min() > 0.09
     assert np.median(np.abs(errors)) < 0.005 and np.mean(np.abs(errors)) < 0.02
+
+
+def test_the_noise_of_a_run_is_that_of_its_undisturbed_parts() -> None:
+    rng = np.random.default_rng(10)
+    own = np.exp(rng.normal(0.0, 0.004, (8, 1)))
+    quiet, disturbed = level_of_sum(own * np.ones((8, 200))), level_of_sum(own * runs_of(rng, 8))
+    assert quiet.noise == pytest.approx(0.004, rel=0.7)
+    assert disturbed.noise == pytest.approx(quiet.noise, rel=0.5)
 
 
 def test_the_error_covers_what_runs_have_in_common() -> None:
@@ -37,15 +45,15 @@ def test_the_error_covers_what_runs_have_in_common() -> None:
     held = 0
     for _ in range(300):
         drift = np.exp(rng.normal(0.0, 0.02, (6, 1)))
-        seconds, error = level_of_sum(np.exp(rng.normal(0.0, 0.005, (6, 100))) * drift)
+        found = level_of_sum(np.exp(rng.normal(0.0, 0.005, (6, 100))) * drift)
         # The lower quartile of the drift, which every part shares.
-        held += abs(math.log(seconds / 100) + 0.6745 * 0.02) < 2.57 * error
+        held += abs(math.log(found.seconds / 100) + 0.6745 * 0.02) < 2.57 * found.error
     assert held / 300 > 0.9
 
 
 def test_a_single_run_is_its_own_level_and_says_nothing_of_its_error() -> None:
-    seconds, error = level_of_sum([np.array([1.0, 2.0])])
-    assert seconds == 3.0 and math.isinf(error)
+    found = level_of_sum([np.array([1.0, 2.0])])
+    assert found.seconds == 3.0 and math.isinf(found.error) and math.isinf(found.noise)
     assert np.isnan(level(np.zeros((0, 2)))).all()
 
 
