@@ -20,7 +20,7 @@ from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase, away_from, meas
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
 from probe.prediction.estimators import Prediction
-from probe.prediction.target_error import check_target_error, narrow
+from probe.prediction.target_error import DEFAULT_TARGET, check_budget, check_target_error, narrow, spend
 from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
 from reducer.unpack import open_probe
@@ -40,6 +40,11 @@ def own_restorer() -> bytes:
         raise ToolMissing(_NO_RESTORER.format(error)) from error
 
 
+def seconds_of_a_round(manifest: Manifest) -> float:
+    """What one repeat of every phase takes on the reference node, restoring left out."""
+    return sum(phase.expected_seconds for phase in manifest.phases if phase.can_run)
+
+
 def run(
     path: Path | str,
     *,
@@ -50,6 +55,7 @@ def run(
     only_recorded_calls: bool = False,
     touch_in_order: bool = False,
     target_error: float | None = None,
+    budget: float | None = None,
     display: Display | None = None,
 ) -> RunResult:
     """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
@@ -59,7 +65,8 @@ def run(
     and not this installation's own. `only_recorded_calls`: end a phase at the first system call that it did not make
     when the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
     `target_error`: relative half width that the interval should have; phases are timed more often until it has, or
-    until that can no longer help (`RunResult.narrowed`).
+    until that can no longer help (`RunResult.narrowed`). `budget`: seconds that timing the phases may take in all; then
+    `repeats` are a beginning, and the half width aimed at is DEFAULT_TARGET where no other is given.
 
     Everything in the file is checked before anything is restored. Raises ProbeFileDamaged, NodeUnfit, NodeBusy,
     PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be predicted,
@@ -102,8 +109,19 @@ def run(
             def predicted(measured: list[MeasuredPhase]) -> Prediction:
                 return _predicted(manifest, measured, min_coverage)
 
+            if budget is not None:
+                round_seconds = seconds_of_a_round(manifest)
+                check_budget(budget, round_seconds)
+                repeats = min(repeats, max(1, int(budget / round_seconds)))
+            begun = time.monotonic()
             measured, narrowed = again(repeats, report), None
-            if target_error is not None:
+            took = time.monotonic() - begun
+            if budget is not None:
+                measured, narrowed = spend(
+                    measured, target_error or DEFAULT_TARGET, max(0.0, budget - took), repeats=repeats,
+                    predicted=predicted, again=again, round_seconds=took / repeats, clock=time.monotonic,
+                )  # fmt: skip
+            elif target_error is not None:
                 measured, narrowed = narrow(
                     measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
                 )

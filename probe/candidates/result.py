@@ -129,9 +129,8 @@ def rounded_down(coverage: float) -> float:
 def reference_of(manifest: Manifest) -> ReferenceRun:
     """The reference node's full runs, as the estimators want them."""
     full = manifest.reference
-    voted = (full.seconds, *full.seconds_error) if full.seconds_error is not None else None
     selection = manifest.selection.held_out_error
-    return ReferenceRun(full.runs, manifest.total_work, manifest.noise, manifest.work_unit, voted, selection)
+    return ReferenceRun(full.runs, manifest.total_work, manifest.noise, manifest.work_unit, full.level, selection)
 
 
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:

@@ -9,6 +9,7 @@ from typing import Literal
 import click
 
 from probe.cli.parameters import (
+    BUDGET,
     COMPRESS,
     DIMENSIONS,
     INTERVAL,
@@ -74,6 +75,7 @@ from reducer.choices import REDUCTIONS, Compression, Reduction
 @COMPRESS
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
+@BUDGET
 @click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
@@ -104,6 +106,7 @@ def build(
     compress: Compression,
     with_criu: bool,
     target_error: float | None,
+    budget: float | None,
     work: Path | None,
     simpoints: Path | None,
     weights: Path | None,
@@ -117,6 +120,7 @@ def build(
         raise click.UsageError("--simpoints and --weights go together")
     from probe.pipeline.build import build as build_probe
     from probe.pipeline.options import BuildOptions
+    from probe.prediction.target_error import DEFAULT_TARGET
     from probe.selection.simpoint import read_points
 
     options = BuildOptions(
@@ -130,7 +134,9 @@ def build(
         with_criu=with_criu,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
         points=read_points(simpoints, weights) if simpoints and weights else (),
-        target_error=target_error,
+        target_error=DEFAULT_TARGET if target_error is None else target_error,
+        budget=budget,
+        best_effort=target_error is None,
     )
     build_probe(
         program,

@@ -50,9 +50,11 @@ class Reference:
         return self._by_clock(self.voted) if self.voted else statistics.median(self.runs)
 
     @property
-    def seconds_error(self) -> tuple[float, float] | None:
-        """Of ET_ref where intervals were voted on: its relative standard error, and the noise of one run."""
-        return (self._by_clock(self.voted_error), self._by_clock(self.voted_noise)) if self.voted else None
+    def level(self) -> tuple[float, float, float] | None:
+        """Where intervals were voted on: ET_ref, its relative standard error, and the noise of one run."""
+        if not self.voted:
+            return None
+        return self._by_clock(self.voted), self._by_clock(self.voted_error), self._by_clock(self.voted_noise)
 
     def _by_clock(self, wall_and_cpu: tuple[float, ...]) -> float:
         return wall_and_cpu[1 if self.clock == "cpu" else 0]

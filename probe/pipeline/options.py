@@ -21,7 +21,8 @@ class BuildOptions:
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
-    that a prediction for this node should have; the self-check then repeats more often.
+    that a prediction for this node should have; the self-check then repeats more often, for at most `budget` seconds
+    (None: as long as the build took so far). `best_effort`: not reaching it is a note, and no warning.
     """
 
     tracer: str = "auto"
@@ -37,6 +38,8 @@ class BuildOptions:
     selection: SelectionOptions = field(default_factory=SelectionOptions)
     points: tuple[Point, ...] = ()
     target_error: float | None = None
+    budget: float | None = None
+    best_effort: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""

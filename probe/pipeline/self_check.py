@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,12 +24,16 @@ from probe.pipeline.reference import SpreadRuns
 from probe.pipeline.stage import Build
 from probe.pipeline.stamped_runs import interval_run
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
-from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, narrow
+from probe.prediction.spending import FULL_RUNS, Means
+from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, spend
 from probe.progress import Report
 from probe.selection.retiming import retimed
 
 NAME = "self-check"
-OPTIONS = ("runs", "repeats", "target_error")
+OPTIONS = ("runs", "repeats", "target_error", "budget", "best_effort")
+
+MOST_RUNS = 20
+"""Full runs for ET_ref, whatever the budget."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +92,15 @@ def self_check(
     *,
     repeats: int,
     target_error: float | None,
+    budget: Callable[[], float],
     scratch: Path,
     cpu: int | None,
     progress: Callable[[float], None],
 ) -> SelfCheck:
     """Time every phase `repeats` times, in rounds, with `runs` in between; more often where `target_error` asks for it.
 
-    The width judged is that of a prediction for this node. Raises what measuring and the program's runs raise,
+    `budget`: seconds that may then be spent on more rounds and more full runs; asked for when the first are over. The
+    width judged is that of a prediction for this node. Raises what measuring and the program's runs raise,
     NoPrediction where `target_error` is given and too few phases could be restored.
     """
     made = 0
@@ -102,19 +110,29 @@ def self_check(
         before, made = made, made + count
         return measure_phases(
             phases, restorers, repeats=count, scratch=scratch, cpu=cpu, progress=report,
-            after_round=lambda number: runs.after_round(before + number),
+            after_round=(lambda number: runs.after_round(before + number)) if not before else None,
         )  # fmt: skip
 
     def predicted(measured: list[MeasuredPhase]) -> Prediction:
         reference = runs.reference(early)
         amount = float(work(known.profile, known.timed).sum())
-        return predict(ReferenceRun(reference.runs, amount), known.timings(measured, reference.clock))
+        return predict(
+            ReferenceRun(reference.runs, amount, voted=reference.level), known.timings(measured, reference.clock)
+        )
 
+    def more_runs(count: int) -> None:
+        for _ in range(count):
+            runs.more()
+
+    begun = time.monotonic()
     measured, narrowed = again(repeats, progress), None
     if target_error is not None:
-        measured, narrowed = narrow(
-            measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic,
-            causes=ON_BOTH_SIDES,
+        run_seconds = statistics.median(one.wall for one in runs.done) if runs.done else math.inf
+        took = time.monotonic() - begun - sum(one.wall for one in runs.done)
+        measured, narrowed = spend(
+            measured, target_error, budget(), repeats=repeats, predicted=predicted, again=again,
+            round_seconds=took / repeats, clock=time.monotonic, causes=ON_BOTH_SIDES,
+            full_runs=Means((FULL_RUNS,), len(runs.done), MOST_RUNS, run_seconds, more_runs),
         )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
 
@@ -135,6 +153,7 @@ def run(build: Build, report: Report) -> None:
         Known(build.profile, build.timed, build.selection),
         repeats=options.repeats,
         target_error=options.target_error,
+        budget=lambda: options.budget if options.budget is not None else time.monotonic() - build.begun,
         scratch=folder,
         cpu=build.cpu,
         progress=report,
@@ -162,4 +181,9 @@ def doubts(build: Build) -> list[str]:
     if build.narrowed is None:
         return []
     build.display.note(build.narrowed.sentence())
-    return [build.narrowed.sentence()] if build.narrowed.limit else []
+    if not build.narrowed.limit:
+        return []
+    if build.options.best_effort:
+        build.notes.append(build.narrowed.sentence())
+        return []
+    return [build.narrowed.sentence()]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ class Build:
     display: Display
     target: Path
     cpu: int | None
+    begun: float = field(default_factory=time.monotonic)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
