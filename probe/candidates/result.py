@@ -129,7 +129,8 @@ def rounded_down(coverage: float) -> float:
 def reference_of(manifest: Manifest) -> ReferenceRun:
     """The reference node's full runs, as the estimators want them."""
     full = manifest.reference
-    selection = manifest.selection.held_out_error
+    # Older probes are predicted as they were when they were made.
+    selection = manifest.selection.held_out_error if full.level is not None else None
     return ReferenceRun(full.runs, manifest.total_work, manifest.noise, manifest.work_unit, full.level, selection)
 
 

@@ -22,7 +22,7 @@ class Reference:
     `plain_environment`: one run under the caller's own environment, wall and CPU. `clock` says which of the two is
     the program's time. Of the wall time of the early runs the program slept `blocked_share`, and waited for a processor
     `waited_share`.
-    `voted`: the program's level (probe/formats/level.py), interval by interval from the runs that `wall` is of, wall
+    `voted`: the program's level (probe/formats/timing.py), interval by interval from the runs that `wall` is of, wall
     and CPU seconds; `voted_error`: relative standard errors of both; `voted_noise`: relative standard deviations of
     one undisturbed run. Empty where runs were not stamped.
     """

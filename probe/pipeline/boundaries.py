@@ -35,6 +35,12 @@ _CHEAP = 0.002
 alone: a marker's stub runs the whole time, not just near its boundary."""
 
 
+MOST_COST = 0.002
+"""Share of a run that all stamps together may cost where the run is to be a plain one."""
+
+LEAST_SECONDS = 1e-9
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Boundary `boundary` (between intervals boundary-1 and boundary) is execution `count` of block `column`."""
@@ -171,3 +177,43 @@ def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int
 
     length = min(warmup, interval - 1)
     return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))
+
+
+def cheap_boundaries(profile: Profile, timed: TimedProfile) -> IntArray:
+    """Positions of the boundaries to stamp, ascending: as many as MOST_COST allows, cheapest markers first."""
+    executions = np.asarray(site_counts(profile).sum(axis=0), dtype=np.float64).ravel()
+    columns, marked = np.unique(timed.columns, return_counts=True)
+    cost = executions[columns] * MARKER_SECONDS / max(timed.wall_seconds, LEAST_SECONDS)
+    order = np.argsort(cost / marked, kind="stable")
+    kept = columns[order][np.cumsum(cost[order]) <= MOST_COST]
+    return np.flatnonzero(np.isin(timed.columns, kept)).astype(np.int64)
+
+
+def shared_out(like: FloatArray, edges: IntArray, seconds: FloatArray) -> FloatArray:
+    """`seconds` of each group of intervals, from edges[g] to edges[g + 1], in the proportions of `like`."""
+    like = np.maximum(like, LEAST_SECONDS)
+    group = np.repeat(np.arange(len(seconds)), np.diff(edges))
+    whole = np.bincount(group, weights=like, minlength=len(seconds))
+    return np.maximum(like * (seconds / whole)[group], LEAST_SECONDS)
+
+
+def longest_rising(values: FloatArray) -> IntArray:
+    """Positions of a longest strictly rising subsequence, in order (patience sorting, O(n log n))."""
+    tails: list[float] = []
+    tail_at: list[int] = []
+    previous = np.full(len(values), -1, dtype=np.int64)
+    for i, value in enumerate(values.tolist()):
+        place = int(np.searchsorted(np.array(tails), value)) if tails else 0
+        if place:
+            previous[i] = tail_at[place - 1]
+        if place == len(tails):
+            tails.append(value)
+            tail_at.append(i)
+        else:
+            tails[place], tail_at[place] = value, i
+    chain = []
+    at = tail_at[-1] if tail_at else -1
+    while at >= 0:
+        chain.append(at)
+        at = int(previous[at])
+    return np.array(chain[::-1], dtype=np.int64)

@@ -14,11 +14,11 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program
 from probe.formats.arrays import FloatArray
-from probe.formats.level import level_of_sum
 from probe.formats.reference import Reference
 from probe.formats.timing import IntervalRun
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.stage import Build
+from probe.prediction.level import level_of_sum
 from probe.prediction.limits import doubts_of_reference
 from probe.progress import Report
 

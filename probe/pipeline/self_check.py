@@ -22,7 +22,7 @@ from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measu
 from probe.pipeline.capture import restore_job
 from probe.pipeline.reference import SpreadRuns
 from probe.pipeline.stage import Build
-from probe.pipeline.stamped_runs import interval_run
+from probe.pipeline.validate import interval_run
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.prediction.spending import FULL_RUNS, Means
 from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, spend

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,17 @@ from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
-from probe.formats.timing import TimedProfile, load_timing, save_timing
-from probe.pipeline.boundaries import Candidate, candidates, marker_of, site_counts
+from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
+from probe.pipeline.boundaries import (
+    LEAST_SECONDS,
+    Candidate,
+    candidates,
+    cheap_boundaries,
+    longest_rising,
+    marker_of,
+    shared_out,
+    site_counts,
+)
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
@@ -281,28 +291,6 @@ def _why(profile: Profile) -> str:
     )
 
 
-def longest_rising(values: FloatArray) -> IntArray:
-    """Positions of a longest strictly rising subsequence, in order (patience sorting, O(n log n))."""
-    tails: list[float] = []
-    tail_at: list[int] = []
-    previous = np.full(len(values), -1, dtype=np.int64)
-    for i, value in enumerate(values.tolist()):
-        place = int(np.searchsorted(np.array(tails), value)) if tails else 0
-        if place:
-            previous[i] = tail_at[place - 1]
-        if place == len(tails):
-            tails.append(value)
-            tail_at.append(i)
-        else:
-            tails[place], tail_at[place] = value, i
-    chain = []
-    at = tail_at[-1] if tail_at else -1
-    while at >= 0:
-        chain.append(at)
-        at = int(previous[at])
-    return np.array(chain[::-1], dtype=np.int64)
-
-
 def _sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
     """Rows first[i]..first[i + 1] added up."""
     groups = len(first) - 1
@@ -311,12 +299,37 @@ def _sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
     return sp.csr_array(gather @ counts)
 
 
+def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str, cpu: int | None) -> IntervalRun:
+    """Run the program as plain runs are, but for stamps where they cost nothing; its output stays in `folder` under
+    `name`. Raises ProgramFailed, Diverged."""
+    at = cheap_boundaries(profile, timed)
+    wanted = [Candidate(int(b) + 1, int(timed.columns[b]), int(timed.executions[b])) for b in at]
+    return split(timed, at, stamped_run(profile, wanted, streams=output_streams(folder, name), cpu=cpu))
+
+
+def split(timed: TimedProfile, at: IntArray, run: StampedRun) -> IntervalRun:
+    """The run's times interval by interval, from stamps at the boundaries `at`.
+
+    Between two stamps with other boundaries in between, time is shared out as in the timing run: such intervals are
+    judged together.
+    """
+    stamped = np.flatnonzero(np.isfinite(run.wall))
+    stamped = stamped[longest_rising(run.wall[stamped])]
+    edges = np.concatenate([[0], at[stamped] + 1, [timed.intervals]])
+    wall = np.concatenate([[run.started], run.wall[stamped], [run.ended]])
+    last = run.cpu[stamped][-1] if len(stamped) else run.started_cpu
+    cpu = np.concatenate([[run.started_cpu], run.cpu[stamped], [max(run.ended_cpu, last)]])
+    return IntervalRun(
+        wall=run.ended - run.started + run.started_cpu,
+        cpu=max(run.ended_cpu, LEAST_SECONDS),
+        interval_wall=shared_out(timed.seconds, edges, np.diff(wall)),
+        interval_cpu=shared_out(timed.cpu, edges, np.diff(cpu)),
+    )
+
+
 def run(build: Build, report: Report) -> None:
     """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Raises Diverged,
     ProgramFailed."""
-    # That module is made of this one.
-    from probe.pipeline.stamped_runs import interval_run
-
     expected = build.reference.wall[0]
     build.timed = validate(
         build.profile,

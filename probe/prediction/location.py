@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.formats.arrays import FloatArray
-from probe.formats.level import level
+from probe.formats.timing import level
 
 MEDIAN_FACTOR = math.pi / 2.0
 """Variance of a median over that of a mean, for many normal values; above the true one for few."""

@@ -14,9 +14,8 @@ from tracing import streams_of
 
 from checkpoint.process.plain_run import run_plain
 from probe.formats.timing import TimedProfile
-from probe.pipeline.boundaries import candidates
-from probe.pipeline.stamped_runs import cheap_boundaries, interval_run, split
-from probe.pipeline.validate import StampedRun, merge_bad_boundaries, validate
+from probe.pipeline.boundaries import candidates, cheap_boundaries
+from probe.pipeline.validate import StampedRun, interval_run, merge_bad_boundaries, split, validate
 from probe.tracers.hot_sites import SAVING_SECONDS
 
 MARKERS = 3

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from two_phases import FAST, REFERENCE, SLOW
 
-from probe.formats.level import level_of_sum
 from probe.prediction.combination import combine
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
+from probe.prediction.level import level_of_sum
 from probe.prediction.variance import CALIBRATED_ALONE, DIRECT, SHARED, Term
 
 NOISY, QUIET = (

@@ -30,7 +30,7 @@ from probe.formats.profile import Profile, load_profile
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, load_timing
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline.stamped_runs import interval_run
+from probe.pipeline.validate import interval_run
 from reducer.unpack import open_probe
 
 Record = dict[str, Any]

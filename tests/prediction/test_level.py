@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from probe.formats.level import level, level_of_sum
+from probe.formats.timing import level
+from probe.prediction.level import level_of_sum
 
 
 def runs_of(rng: np.random.Generator, count: int, parts: int = 200, slower: float = 1.4) -> np.ndarray:

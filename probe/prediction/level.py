@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The level of repeated times: how long the same work takes where nothing else disturbs it."""
+"""Vote on how long a run takes: the level of each of its parts over several runs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.formats.arrays import FloatArray
-
-QUANTILE = 0.25
-"""Share of the times below the level. Chosen from recorded runs: docs/estimators.md, "One location for all times"."""
-
+from probe.formats.timing import level
 
 NEAR = 0.03
 """Parts of a run that differ by less from their level were not disturbed."""
 
 _DRAWS = 200
-
-
-def level(times: FloatArray) -> FloatArray:
-    """Along the first axis: the lower quartile, linear between neighbours. NaN where there are no times.
-
-    Other work slows a program and never speeds it up. So the median of times of which half were disturbed is one or the
-    other by chance, and the lowest of them depends on how many there are; a quartile does neither.
-    """
-    times = np.asarray(times, dtype=np.float64)
-    if not len(times):
-        return np.full(times.shape[1:], np.nan)
-    return np.asarray(np.quantile(times, QUANTILE, axis=0), dtype=np.float64)
 
 
 @dataclass(frozen=True)
