@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.compiled import restorer_bytes
@@ -20,7 +21,15 @@ from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase, away_from, meas
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
 from probe.prediction.estimators import Prediction
-from probe.prediction.target_error import DEFAULT_TARGET, check_budget, check_target_error, narrow, spend
+from probe.prediction.target_error import (
+    DEFAULT_TARGET,
+    Narrowed,
+    check_budget,
+    check_target_error,
+    joined,
+    narrow,
+    spend,
+)
 from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
 from reducer.unpack import open_probe
@@ -38,6 +47,29 @@ def own_restorer() -> bytes:
         return restorer_bytes()
     except ToolMissing as error:
         raise ToolMissing(_NO_RESTORER.format(error)) from error
+
+
+def _within(
+    budget: float,
+    target: float,
+    repeats: int,
+    again: Callable[..., list[MeasuredPhase]],
+    predicted: Callable[[list[MeasuredPhase]], Prediction],
+    report: Callable[[float], None],
+) -> tuple[list[MeasuredPhase], Narrowed]:
+    """Up to `repeats` rounds, and what else the budget holds. The first round shows how long the others take."""
+    begun = time.monotonic()
+    measured = again(1)
+    round_seconds = time.monotonic() - begun
+    more = min(repeats - 1, int((budget - round_seconds) / max(round_seconds, 1e-9)))
+    if more > 0:
+        measured = joined(measured, again(more, report))
+    made, took = 1 + max(0, more), time.monotonic() - begun
+    measured, narrowed = spend(
+        measured, target, max(0.0, budget - took), repeats=made, predicted=predicted, again=again,
+        round_seconds=took / made, clock=time.monotonic,
+    )  # fmt: skip
+    return measured, replace(narrowed, seconds=time.monotonic() - begun, budget=budget)
 
 
 def seconds_of_a_round(manifest: Manifest) -> float:
@@ -109,19 +141,13 @@ def run(
             def predicted(measured: list[MeasuredPhase]) -> Prediction:
                 return _predicted(manifest, measured, min_coverage)
 
+            narrowed = None
             if budget is not None:
-                round_seconds = seconds_of_a_round(manifest)
-                check_budget(budget, round_seconds)
-                repeats = min(repeats, max(1, int(budget / round_seconds)))
-            begun = time.monotonic()
-            measured, narrowed = again(repeats, report), None
-            took = time.monotonic() - begun
-            if budget is not None:
-                measured, narrowed = spend(
-                    measured, target_error or DEFAULT_TARGET, max(0.0, budget - took), repeats=repeats,
-                    predicted=predicted, again=again, round_seconds=took / repeats, clock=time.monotonic,
-                )  # fmt: skip
-            elif target_error is not None:
+                check_budget(budget, seconds_of_a_round(manifest))
+                measured, narrowed = _within(budget, target_error or DEFAULT_TARGET, repeats, again, predicted, report)
+            else:
+                measured = again(repeats, report)
+            if budget is None and target_error is not None:
                 measured, narrowed = narrow(
                     measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
                 )

@@ -106,7 +106,7 @@ def build(
     compress: Compression,
     with_criu: bool,
     target_error: float | None,
-    budget: float | None,
+    budget: int | None,
     work: Path | None,
     simpoints: Path | None,
     weights: Path | None,

@@ -204,7 +204,10 @@ TARGET_ERROR = click.option(
     "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share. [default: 3%]"
 )
 BUDGET = click.option(
-    "--budget", type=click.FloatRange(0, 1e6), metavar="SECONDS", help="How long the phases may be timed for a width."
+    "--budget",
+    type=click.IntRange(0, 1_000_000),
+    metavar="SECONDS",
+    help="How long the phases may be timed for a width.",
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 PROBE_FILE = click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path, readable=False))

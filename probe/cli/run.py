@@ -64,7 +64,7 @@ def run(
     only_recorded_calls: bool,
     touch_in_order: bool,
     target_error: float | None,
-    budget: float | None,
+    budget: int | None,
     slurm: bool,
     partition: str | None,
     per_node_type: bool,

@@ -21,13 +21,11 @@ MOST_FACTOR = 8
 
 _ENDLESS = 1e9
 
-DEFAULT_TARGET, DEFAULT_BUDGET = 0.03, 60.0
+DEFAULT_TARGET, DEFAULT_BUDGET = 0.03, 60
 """Half width that is aimed at where none is asked for; seconds that `probe run` may take for it."""
 
 MOST_ROUNDS = 200
 """Repeats of each phase, whatever the budget."""
-
-ASKED = "--target-error"
 
 HERE = ("repeats_candidate", "load")
 """What more repeats on this node narrow."""
@@ -79,7 +77,7 @@ class Narrowed:
         if not self.limit:
             return f"the interval is within {self.reached:.1%} of the prediction, {cost}"
         return (
-            f"{ASKED} {self.wanted:.1%} is not reached: the interval is within {self.reached:.1%} of the "
+            f"--target-error {self.wanted:.1%} is not reached: the interval is within {self.reached:.1%} of the "
             f"prediction after {cost}; {REASONS[self.limit]}"
         )
 
