@@ -73,7 +73,7 @@ class Narrowed:
         made = [f"{self.rounds} more rounds"] * (self.rounds > 0) + [f"{self.runs} more full runs"] * (self.runs > 0)
         cost = f"{' and '.join(made)} in {self.seconds:.1f} s" if made else "no more rounds"
         if self.budget is not None:
-            cost += f" of {self.budget:.0f} s"
+            cost += f" {'of' if made else 'within'} {self.budget:.0f} s"
         if not self.limit:
             return f"the interval is within {self.reached:.1%} of the prediction, {cost}"
         return (
