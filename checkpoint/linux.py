@@ -31,6 +31,9 @@ MNT_DETACH = 2
 WALL = 0x40000000
 """__WALL: wait for threads and children of every kind."""
 
+# linux/kcmp.h
+KCMP_VM = 1
+
 # linux/fcntl.h, linux/auxvec.h, asm-generic/siginfo.h
 AT_FDCWD = -100
 AT_ENTRY = 9

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading .probe files: checkpoints and files come out verified, or ProbeFileDamaged says why not.
 
-Standard library only: nodes that run a probe have nothing else, but what reads faster is used where it is
-installed. Whatever the size of the probe, memory stays at some ten MB and one byte a page; pages that are needed more
-than once wait in an unnamed file.
+Standard library only: nodes that run a probe have nothing else, but what reads faster is used where it is installed.
+Memory stays at some ten MB and one byte a page; pages that are needed more than once wait in an unnamed file.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from reducer.page_spool import CHUNK_PAGES, RUN, PageImages, PageSpool, PageStre
 def open_probe(path: Path, scratch: Path | None = None) -> ProbeArchive:
     """Open the probe at `path` and check its header, manifest, table and length; not yet its members.
 
-    `scratch` is a folder for temporary data (default: the system's): up to the size of the distinct pages that are
-    used more than once.
+    `scratch` is a folder for temporary data (default: the system's), up to the size of pages used more than once.
     ProbeFileDamaged for what is not a whole probe of a known version, StorageError if it cannot be read.
     """
     with storage_errors("open", path):
@@ -253,7 +251,7 @@ class ProbeArchive:
 
         `mode` defaults to the permission bits the file had. ProbeFileDamaged, for an unknown checksum too.
         """
-        file = {item.sha256: item for item in self._table.files}.get(sha256)
+        file = next((item for item in self._table.files if item.sha256 == sha256), None)
         if file is None:
             raise damaged(str(self._path), "its manifest names a file that it does not hold")
         digest = hashlib.sha256()
@@ -275,10 +273,10 @@ class ProbeArchive:
             undo.pop_all()
 
     def _position(self, phase_id: int) -> int:
-        position = {phase.id: number for number, phase in enumerate(self._table.phases)}.get(phase_id)
-        if position is None:
-            raise damaged(str(self._path), f"its manifest names a phase {phase_id!r} that it does not hold")
-        return position
+        for position, phase in enumerate(self._table.phases):
+            if phase.id == phase_id:
+                return position
+        raise damaged(str(self._path), f"its manifest names a phase {phase_id!r} that it does not hold")
 
     def _inflate(self, member: Member, sink: Sink) -> None:
         inflate_member(self._source.open(member), member, sink, str(self._path))

@@ -5,6 +5,9 @@ A site is one instruction of at least five bytes that does not transfer control:
 stays correct whatever jumps to the block, indirect jumps included, because nothing can jump *into* it. A direct
 `call rel32` or `jmp rel32` serves too: its target is redirected. Blocks that offer neither are left out.
 
+Where a block of a hot inner loop offers neither, neighbours that are five bytes together serve as one instruction: a
+loop's block is reached at its head alone, unless its function jumps by a table.
+
 A jump does reach the inside of an instruction where code skips a prefix, or where a linear reading has mistaken
 data for code. Functions that show any sign of it are left alone: see `_trusted_functions`.
 """
@@ -39,7 +42,7 @@ JUMP_BYTES = 5
 LONGEST_INSTRUCTION = 15
 DISPLACED, REDIRECTED = 0, 1
 
-_CACHE_VERSION = 4
+_CACHE_VERSION = 5
 _ARITHMETIC_FLAGS = RflagsBits.OF | RflagsBits.SF | RflagsBits.ZF | RflagsBits.AF | RflagsBits.CF | RflagsBits.PF
 # Only instructions that set all six flags whatever their operands: a shift by zero, or a repeat of zero, sets none.
 _FLAG_KILLERS = frozenset(
@@ -47,6 +50,12 @@ _FLAG_KILLERS = frozenset(
 )
 _CALL_OR_JUMP_REL32 = frozenset((Code.CALL_REL32_64, Code.JMP_REL32_64))
 _PADDING = frozenset((Mnemonic.NOP, Mnemonic.INT3))
+_NO_LOOP = (0, 0)
+LONGEST_LOOP = 1024
+"""Bytes of an inner loop that can be counted by copies of it: in a longer one, a counter costs little."""
+
+_Site = tuple[int, int, int, bool, int, int, bytes, int, int, int]
+_Row = tuple[int, int, int, bool, int, int, bytes, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,8 @@ class SiteTable:
     program overwrites all arithmetic flags before reading any. `displacement_at` is the place of a RIP-relative
     displacement inside the instruction (0: none) and `target` the vaddr it points to, or the branch target of a
     redirected site. `block_start`, `block_bytes` and `block_instructions` describe the block that is counted.
+    `loop_start` and `loop_end` span the inner loop that the block lies in, a straight line of code that ends in a
+    branch to its start (0 and 0: in no such loop).
     """
 
     offset: npt.NDArray[np.int64]
@@ -69,6 +80,8 @@ class SiteTable:
     block_start: npt.NDArray[np.int64]
     block_bytes: npt.NDArray[np.int32]
     block_instructions: npt.NDArray[np.int32]
+    loop_start: npt.NDArray[np.int64]
+    loop_end: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -123,18 +136,50 @@ def decode_functions(image: ElfImage) -> Iterator[_Function]:
 def _analyse(image: ElfImage) -> SiteTable:
     functions = list(decode_functions(image))
     targets, data = _references(functions, image.executable_ranges(), not image.position_independent)
-    rows: list[tuple[int, int, int, bool, int, int, bytes, int, int, int]] = []
+    rows: list[_Row] = []
     for function in _trusted_functions(functions, targets, data):
+        loops = inner_loops(function.instructions)
+        # A table of addresses may lead anywhere in the function.
+        by_table = any(i.flow_control == FlowControl.INDIRECT_BRANCH for i in function.instructions)
         for block in _blocks(function, targets):
-            row = _site_of(image, block)
+            loop = next((span for span in loops if span[0] <= block[0].ip < span[1]), _NO_LOOP)
+            row = _site_of(image, block, together=loop != _NO_LOOP and not by_table)
             if row is not None:
-                rows.append(row)
+                rows.append((*row, *loop))
     return _table(rows)
 
 
-def _table(rows: list[tuple[int, int, int, bool, int, int, bytes, int, int, int]]) -> SiteTable:
+def inner_loops(instructions: list[Instruction]) -> list[tuple[int, int]]:
+    """Inner loops of a function, as [start, end): from a branch's target to the branch, and on this way nothing but
+    conditional branches that leave the loop."""
+    place = {i.ip: at for at, i in enumerate(instructions)}
+    found = []
+    for at, last in enumerate(instructions):
+        if last.flow_control not in (FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH):
+            continue
+        first = place.get(last.near_branch_target, at + 1) if _is_direct_branch(last) else at + 1
+        if first > at or not _relocatable_branch(last):
+            continue
+        body, start, end = instructions[first:at], last.near_branch_target, last.next_ip
+        leaves = (i for i in body if i.flow_control != FlowControl.NEXT)
+        if end - start <= LONGEST_LOOP and all(
+            i.flow_control == FlowControl.CONDITIONAL_BRANCH
+            and _relocatable_branch(i)
+            and not start <= i.near_branch_target < end
+            for i in leaves
+        ):
+            found.append((start, end))
+    return found
+
+
+def _relocatable_branch(i: Instruction) -> bool:
+    """Whether the branch exists with any distance: `loop` and `jrcxz` do not."""
+    return i.is_jcc_short_or_near or i.is_jmp_short_or_near
+
+
+def _table(rows: list[_Row]) -> SiteTable:
     rows.sort(key=lambda row: row[0])
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 10
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 12
     padded = b"".join(code.ljust(LONGEST_INSTRUCTION, b"\x90") for code in columns[6])
     return SiteTable(
         offset=np.array(columns[0], dtype=np.int64),
@@ -147,6 +192,8 @@ def _table(rows: list[tuple[int, int, int, bool, int, int, bytes, int, int, int]
         block_start=np.array(columns[7], dtype=np.int64),
         block_bytes=np.array(columns[8], dtype=np.int32),
         block_instructions=np.array(columns[9], dtype=np.int32),
+        loop_start=np.array(columns[10], dtype=np.int64),
+        loop_end=np.array(columns[11], dtype=np.int64),
     )
 
 
@@ -251,10 +298,11 @@ def _flags_dead(rest: list[Instruction]) -> bool:
     return False
 
 
-def _site_of(
-    image: ElfImage, block: list[Instruction]
-) -> tuple[int, int, int, bool, int, int, bytes, int, int, int] | None:
-    """The cheapest site of a block: flags dead before flags alive, displaced before redirected."""
+def _site_of(image: ElfImage, block: list[Instruction], *, together: bool) -> _Site | None:
+    """The cheapest site of a block: flags dead before flags alive, displaced before redirected.
+
+    `together`: neighbours may serve as one instruction.
+    """
     best: Instruction | None = None
     best_dead = False
     for position, i in enumerate(block):
@@ -266,15 +314,49 @@ def _site_of(
                 break
     last = block[-1]
     kind, displacement_at, target = DISPLACED, 0, 0
+    start = block[0].ip
+    size, instructions = last.next_ip - start, len(block)
+    if best is None and together and (found := _neighbours(block)):
+        group, dead = found
+        at, target = _rip_displacement(image, group[-1])
+        first, length = group[0].ip, group[-1].next_ip - group[0].ip
+        at += (group[-1].ip - first) if at else 0
+        return first, length, kind, dead, at, target, image.bytes_at(first, length), start, size, instructions
     if best is None:
         if last.code not in _CALL_OR_JUMP_REL32 or last.len != JUMP_BYTES:
             return None
         best, kind, target = last, REDIRECTED, last.near_branch_target
     code = image.bytes_at(best.ip, best.len)
-    if kind == DISPLACED and best.memory_base == Register.RIP:
-        decoder = Decoder(64, code, ip=best.ip)
-        displacement_at = decoder.get_constant_offsets(decoder.decode()).displacement_offset
-        target = best.ip_rel_memory_address
-    start = block[0].ip
-    size, instructions = last.next_ip - start, len(block)
+    if kind == DISPLACED:
+        displacement_at, target = _rip_displacement(image, best)
     return best.ip, best.len, kind, best_dead, displacement_at, target, code, start, size, instructions
+
+
+def _rip_displacement(image: ElfImage, i: Instruction) -> tuple[int, int]:
+    """Place of the RIP-relative displacement inside the instruction, and the vaddr it points to; zeros without one."""
+    if i.memory_base != Register.RIP:
+        return 0, 0
+    decoder = Decoder(64, image.bytes_at(i.ip, i.len), ip=i.ip)
+    return decoder.get_constant_offsets(decoder.decode()).displacement_offset, i.ip_rel_memory_address
+
+
+def _neighbours(block: list[Instruction]) -> tuple[list[Instruction], bool] | None:
+    """Neighbours of at least five bytes together, and whether flags are dead before them. None where there are none.
+
+    Only the last of them refers to an address relative to its own: what is moved together has one displacement.
+    """
+    found = None
+    for first in range(len(block)):
+        dead = _flags_dead(block[first:])
+        for after in range(first + 1, len(block) + 1):
+            group = block[first:after]
+            size = group[-1].next_ip - group[0].ip
+            if not _displaceable(group[-1]) or size > LONGEST_INSTRUCTION:
+                break
+            if size >= JUMP_BYTES:
+                if dead:
+                    return group, dead
+                found = found or (group, dead)
+            if group[-1].memory_base == Register.RIP:
+                break
+    return found

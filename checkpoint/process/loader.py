@@ -56,7 +56,12 @@ class LoadWatch:
             return False
         self._hook, self._saved = address, code[:1]
         self._tracee.write(address, _BREAKPOINT)
+        self._tracee.originals.append(self.originals)
         return True
+
+    def originals(self) -> list[tuple[int, bytes]]:
+        """Where the breakpoint is, and what had been there."""
+        return [(self._hook, self._saved)] if self._hook else []
 
     def disarm(self) -> None:
         """Take the breakpoint out: a restored process has nobody to report to."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.process.program import Program, Streams, fork_stopped
+from checkpoint.process.waiting import child_signals_blocked
 
 LOOK_SECONDS = 0.02
 
@@ -43,36 +44,84 @@ def run_plain(
     environment: Mapping[str, str] | None = None,
     cpu: int | None = None,
     look: Callable[[int], None] | None = None,
+    others: bool = False,
 ) -> PlainRun:
     """Run `program` to its end, untraced. `environment` replaces the one all other runs share.
 
-    `look` is called with the process number every LOOK_SECONDS; it costs as much in exactness of the wall time.
+    `look` is called with the process number every LOOK_SECONDS. `others`: the program starts processes, whose waiting
+    for a processor counts as its own.
     """
+    tree = _DelayOfChildren() if others else None
     pid = fork_stopped(program, streams, program.environment() if environment is None else environment, cpu)
     status: int | None = None
     try:
         os.waitpid(pid, os.WUNTRACED)
         start = time.monotonic()
         os.kill(pid, signal.SIGCONT)
+        if tree is not None:
+            look = tree.look
         if look is not None:
-            while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-                look(pid)
-                time.sleep(LOOK_SECONDS)
+            _look_until_ended(pid, look)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         wall = time.monotonic() - start
-        waited = run_delay(pid)
+        waited = run_delay(pid) + (0.0 if tree is None else tree.seconds)
         _, status, usage = os.wait4(pid, 0)
     finally:
         if status is None:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-    return PlainRun(wall, usage.ru_utime + usage.ru_stime, waited, status, usage.ru_stime)
+    computed = usage.ru_utime + usage.ru_stime
+    if others:
+        # Processes that run by turns wait for each other, too.
+        waited = min(waited, max(0.0, wall - computed))
+    return PlainRun(wall, computed, waited, status, usage.ru_stime)
+
+
+def _look_until_ended(pid: int, look: Callable[[int], None]) -> None:
+    with child_signals_blocked():
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            look(pid)
+            signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
+
+
+class _DelayOfChildren:
+    """Run delay of all processes below another, as of the last look at each."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._last.values())
+
+    def look(self, pid: int) -> None:
+        for child in children_of(pid):
+            # A number given out again begins anew: what its first owner waited is then lost.
+            self._last[child] = max(self._last.get(child, 0.0), run_delay(child))
+            self.look(child)
+
+
+def children_of(pid: int) -> list[int]:
+    """Numbers of the processes that process `pid` has started and not waited for; none where it is gone."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def run_delay(pid: int) -> float:
     """Seconds the process waited for a processor (/proc/PID/schedstat, second field); 0 where it is not kept."""
+    return _scheduled(pid, 1)
+
+
+def running_time(pid: int) -> float:
+    """Seconds the process had a processor, up to the last tick or the last time it lost it; 0 where it is not kept."""
+    return _scheduled(pid, 0)
+
+
+def _scheduled(pid: int, field: int) -> float:
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[field]) * 1e-9
     except (OSError, IndexError, ValueError):
         return 0.0

@@ -25,8 +25,29 @@ _NOTHING_INHERITED_ABOVE = 3
 
 
 @dataclass(frozen=True)
+class Worker:
+    """The process that does the work of a wrapper: from when on it executes `executable` as the run's `ordinal`-th
+    execve of that file, counted from 0. Its command line and working folder are those of the run it was found in."""
+
+    executable: str
+    ordinal: int
+    argv: tuple[str, ...]
+    cwd: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "argv": list(self.argv)}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Worker:
+        return Worker(**{**value, "argv": tuple(value["argv"])})
+
+
+@dataclass(frozen=True)
 class Program:
-    """A command line with everything that decides how it runs. `executable` is absolute."""
+    """A command line with everything that decides how it runs. `executable` is absolute.
+
+    `worker`: the process to probe, where it is another one than what the command line starts.
+    """
 
     argv: tuple[str, ...]
     executable: str
@@ -34,6 +55,17 @@ class Program:
     stdin: str = "/dev/null"
     isa: str = DEFAULT_ISA
     env: dict[str, str] = field(default_factory=dict, repr=False)
+    worker: Worker | None = None
+
+    @property
+    def probed_executable(self) -> str:
+        """The file that the probed process executes."""
+        return self.worker.executable if self.worker else self.executable
+
+    @property
+    def probed_cwd(self) -> str:
+        """The working folder that the probed process starts in."""
+        return self.worker.cwd if self.worker else self.cwd
 
     def environment(self) -> dict[str, str]:
         """The environment of every run that has to agree: the caller's, held to the ISA baseline.
@@ -52,11 +84,16 @@ class Program:
         return env
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "argv": list(self.argv)}
+        said = {**asdict(self), "argv": list(self.argv)}
+        # No key where there is none: older versions read these files, too.
+        del said["worker"]
+        return said if self.worker is None else {**said, "worker": self.worker.to_json()}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Program:
-        return Program(**{**value, "argv": tuple(value["argv"])})
+        worker = value.get("worker")
+        found = {} if worker is None else {"worker": Worker.from_json(worker)}
+        return Program(**{**value, "argv": tuple(value["argv"]), **found})
 
 
 def resolve_program(

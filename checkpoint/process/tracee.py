@@ -11,26 +11,36 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import enum
 import errno
+import math
 import mmap
 import os
 import resource
 import signal
-import struct
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Iterable, Mapping
 
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.errors import ProgramFailed, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.process.children import (
+    STARTED,
+    STOPPING,
+    Child,
+    Children,
+    event_message,
+    is_thread,
+    reap,
+    shares_memory,
+)
+from checkpoint.process.memory import ProcessMemory
+from checkpoint.process.occurrence import Ending, Occurrence, What
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, ptrace
-from checkpoint.process.waiting import child_signals_blocked, process_state
+from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
+from checkpoint.process.wrapper import reach_worker
+
+__all__ = ["Ending", "Occurrence", "Tracee", "What"]
 
 _OPTIONS = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
@@ -45,57 +55,30 @@ _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
 
 
-class What(enum.Enum):
-    """Why `Tracee.wait` returned."""
-
-    TIMEOUT = "timeout"
-    STOPPED = "stopped itself"
-    PAUSED = "paused"
-    BREAKPOINT = "breakpoint"
-    EXECUTED = "another program by execve"
-    EXITING = "about to exit"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True)
-class Occurrence:
-    """One event: `status` is the exit status (EXITING, ENDED) as waitpid gives it."""
-
-    what: What
-    status: int = 0
-
-
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
-def _reap(pid: int) -> int:
-    """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone.
-
-    SIGKILL does not end a stop at the exit event: the kernel drops signals to a process that is dying already.
-    """
-    while True:
-        with contextlib.suppress(OSError, ProbeError):
-            ptrace(linux.PTRACE_CONT, pid)
-        try:
-            _, status = os.waitpid(pid, linux.WALL)
-        except ChildProcessError:
-            return -1
-        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-            return status
-
-
-class Tracee:
+class Tracee(ProcessMemory):
     """A program started by us. Use as a context manager: leaving it kills the process and reaps it."""
 
     def __init__(self, pid: int, program: Program) -> None:
-        self.pid = pid
+        super().__init__(pid)
         self.program = program
         self.attached = False
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
+        self.own_cpu = math.nan
+        """CPU seconds at the exit event, those of children not among them."""
+        self.executed_cpu = 0.0
+        """CPU seconds of a wrapper's worker before its execve, where `started_at` is."""
         self.started_at = 0.0
         self.ended_at = 0.0
-        self._memory: int | None = None
+        self.children = Children()
+        self.around = Children()
+        self.root: Child | None = None
+        """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
+        self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
+        """Each tells the addresses where something was put into the program's code, and what had been there."""
         self._pause_requested = False
 
     def __enter__(self) -> Tracee:
@@ -110,6 +93,8 @@ class Tracee:
     ) -> Tracee:
         """Start `program` and stop it at its entry point, libraries mapped, nothing of its own run yet."""
         env = program.environment() if environment is None else environment
+        if program.worker is not None:
+            return Tracee._start_worker(program, streams, env, cpu)
         pid = fork_stopped(program, streams, env, cpu)
         tracee = Tracee(pid, program)
         try:
@@ -118,6 +103,49 @@ class Tracee:
             tracee.kill()
             raise
         return tracee
+
+    @staticmethod
+    def _start_worker(program: Program, streams: Streams, env: Mapping[str, str], cpu: int | None) -> Tracee:
+        around = Children()
+        try:
+            worker, root = reach_worker(program, streams, env, cpu, around)
+        except BaseException:
+            around.kill()
+            raise
+        tracee = Tracee(worker.pid, program)
+        tracee.around, tracee.root, tracee.attached = around, root, True
+        try:
+            ptrace(linux.PTRACE_SETOPTIONS, worker.pid, 0, _OPTIONS)
+            tracee.started_at, tracee.executed_cpu = time.monotonic(), process_cpu(worker.pid)
+            tracee.run_to_entry()
+            if worker is not root:
+                tracee._lead_session()
+        except BaseException:
+            tracee.kill()
+            raise
+        return tracee
+
+    def _lead_session(self) -> None:
+        """As programs started directly do: CRIU dumps no process whose session's leader it cannot see."""
+        try:
+            self.system_call(call_number("setsid"))
+        except OSError as error:
+            raise ProgramUnsupported(
+                f"{self.program.argv[0]}: puts {self.program.probed_executable} into a process group of its own "
+                "(set -m, setsid): no checkpoint can be taken there; let the wrapper leave that out"
+            ) from error
+
+    def finish(self) -> Ending:
+        """The end of the whole run, once the process itself has ended: where a wrapper started it, the wrapper's."""
+        while self.around.living():
+            self.around.look()
+            time.sleep(_POLL_SECONDS)
+        if self.root is not None and self.root.pid != self.pid:
+            before = self.started_at - self.root.began
+            return Ending(self.root.status, self.root.cpu, before + (self.root.ended or self.ended_at) - self.ended_at)
+        cpu = self.usage.ru_utime + self.usage.ru_stime if self.usage else 0.0
+        assert self.status is not None
+        return Ending(self.status, cpu, self.started_at - self.root.began if self.root else 0.0)
 
     def _attach_to_starting(self) -> None:
         _, status = os.waitpid(self.pid, os.WUNTRACED)
@@ -144,7 +172,7 @@ class Tracee:
     def run_to_entry(self) -> None:
         """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
         entry = self.auxiliary(linux.AT_ENTRY)
-        self._reopen_memory()
+        self.reopen_memory()
         saved = self.read(entry, 1)
         self.write(entry, _BREAKPOINT)
         self.resume()
@@ -167,9 +195,10 @@ class Tracee:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
 
         Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends
-        itself is returned as STOPPED and is not delivered while attached. Starting a child or a thread raises
-        ProgramUnsupported. `timeout` in seconds; None waits for ever. Whatever stop comes first answers a pause
-        that was requested: only where no other comes before it is it returned as PAUSED.
+        itself is returned as STOPPED and is not delivered while attached. Children are
+        followed, without returning; starting a thread raises ProgramUnsupported. `timeout` in seconds; None waits for
+        ever. Whatever stop comes first answers a pause that was requested: only where no other comes before it is it
+        returned as PAUSED.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -190,15 +219,18 @@ class Tracee:
             self.attached = False
             return Occurrence(What.ENDED, status)
         stop, event = os.WSTOPSIG(status), status >> 16
-        if event in (linux.PTRACE_EVENT_FORK, linux.PTRACE_EVENT_VFORK, linux.PTRACE_EVENT_CLONE):
-            raise self._refuse_child(event)
+        if event in STARTED:
+            self._started(event)
+            return _PASSED_ON
         if event == linux.PTRACE_EVENT_EXEC:
-            self._reopen_memory()
+            self.originals.clear()
+            self.reopen_memory()
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
-            return Occurrence(What.EXITING, self._event_message())
+            self.own_cpu = process_cpu(self.pid)
+            return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
-            if stop in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+            if stop in STOPPING:
                 ptrace(linux.PTRACE_LISTEN, self.pid)
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
@@ -219,16 +251,18 @@ class Tracee:
         return bool(info[2] == linux.SI_KERNEL)
 
     def _wait_status(self, timeout: float | None) -> int | None:
-        if timeout is None:
+        if timeout is None and not (self.children.watched or self.around.watched):
             _, status, self.usage = os.wait4(self.pid, linux.WALL)
             return status
-        deadline = time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         with child_signals_blocked():
             while True:
                 pid, status, usage = os.wait4(self.pid, linux.WALL | os.WNOHANG)
                 if pid:
                     self.usage = usage
                     return status
+                self.children.look()
+                self.around.look()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -236,25 +270,37 @@ class Tracee:
                 # comes between the look and the wait: look again soon.
                 signal.sigtimedwait({signal.SIGCHLD}, min(left, _POLL_SECONDS))
 
-    def _refuse_child(self, event: int) -> ProgramUnsupported:
-        child = self._event_message()
+    def _started(self, event: int) -> None:
+        """Follow the child that the program has just started. Raises ProgramUnsupported for a thread."""
+        child = event_message(self.pid)
+        if is_thread(child):
+            raise self._refused(
+                child, "started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
+            )
+        shared = shares_memory(self.pid, child)
+        if shared and event != linux.PTRACE_EVENT_VFORK:
+            raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
+        # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
+        self.children.add(child, clean=None if shared else self._clean_copy)
+        self.resume()
+        if self._pause_requested:
+            ptrace(linux.PTRACE_INTERRUPT, self.pid)
+
+    def _clean_copy(self, child: int) -> None:
+        """Give a forked child, stopped, the program's own code back: nobody would answer its breakpoints and stops."""
+        with open(f"/proc/{child}/mem", "r+b", buffering=0) as memory:
+            for address, code in (patch for originals in self.originals for patch in originals()):
+                memory.seek(address)
+                memory.write(code)
+
+    def _refused(self, child: int, what: str, advice: str) -> ProgramUnsupported:
         # A thread goes first: its process cannot be reaped before it. Both may stop once more on their way out.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        _reap(child)
-        what, advice = (
-            ("started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)")
-            if event == linux.PTRACE_EVENT_CLONE
-            else ("started a child process", "probe the worker program itself instead of its wrapper")
-        )
+        reap(child)
         return ProgramUnsupported(
             f"{self.program.argv[0]}: {what}; a probe holds one process with one thread. To go on, {advice}."
         )
-
-    def _event_message(self) -> int:
-        value = ctypes.c_ulong()
-        ptrace(linux.PTRACE_GETEVENTMSG, self.pid, 0, ctypes.addressof(value))
-        return value.value
 
     def detach(self, *, leave_stopped: bool = False) -> None:
         """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
@@ -293,11 +339,11 @@ class Tracee:
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            self.status = _reap(self.pid)
+            self.status = reap(self.pid)
+        self.children.kill()
+        self.around.kill()
         self.attached = False
-        if self._memory is not None:
-            os.close(self._memory)
-            self._memory = None
+        self.close_memory()
 
     # -- registers, memory, system calls
 
@@ -308,33 +354,6 @@ class Tracee:
 
     def set_registers(self, registers: Registers) -> None:
         ptrace(linux.PTRACE_SETREGS, self.pid, 0, ctypes.addressof(registers))
-
-    def _reopen_memory(self) -> None:
-        """/proc/PID/mem stays with the address space it was opened on: open it again after an execve."""
-        if self._memory is not None:
-            os.close(self._memory)
-        self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-
-    def read(self, address: int, size: int) -> bytes:
-        """Exactly `size` bytes at `address`. Raises OSError where they are not mapped."""
-        assert self._memory is not None
-        data = os.pread(self._memory, size, address)
-        if len(data) != size:
-            raise OSError(errno.EFAULT, f"only {len(data)} of {size} bytes at {address:#x}")
-        return data
-
-    def read_counters(self, address: int, into: npt.NDArray[np.int64]) -> None:
-        """Fill `into` with the 64-bit counters at `address`, while the program may be running."""
-        assert self._memory is not None
-        if len(into) and os.preadv(self._memory, [into.view(np.uint8).data], address) != into.nbytes:
-            raise OSError(errno.EFAULT, f"counters at {address:#x} are gone")
-
-    def write(self, address: int, data: bytes) -> None:
-        """Write `data` even where the program may not (its text becomes private copies). Process stopped."""
-        assert self._memory is not None
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._memory, data[done:], address + done)
 
     def system_call(self, number: int, *arguments: int) -> int:
         """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
@@ -378,10 +397,3 @@ class Tracee:
         got = self.system_call(call_number("mmap"), address, size, protection, flags, -1, 0)
         if got != address:
             raise OSError(errno.EEXIST, f"asked to map at {address:#x}, got {got:#x}")
-
-    def auxiliary(self, key: int) -> int:
-        """The value of an auxiliary vector entry (AT_*), 0 where it is absent."""
-        with open(f"/proc/{self.pid}/auxv", "rb") as file:
-            raw = file.read()
-        found: dict[int, int] = dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]))
-        return found.get(key, 0)

@@ -173,7 +173,8 @@ def show_copy(source: str, target: str, spare: str, covered: set[int]) -> None:
 def close_own_devices() -> None:
     """Take the devices in /dev away in this mount namespace, but for what keeps nothing: opening some does something by
     itself, whatever for. Raises OSError."""
-    mount("/dev", "/dev", "", MS_BIND | MS_REC)
+    if not os.path.ismount("/dev"):
+        mount("/dev", "/dev", "", MS_BIND | MS_REC)
     for path in _HARMLESS_DEVICES:
         if os.path.exists(path):
             bind(path, path)

@@ -8,19 +8,24 @@ it is about to exit, so that no execution is missed.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.binary.sites import SiteTable, find_sites
+from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_sites
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.maps import find_gap, read_maps
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
+from checkpoint.stubs.loops import Loop, encode_loop
 
 _GUARD = PAGE_SIZE
+_LOOPS = 128
+_LOOP_CODE = 1 << 19
+"""Most loops of one image that get copies, and bytes for them. Pages that are not used take no memory."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,16 @@ class _Area:
     counters: int
     rows: npt.NDArray[np.int64]
     """Which sites of the image are patched here (positions in its table)."""
+    code: int
+    """Where the next loop's copies go, up to `code_end`."""
+    code_end: int
+    loops: dict[int, int] = field(default_factory=dict)
+    """Position in `rows` of the site at which a loop's copies are entered, and how many there are."""
+
+    @property
+    def left(self) -> int:
+        """Address of the counters of ways out of loops, in the order of `loops`."""
+        return self.counters + 8 * len(self.rows)
 
 
 class SiteCounters:
@@ -50,6 +65,9 @@ class SiteCounters:
         self._areas: list[_Area] = []
         self.images: list[CountedImage] = []
         self.removed = np.zeros(0, dtype=bool)
+        self.copies = np.zeros(0, dtype=np.int64)
+        """Of the loop that a column's site lies in, where it is counted by copies; 0 elsewhere."""
+        self._no_loop = np.zeros(0, dtype=bool)
         self._past = np.zeros(0, dtype=np.int64)
 
     @property
@@ -64,16 +82,17 @@ class SiteCounters:
         if not len(rows):
             return 0
         sites = image.sites.take(rows)
-        code_size, counter_size = counter_code_size(sites), page_align(8 * len(sites))
+        code_size, counter_size = counter_code_size(sites), page_align(8 * (len(sites) + _LOOPS))
+        size = code_size + _LOOP_CODE
         maps = read_maps(self._tracee.pid)
         try:
-            base = find_gap(maps, loaded.low, loaded.high, code_size + counter_size + _GUARD)
+            base = find_gap(maps, loaded.low, loaded.high, size + counter_size + _GUARD)
         except LookupError:
             # No room near the image: it is left out, as blocks without a safe instruction are.
             return 0
-        counters = base + code_size
+        counters = base + size
         stubs = encode_counters(sites, loaded.bias, base, counters)
-        self._tracee.map_memory(base, code_size, executable=True)
+        self._tracee.map_memory(base, size, executable=True)
         self._tracee.map_memory(counters, counter_size, executable=False)
         self._tracee.write(base, stubs.code.tobytes())
         low = int(sites.offset[0]) + loaded.bias
@@ -81,7 +100,8 @@ class SiteCounters:
         text = np.frombuffer(self._tracee.read(low, high - low), dtype=np.uint8).copy()
         patched_text(text, low, sites, loaded.bias, stubs.entry)
         self._tracee.write(low, text.tobytes())
-        self._areas.append(_Area(loaded, number, counters, rows))
+        self._areas.append(_Area(loaded, number, counters, rows, base + code_size, counters))
+        self.copies[image.first + rows] = 0
         return len(rows)
 
     def _image_number(self, loaded: LoadedImage) -> int:
@@ -92,6 +112,8 @@ class SiteCounters:
         self.images.append(CountedImage(loaded.image.path, loaded.image.sha256, sites, self.columns))
         self.removed = np.concatenate([self.removed, np.zeros(len(sites), dtype=bool)])
         self._past = np.concatenate([self._past, np.zeros(len(sites), dtype=np.int64)])
+        self.copies = np.concatenate([self.copies, np.zeros(len(sites), dtype=np.int64)])
+        self._no_loop = np.concatenate([self._no_loop, sites.loop_end == 0])
         return len(self.images) - 1
 
     def forget_unmapped(self, known: list[LoadedImage]) -> None:
@@ -129,3 +151,64 @@ class SiteCounters:
                 length = int(image.sites.length[row])
                 original = image.sites.code[row, :length].tobytes()
                 self._tracee.write(int(image.sites.offset[row]) + area.loaded.bias, original)
+                self._uncopy(area, image, row)
+
+    def _uncopy(self, area: _Area, image: CountedImage, row: int) -> None:
+        """The site at which a loop's copies are entered is gone: its other sites count for themselves again."""
+        if int(np.searchsorted(area.rows, row)) in area.loops:
+            first, last = np.searchsorted(image.sites.offset, (image.sites.loop_start[row], image.sites.loop_end[row]))
+            self.copies[image.first + first : image.first + last] = 0
+            self._no_loop[image.first + first : image.first + last] = True
+
+    def in_loops(self, columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of `columns` whose loop could be counted by copies of it, and is not yet."""
+        open_to: npt.NDArray[np.bool_] = ~self._no_loop & ~self.removed & (self.copies == 0)
+        return np.extract(open_to[columns], columns)
+
+    def copy_loops(self, columns: npt.NDArray[np.int64]) -> None:
+        """Count the loops that the sites of `columns` lie in by copies of them. The process is stopped, anywhere.
+
+        Where there is no room for copies, or they cannot be made, the loop is not offered again.
+        """
+        for column in columns.tolist():
+            if self.copies[column] or self._no_loop[column]:
+                continue
+            self._no_loop[column] = True
+            for area in self._areas:
+                image = self.images[area.image]
+                if image.first <= column < image.first + len(image.sites):
+                    self._copy_loop(area, image, column - image.first)
+
+    def _copy_loop(self, area: _Area, image: CountedImage, row: int) -> None:
+        sites, start, end = image.sites, int(image.sites.loop_start[row]), int(image.sites.loop_end[row])
+        first, last = np.searchsorted(sites.offset, (start, end))
+        inside = np.arange(first, last)
+        at = np.searchsorted(area.rows, inside)
+        entries = inside[(sites.kind[inside] != REDIRECTED) & ~self.removed[image.first + inside]]
+        if not len(entries) or len(area.loops) == _LOOPS or not np.array_equal(area.rows[at], inside):
+            return
+        entered = int(max(entries, key=lambda r: bool(sites.flags_dead[r])))
+        loop = Loop(
+            area.loaded.image, area.loaded.bias, start, end, int(sites.offset[entered]),
+            {int(o): area.counters + 8 * int(k) for o, k in zip(sites.offset[inside], at, strict=True)},
+            area.left + 8 * len(area.loops), bool(sites.flags_dead[entered]),
+        )  # fmt: skip
+        code = encode_loop(loop, area.code)
+        if code is None or area.code + len(code) > area.code_end:
+            return
+        self._tracee.write(area.code, code)
+        site = loop.entered + loop.bias
+        self._tracee.write(site, b"\xe9" + struct.pack("<i", area.code - site - JUMP_BYTES))
+        area.code += len(code)
+        area.loops[int(np.searchsorted(area.rows, entered))] = loop.turns
+        self.copies[image.first + inside] = loop.turns
+
+    def ways_out(self) -> npt.NDArray[np.int64]:
+        """How often copies of loops were left, by the column at which they are entered, shape (columns,)."""
+        left = np.zeros(self.columns, dtype=np.int64)
+        for area in self._areas:
+            if area.loops:
+                values = np.zeros(len(area.loops), dtype=np.int64)
+                self._tracee.read_counters(area.left, values)
+                left[self.images[area.image].first + area.rows[list(area.loops)]] += values
+        return left

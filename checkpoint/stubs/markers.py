@@ -93,6 +93,7 @@ class MarkerSet:
         """
         fresh = watch.new_images()
         if self._from_start is None:
+            self.tracee.originals.append(self.originals)
             self._from_start = {loaded.image.path for loaded in fresh}
         present = {(loaded.image.path, loaded.bias) for loaded in watch.known()}
         for one in self._installed.values():
@@ -154,6 +155,12 @@ class MarkerSet:
         text = one.site.code[0, :length].copy()
         patched_text(text, one.address, one.site, one.bias, np.array([one.entry], dtype=np.int64))
         self.tracee.write(one.address, text.tobytes())
+
+    def originals(self) -> Iterator[tuple[int, bytes]]:
+        """Where markers were put into the program's code, and what had been there."""
+        for one in self._installed.values():
+            if one.mapped:
+                yield one.address, one.site.code[0, : int(one.site.length[0])].tobytes()
 
     def _unpatch(self, one: _Installed) -> None:
         if not one.mapped:

@@ -40,6 +40,21 @@ count_saving_counter_hole:
 	lea	128(%rsp), %rsp
 count_saving_end:
 
+/* Flags kept while the copies of a loop (checkpoint/stubs/loops.py) add to any number of counters, and given back. */
+	.globl flags_kept, flags_kept_end, flags_back, flags_back_end
+flags_kept:
+	lea	-128(%rsp), %rsp
+	push	%rax
+	lahf
+	seto	%al
+flags_kept_end:
+flags_back:
+	add	$0x7f, %al
+	sahf
+	pop	%rax
+	lea	128(%rsp), %rsp
+flags_back_end:
+
 /*
  * Counting down to the next event of a marker. The struct marker this stub serves (encode.py: marker record)
  * starts with the counter. At zero the handler runs once; all other executions cost two memory operations.

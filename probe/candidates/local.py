@@ -51,7 +51,7 @@ def own_restorer() -> bytes:
 
 def _within(
     budget: float,
-    target: float,
+    target: float | None,
     repeats: int,
     again: Callable[..., list[MeasuredPhase]],
     predicted: Callable[[list[MeasuredPhase]], Prediction],
@@ -66,10 +66,11 @@ def _within(
         measured = joined(measured, again(more, report))
     made, took = 1 + max(0, more), time.monotonic() - begun
     measured, narrowed = spend(
-        measured, target, max(0.0, budget - took), repeats=made, predicted=predicted, again=again,
+        measured, target or DEFAULT_TARGET, max(0.0, budget - took), repeats=made, predicted=predicted, again=again,
         round_seconds=took / made, clock=time.monotonic,
     )  # fmt: skip
-    return measured, replace(narrowed, seconds=time.monotonic() - begun, budget=budget)
+    spent = time.monotonic() - begun
+    return measured, replace(narrowed, seconds=spent, budget=budget, asked=target is not None)
 
 
 def seconds_of_a_round(manifest: Manifest) -> float:
@@ -144,7 +145,7 @@ def run(
             narrowed = None
             if budget is not None:
                 check_budget(budget, seconds_of_a_round(manifest))
-                measured, narrowed = _within(budget, target_error or DEFAULT_TARGET, repeats, again, predicted, report)
+                measured, narrowed = _within(budget, target_error, repeats, again, predicted, report)
             else:
                 measured = again(repeats, report)
             if budget is None and target_error is not None:

@@ -129,9 +129,18 @@ def rounded_down(coverage: float) -> float:
 def reference_of(manifest: Manifest) -> ReferenceRun:
     """The reference node's full runs, as the estimators want them."""
     full = manifest.reference
-    # Older probes are predicted as they were when they were made.
-    selection = manifest.selection.held_out_error if full.level is not None else None
-    return ReferenceRun(full.runs, manifest.total_work, manifest.noise, manifest.work_unit, full.level, selection)
+    # Older probes are predicted as they were when they were made. Without work there is no direct estimate to judge:
+    # too little of the run was counted.
+    judged = full.level is not None and manifest.total_work > 0
+    return ReferenceRun(
+        runs=full.runs,
+        total_work=manifest.total_work,
+        noise=manifest.noise,
+        work_unit=manifest.work_unit,
+        voted=full.level,
+        selection_error=manifest.selection.held_out_error if judged else None,
+        outside=manifest.outside.share if manifest.outside is not None else 0.0,
+    )
 
 
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:

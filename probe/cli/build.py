@@ -22,6 +22,8 @@ from probe.cli.parameters import (
     STDIN,
     TARGET_ERROR,
     TRACER,
+    WORKER,
+    WORKER_PROGRAM,
     Length,
     Warmup,
 )
@@ -76,6 +78,8 @@ from reducer.choices import REDUCTIONS, Compression, Reduction
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
 @BUDGET
+@WORKER_PROGRAM
+@WORKER
 @click.option(
     "--work", type=click.Path(path_type=Path, readable=False), help="Keep every stage's result in this folder."
 )
@@ -107,6 +111,8 @@ def build(
     with_criu: bool,
     target_error: float | None,
     budget: int | None,
+    worker_program: str | None,
+    worker: int | None,
     work: Path | None,
     simpoints: Path | None,
     weights: Path | None,
@@ -116,6 +122,8 @@ def build(
     program: tuple[str, ...],
 ) -> None:
     """Build a probe of PROGRAM."""
+    if worker_program is not None and worker is not None:
+        raise click.UsageError("--program and --worker exclude each other")
     if (simpoints is None) != (weights is None):
         raise click.UsageError("--simpoints and --weights go together")
     from probe.pipeline.build import build as build_probe
@@ -137,6 +145,8 @@ def build(
         target_error=DEFAULT_TARGET if target_error is None else target_error,
         budget=budget,
         best_effort=target_error is None,
+        program=worker_program,
+        worker=worker,
     )
     build_probe(
         program,

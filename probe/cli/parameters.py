@@ -175,7 +175,7 @@ TRACER = click.option(
     "--tracer", type=click.Choice(TRACERS), default="auto", show_default=True, help="What counts blocks; auto: native."
 )
 INTERVAL = click.option(
-    "--interval", type=Interval(), help="Length of an interval: 50ms (the default); valgrind: instructions, 100M."
+    "--interval", type=Interval(), help="Length of an interval, as 50ms (default: by the run); valgrind: instructions."
 )
 ISA = click.option(
     "--isa",
@@ -208,6 +208,12 @@ BUDGET = click.option(
     type=click.IntRange(0, 1_000_000),
     metavar="SECONDS",
     help="How long the phases may be timed for a width.",
+)
+WORKER_PROGRAM = click.option(
+    "--program", "worker_program", metavar="PATH", help="Of a wrapper's processes probe the one that executes this."
+)
+WORKER = click.option(
+    "--worker", type=click.IntRange(min=1), help="Of a wrapper's processes probe this one, by its number in a refusal."
 )
 QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 PROBE_FILE = click.argument("probe_file", metavar="FILE.probe", type=click.Path(path_type=Path, readable=False))

@@ -78,6 +78,15 @@ def _warmup(described: dict[str, Any]) -> str:
     return f"{described['intervals']} interval{'s' * (described['intervals'] != 1)}{compared}"
 
 
+def _outside(described: dict[str, Any]) -> str:
+    """The time in other processes, and how many there were."""
+    return (
+        f"{percent(described['share'], 2)} of the time in {described['processes']} other processes "
+        f"({described['wall_seconds']:.3g} s, {described['cpu_seconds']:.3g} s CPU): "
+        + ", ".join(described["commands"])
+    )
+
+
 def print_probe(description: dict[str, Any]) -> None:
     """The description for people."""
     from rich.table import Table
@@ -103,6 +112,8 @@ def print_probe(description: dict[str, Any]) -> None:
         "restored without root and CRIU",
         f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",
     ]
+    if d["outside"]["processes"]:
+        lines.append(f"outside         {_outside(d['outside'])}")
     for line in lines:
         say(one_line(line))
     table = Table(box=None, pad_edge=False)

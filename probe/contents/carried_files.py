@@ -127,7 +127,7 @@ def _changed(path: str, since: float) -> bool:
         status = Path(path).stat()
     except OSError:
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_mtime >= since - _CLOCK_STEP
+    return stat.S_ISREG(status.st_mode) and max(status.st_mtime, status.st_ctime) >= since - _CLOCK_STEP
 
 
 def private_files(phase: int, copies: dict[str, Path]) -> tuple[list[ContainedFile], list[PrivateFile]]:

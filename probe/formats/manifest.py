@@ -39,7 +39,10 @@ from probe.formats.phase_record import PhaseRecord
 from probe.formats.reference import Reference
 
 MANIFEST_VERSION = 2
-READ_VERSIONS = (1, MANIFEST_VERSION)
+OUTSIDE_VERSION = 3
+"""Of a probe of a program with other processes: a reader of version 2 would take their time for the program's."""
+
+READ_VERSIONS = (1, MANIFEST_VERSION, OUTSIDE_VERSION)
 
 OUTPUT = "output"
 """Purpose of private copies in the probe's list of files; this node's own files never stand in for them."""
@@ -131,6 +134,21 @@ class TimingRecord:
 
 
 @dataclass(frozen=True)
+class OutsideRecord:
+    """Time of the run in other processes than the one with the phases, in the timing run: by its clocks, and the share
+    of the run by the program's clock. How many there were, and what some of them executed."""
+
+    share: float = field(metadata=SHARE)
+    wall: float = field(metadata=SECONDS)
+    cpu: float = field(metadata=SECONDS)
+    processes: int = field(metadata=COUNT)
+    commands: tuple[str, ...] = field(default=(), metadata=many(TEXT))
+
+    def flaw(self) -> str:
+        return "the whole run" if self.share >= 1.0 else ""
+
+
+@dataclass(frozen=True)
 class SelectionRecord:
     """The selection: its seed, the share of the time in no phase, and its errors (probe/formats/selection.py)."""
 
@@ -175,6 +193,7 @@ class Manifest:
     warnings, notes: what makes predictions less trustworthy, and what is only worth knowing.
     raw_bytes: of its checkpoints as CRIU wrote them.
     trimmed_from: phases it had before `probe trim`, 0 if it was never trimmed.
+    outside: the time of processes that the program started; None where it started none.
     warmup_trials: how the warm-up was chosen, shortest first; empty where it was given.
     """
 
@@ -192,6 +211,7 @@ class Manifest:
     warnings: tuple[str, ...] = field(default=(), metadata=many(TEXT))
     notes: tuple[str, ...] = field(default=(), metadata=many(TEXT))
     trimmed_from: int = field(default=0, metadata=COUNT)
+    outside: OutsideRecord | None = field(default=None, metadata=optional(record(OutsideRecord)))
     warmup_trials: tuple[WarmupTrial, ...] = field(default=(), metadata=many(record(WarmupTrial)))
 
     @property
@@ -231,7 +251,8 @@ class Manifest:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"manifest_version": MANIFEST_VERSION, **asdict(self)}
+        version = MANIFEST_VERSION if self.outside is None else OUTSIDE_VERSION
+        return {"manifest_version": version, **asdict(self)}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Manifest:

@@ -39,6 +39,9 @@ _LARGEST, _WIDEST = 1e18, 8
 """Of a number in the header; bytes of a number in an array."""
 
 
+LEAST_COUNTED = 0.5
+"""Share of the instructions that must be counted for them to measure work."""
+
 NO_FILE = -1
 """In `BlockTable.image`: code made at run time, or the vDSO. Its addresses are those of the run."""
 
@@ -93,6 +96,8 @@ class Profile:
     written      regular files that the program had open for writing
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
     exit_status  of the traced run
+    processes    other processes that were seen beside the traced one: its children, its wrapper
+    counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
     """
 
     program: Program
@@ -112,10 +117,17 @@ class Profile:
     written: tuple[str, ...] = ()
     markers: Markers = field(default_factory=Markers.none, repr=False)
     exit_status: int = 0
+    processes: int = 0
+    counted_share: float = 1.0
 
     @property
     def intervals(self) -> int:
         return len(self.seconds)
+
+    @property
+    def thin(self) -> bool:
+        """Whether too little was counted to say how much work an interval is."""
+        return self.counted_share < LEAST_COUNTED
 
     def vectors(self) -> sp.csr_array:
         """Basic-block vectors, N x B: executions times instructions of the block (SimPoint's weighting)."""
@@ -143,6 +155,8 @@ def save_profile(profile: Profile, path: Path) -> None:
         "install_seconds": profile.install_seconds,
         "written": list(profile.written),
         "exit_status": profile.exit_status,
+        "processes": profile.processes,
+        "counted_share": profile.counted_share,
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
     }
@@ -227,6 +241,8 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         written=tuple(str(p) for p in header["written"]),
         markers=markers,
         exit_status=int(header.get("exit_status", 0)),
+        processes=int(_number(header.get("processes", 0), int)),
+        counted_share=_number(header.get("counted_share", 1.0)),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.errors import StorageError
-from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
 
 _ARRAYS = ("seconds", "cpu", "columns", "executions", "first_row")
 _LATER_ARRAYS = ("kernel", "again_wall", "again_cpu")
@@ -43,13 +43,22 @@ def level(times: FloatArray) -> FloatArray:
 class IntervalRun:
     """One full run: its wall and CPU seconds from execve to exit, and those of each interval, (M,).
 
-    What comes before the entry point is in the run's seconds and in no interval.
+    What comes before the entry point is in the run's seconds and in no interval, as is the time of other processes.
     """
 
     wall: float
     cpu: float
     interval_wall: FloatArray = field(repr=False)
     interval_cpu: FloatArray = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What no interval holds: the processes that the program started, in the timing run. Seconds; their commands."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,8 @@ class TimedProfile:
     agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
     kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
     again_wall, again_cpu  R x M, the intervals' times in R further runs, stamped at boundaries that cost nothing
+    beside         M, whether a child of the program lived in the interval; empty where it had none
+    outside        time of these children, which no interval holds: `seconds` and `cpu` are the program's own
     shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
     """
 
@@ -85,6 +96,18 @@ class TimedProfile:
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
     again_wall: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
     again_cpu: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    beside: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool), repr=False)
+    outside: Outside = field(default_factory=Outside)
+
+    @property
+    def alone(self) -> BoolArray:
+        """Whether the program was by itself in the interval, (M,)."""
+        return ~self.beside if len(self.beside) else np.ones(self.intervals, dtype=bool)
+
+    def room_before(self, interval: int) -> int:
+        """How many intervals right before this one, the first not among them, the program was by itself."""
+        before = self.alone[1:interval][::-1]
+        return len(before) if before.all() else int(np.argmin(before))
 
     @property
     def intervals(self) -> int:
@@ -102,6 +125,39 @@ class TimedProfile:
         return level(np.vstack([first, again])) if len(again) else first
 
 
+def sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
+    """Rows first[i]..first[i + 1] added up."""
+    groups = len(first) - 1
+    which = np.repeat(np.arange(groups), np.diff(first))
+    gather = sp.csr_array((np.ones(len(which)), (which, np.arange(len(which)))), shape=(groups, counts.shape[0]))
+    return sp.csr_array(gather @ counts)
+
+
+def join_intervals(timed: TimedProfile, together: int) -> TimedProfile:
+    """The same run in fewer intervals: each holds `together` of the profile's, as far as their boundaries are known."""
+    group = timed.first_row[:-1] // together
+    inner = np.flatnonzero(np.diff(group)) + 1
+    first = np.concatenate([[0], inner])
+    kernel = np.add.reduceat(timed.kernel, first) if len(timed.kernel) else timed.kernel
+    return replace(
+        timed,
+        counts=sum_rows(timed.counts, np.concatenate([first, [timed.intervals]])),
+        seconds=np.add.reduceat(timed.seconds, first),
+        cpu=np.add.reduceat(timed.cpu, first),
+        kernel=kernel,
+        again_wall=_columns_joined(timed.again_wall, first),
+        again_cpu=_columns_joined(timed.again_cpu, first),
+        beside=np.logical_or.reduceat(timed.beside, first) if len(timed.beside) else timed.beside,
+        columns=timed.columns[inner - 1],
+        executions=timed.executions[inner - 1],
+        first_row=np.concatenate([timed.first_row[first], timed.first_row[-1:]]),
+    )
+
+
+def _columns_joined(runs: FloatArray, first: IntArray) -> FloatArray:
+    return np.add.reduceat(runs, first, axis=1) if len(runs) else runs
+
+
 def save_timing(timed: TimedProfile, path: Path) -> None:
     """Write as .npz, next to the profile."""
     scalars = ("wall_seconds", *_COUNTS)
@@ -111,6 +167,9 @@ def save_timing(timed: TimedProfile, path: Path) -> None:
         counts_indices=timed.counts.indices,
         counts_indptr=timed.counts.indptr,
         counts_shape=np.array(timed.counts.shape),
+        outside=np.array([timed.outside.wall, timed.outside.cpu]),
+        commands=np.array(timed.outside.commands, dtype=np.str_),
+        beside=timed.beside,
         **{n: getattr(timed, n) for n in (*_ARRAYS, *_LATER_ARRAYS, *scalars)},
     )
 
@@ -127,7 +186,16 @@ def load_timing(path: Path) -> TimedProfile:
                 counts=counts,
                 **{name: z[name] for name in (*_ARRAYS, *_LATER_ARRAYS) if name in _ARRAYS or name in z.files},
                 wall_seconds=float(z["wall_seconds"]),
+                **_outside(z),
                 **whole,
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise StorageError(f"{path}: not a readable timing: {error}; build without --resume") from error
+
+
+def _outside(stored: Any) -> dict[str, Any]:
+    """The fields about children; none in a file of an earlier version."""
+    if "outside" not in stored.files:
+        return {}
+    wall, cpu = stored["outside"].tolist()
+    return {"beside": stored["beside"].astype(bool), "outside": Outside(wall, cpu, tuple(stored["commands"].tolist()))}

@@ -48,6 +48,7 @@ def show(path: Path | str) -> dict[str, Any]:
         "size_bytes": size,
         "raw_bytes": manifest.raw_bytes,
         "coverage": manifest.coverage,
+        "outside": _outside(manifest),
         "trimmed_from": manifest.trimmed_from or None,
         "phases": [
             {
@@ -96,6 +97,20 @@ def show(path: Path | str) -> dict[str, Any]:
         "external_files": [vars(file) for file in manifest.files.external],
         "warnings": list(manifest.warnings),
         "notes": list(manifest.notes),
+    }
+
+
+def _outside(manifest: Manifest) -> dict[str, Any]:
+    """Time in other processes; zero where the program started none."""
+    found = manifest.outside
+    if found is None:
+        return {"share": 0.0, "wall_seconds": 0.0, "cpu_seconds": 0.0, "processes": 0, "commands": []}
+    return {
+        "share": found.share,
+        "wall_seconds": found.wall,
+        "cpu_seconds": found.cpu,
+        "processes": found.processes,
+        "commands": list(found.commands),
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidate markers for the boundaries between intervals, and the places in the run where regions lie.
+"""Candidate markers for the boundaries between intervals, runs cut there, and the places where regions lie.
 
 The tracer counted all blocks up to each boundary. The next execution of any site after it is the place
 (site, count + 1) in the run; a deterministic rerun reaches it again. Several candidates per boundary are stamped in
@@ -12,18 +12,20 @@ overlap, so a site is executed as often as all blocks together that cover it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse as sp
 
+from checkpoint.process.children import Child
 from checkpoint.stubs.markers import Marker
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_SITE, BlockTable, Profile
 from probe.formats.selection import Selection
-from probe.formats.timing import TimedProfile
+from probe.formats.timing import IntervalRun, Outside, TimedProfile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
+from probe.tracers.lives import Lives
 
 CANDIDATES = 3
 _TIERS = (100, 20, 5, 1)
@@ -40,6 +42,11 @@ MOST_COST = 0.002
 
 LEAST_SECONDS = 1e-9
 
+_DEAR = 0.02
+_NEAR = 5
+"""A marker that costs more than this share of the run is none where a cheaper one is so many boundaries away: a hot
+loop's stub would slow down the whole run, and two intervals that become one cost little."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -48,6 +55,28 @@ class Candidate:
     boundary: int
     column: int
     count: int
+
+
+@dataclass(frozen=True)
+class StampedRun:
+    """Raw result of one timing run: a stamp (wall, cpu; NaN where missing) per candidate, in their order.
+
+    It started at the entry point of the traced image, with the stubs in place, and ended at the exit event. `ended_cpu`
+    is the program's own; `others` has its children's, and all before the execve of a wrapper's worker. Of
+    `started_cpu`, `executed_cpu` was before that.
+    """
+
+    wall: FloatArray
+    cpu: FloatArray
+    started: float
+    ended: float
+    ended_cpu: float
+    totals: dict[int, int]
+    started_cpu: float = 0.0
+    kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
+    children: tuple[Child, ...] = ()
+    others: Outside = field(default_factory=Outside)
+    executed_cpu: float = 0.0
 
 
 def site_counts(profile: Profile) -> sp.csr_array:
@@ -115,7 +144,16 @@ def candidates(
             both, steady = both[near], steady[near]
         chosen = _chosen(both, steady, cost, most)
         found += [Candidate(boundary, int(c), int(so_far[c]) + 1) for c in chosen]
-    return found
+    return _without_dear(found, cost)
+
+
+def _without_dear(found: list[Candidate], cost: FloatArray) -> list[Candidate]:
+    cheap = np.array([c.boundary for c in found if cost[c.column] <= _DEAR])
+
+    def needed(one: Candidate) -> bool:
+        return not len(cheap) or int(np.abs(cheap - one.boundary).min()) > _NEAR
+
+    return [c for c in found if cost[c.column] <= _DEAR or needed(c)]
 
 
 def _seen_behind(profile: Profile, boundary: int) -> IntArray:
@@ -175,7 +213,7 @@ def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int
         column, count = int(timed.columns[boundary - 1]), int(timed.executions[boundary - 1])
         return Place(marker_of(profile, column), count)
 
-    length = min(warmup, interval - 1)
+    length = min(warmup, timed.room_before(interval))
     return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))
 
 
@@ -195,6 +233,28 @@ def shared_out(like: FloatArray, edges: IntArray, seconds: FloatArray) -> FloatA
     group = np.repeat(np.arange(len(seconds)), np.diff(edges))
     whole = np.bincount(group, weights=like, minlength=len(seconds))
     return np.maximum(like * (seconds / whole)[group], LEAST_SECONDS)
+
+
+def split(timed: TimedProfile, at: IntArray, run: StampedRun) -> IntervalRun:
+    """The run's times interval by interval, from stamps at the boundaries `at`.
+
+    Between two stamps with other boundaries in between, time is shared out as in the timing run: such intervals are
+    judged together. Other processes' time is in the run, and in no interval.
+    """
+    stamped = np.flatnonzero(np.isfinite(run.wall))
+    stamped = stamped[longest_rising(run.wall[stamped])]
+    edges = np.concatenate([[0], at[stamped] + 1, [timed.intervals]])
+    wall = np.concatenate([[run.started], run.wall[stamped], [run.ended]])
+    last = run.cpu[stamped][-1] if len(stamped) else run.started_cpu
+    cpu = np.concatenate([[run.started_cpu], run.cpu[stamped], [max(run.ended_cpu, last)]])
+    own = Lives.of(run.children, run.ended).own_seconds(wall, np.diff(cpu))
+    loading = run.started_cpu - run.executed_cpu
+    return IntervalRun(
+        wall=run.ended - run.started + loading + run.others.wall,
+        cpu=max(run.ended_cpu + run.others.cpu, LEAST_SECONDS),
+        interval_wall=shared_out(timed.seconds, edges, own),
+        interval_cpu=shared_out(timed.cpu, edges, np.diff(cpu)),
+    )
 
 
 def longest_rising(values: FloatArray) -> IntArray:

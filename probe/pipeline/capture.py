@@ -41,6 +41,7 @@ from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
+from probe.tracers.worker import let_wrapper_end
 from reducer.archive import ContainedFile
 
 NAME = "capture"
@@ -80,7 +81,7 @@ def capture(
     `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
-    CriuError, StorageError. The run is ended after the last dump.
+    CriuError, StorageError. The run is ended after the last dump, but for a wrapper's.
     """
     faults: dict[int, list[str]] = {}
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
@@ -120,6 +121,9 @@ def capture(
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
             tracee.resume()
+        if profile.program.worker is not None:
+            run.watch.disarm()
+            let_wrapper_end(tracee, deadline)
     if unfit is None and faults:
         raise refusal_of_phases(profile.program.argv[0], faults)
     if unfit is not None:
@@ -281,7 +285,7 @@ def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: Capt
         phase=phase.phase,
         images=folder / images,
         outputs=captured_outputs(folder),
-        folders=(program.cwd,),
+        folders=(program.probed_cwd,),
         binds=(),
         written=[(str(copy), path) for path, copy in written_copies(folder, phase).items()],
         warm_event=phase.warm_event,
@@ -300,7 +304,7 @@ def checkpoint_files(
 ) -> list[ContainedFile]:
     """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
     images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
-    return needed_files(images, os.path.realpath(program.executable), outputs, opened)
+    return needed_files(images, os.path.realpath(program.probed_executable), outputs, opened)
 
 
 def run(build: Build, report: Report) -> None:

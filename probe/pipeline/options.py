@@ -22,7 +22,8 @@ class BuildOptions:
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
     that a prediction for this node should have; the self-check then repeats more often, for at most `budget` seconds
-    (None: as long as the build took so far). `best_effort`: not reaching it is a note, and no warning.
+    (None: as long as the build took so far). `best_effort`: not reaching it is a note, and no warning. `program`,
+    `worker`: which of a wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker).
     """
 
     tracer: str = "auto"
@@ -40,6 +41,8 @@ class BuildOptions:
     target_error: float | None = None
     budget: float | None = None
     best_effort: bool = False
+    program: str | None = None
+    worker: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""

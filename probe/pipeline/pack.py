@@ -17,13 +17,14 @@ from probe.contents.members import interval_table, phase_code, touched_name
 from probe.formats.arrays import FloatArray
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
 from probe.formats.interval_table import encode as encode_intervals
-from probe.formats.intervals import WORK_UNIT, vectors, work
+from probe.formats.intervals import WORK_UNIT, outside_share, vectors, work
 from probe.formats.kernel_time import KernelShare, kernel_share
 from probe.formats.manifest import (
     Boundaries,
     FilesRecord,
     Manifest,
     NodeRecord,
+    OutsideRecord,
     PrivateFile,
     ProgramRecord,
     SelectionRecord,
@@ -33,6 +34,7 @@ from probe.formats.manifest import (
 from probe.formats.phase_code import CODE_NAME
 from probe.formats.phase_code import encode as encode_code
 from probe.formats.phase_record import CRIU, DIRECT, CheckpointRecord, Events, InRun, PhaseRecord, Times
+from probe.formats.reference import Reference
 from probe.formats.selection import Phase
 from probe.formats.timing import TimedProfile
 from probe.node.criu_member import CRIU_NAME
@@ -53,6 +55,9 @@ LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""
 
 
+_MOST_COMMANDS = 20
+
+
 def run(build: Build, report: Report) -> None:
     """Write the probe. Raises StorageError; the first phase's error, or NoPrediction, where too little of the run was
     restored; Unpredictable, ProgramTooShort where a limit of probe.prediction.limits is exceeded."""
@@ -71,7 +76,9 @@ def run(build: Build, report: Report) -> None:
     records = _records(build, amounts)
     _require_coverage(records, build.measured)
     build.warnings += doubts_of_phases(records, build.reference, build.measured)
-    build.manifest = _manifest(build, records, float(amounts.sum()), outputs, private, left_out)
+    # Of time, as of nothing, there is no direct estimate.
+    total_work = 0.0 if build.profile.thin else float(amounts.sum())
+    build.manifest = _manifest(build, records, total_work, outputs, private, left_out)
     checkpoints = [PhaseCheckpoint(reduced.phase, folder / reduced.folder) for reduced in build.reduced]
     data = _data(build, checkpoints, rows, amounts)
     manifest, compression = build.manifest.to_json(), build.options.compress
@@ -97,8 +104,8 @@ def _manifest(
     return Manifest(
         program=ProgramRecord(
             argv=program.argv,
-            executable=program.executable,
-            cwd=program.cwd,
+            executable=program.probed_executable,
+            cwd=program.probed_cwd,
             stdin=program.stdin,
             isa=program.isa,
             cpu_features=tuple(needed_features(profile)),
@@ -108,7 +115,7 @@ def _manifest(
         timing=TimingRecord(
             intervals=timed.intervals,
             seconds=timed.wall_seconds,
-            cpu_seconds=float(timed.cpu.sum()),
+            cpu_seconds=float(timed.cpu.sum()) + timed.outside.cpu,
             boundaries=Boundaries(
                 all=profile.intervals - 1,
                 unmarked=timed.unmarked,
@@ -133,8 +140,17 @@ def _manifest(
         files=FilesRecord(tuple(private), tuple(external_files(left_out))),
         warnings=tuple(build.warnings),
         notes=tuple(dict.fromkeys(build.notes)),
+        outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
     )
+
+
+def _outside(timed: TimedProfile, reference: Reference) -> OutsideRecord | None:
+    found = timed.outside
+    if not found.commands:
+        return None
+    commands = tuple(dict.fromkeys(found.commands))[:_MOST_COMMANDS]
+    return OutsideRecord(outside_share(timed, reference), found.wall, found.cpu, len(found.commands), commands)
 
 
 def _tracing(build: Build) -> TracingRecord:

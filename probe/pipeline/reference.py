@@ -47,11 +47,12 @@ def plain_run(
     cpu: int | None,
     expected: int,
     environment: Mapping[str, str] | None = None,
+    others: bool = False,
 ) -> PlainRun:
     """One full run whose output stays in `folder` under `name`. Raises ProgramFailed, and Diverged where it exits with
     another status than `expected`."""
     streams = output_streams(folder, name)
-    result = run_plain(program, streams, environment=environment, cpu=cpu)
+    result = run_plain(program, streams, environment=environment, cpu=cpu, others=others)
     exit_status(program, result.status, streams, expected)
     return result
 
@@ -102,22 +103,25 @@ def measure_reference(
     folder: Path,
     cpu: int | None = None,
     expected: int = 0,
+    others: bool = False,
     progress: Callable[[float], None] | None = None,
     after_run: Callable[[str], None] | None = None,
 ) -> Reference:
     """Run the program EARLY_RUNS times plainly, and once more in the caller's own environment.
 
-    Each exits with status `expected`. Outputs stay in `folder` for comparison; `after_run` gets the name of each run
-    when it is over; `progress` gets the share done. Raises ProgramFailed, Diverged.
+    Each exits with status `expected`; `others`: it starts processes. Outputs stay in `folder` for comparison.
+    `after_run` gets the name of each run when it is over, `progress` the share done. Raises ProgramFailed, Diverged.
     """
     done = []
     for name in plain_run_names(EARLY_RUNS):
-        done.append(plain_run(program, folder, name, cpu=cpu, expected=expected))
+        done.append(plain_run(program, folder, name, cpu=cpu, expected=expected, others=others))
         if after_run:
             after_run(name)
         if progress:
             progress(len(done) / (EARLY_RUNS + 1))
-    own = plain_run(program, folder, "own-environment", cpu=cpu, expected=expected, environment=program.env)
+    own = plain_run(
+        program, folder, "own-environment", cpu=cpu, expected=expected, environment=program.env, others=others
+    )
     blocked = statistics.median(r.blocked / r.wall for r in done)
     return Reference(
         wall=tuple(r.wall for r in done),
@@ -139,6 +143,7 @@ def run(build: Build, report: Report) -> None:
         folder=folder,
         cpu=build.cpu,
         expected=build.profile.exit_status,
+        others=bool(build.profile.processes),
         progress=report,
         after_run=lambda run: note_run(folder, run, build.profile.written),
     )

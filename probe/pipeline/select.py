@@ -1,26 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Select the phases of the run, their representatives and weights (probe/selection)."""
+"""Select the phases of the run, their representatives and weights (probe/selection), and how long intervals are."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from checkpoint.errors import ProgramTooShort
+import numpy as np
+import scipy.sparse as sp
+
+from checkpoint.errors import ProgramTooShort, Unpredictable
+from probe.formats.arrays import BoolArray, FloatArray
+from probe.formats.choices import SECONDS
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.selection import Selection
+from probe.formats.timing import TimedProfile, join_intervals
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_selection
 from probe.progress import Report
 from probe.selection.select import select_phases
 from probe.selection.simpoint import select_points
+from probe.tracers.lives import refuse_without_room
+from probe.tracers.native import FINE_INTERVAL, JOINED_FINE
 
 NAME = "select"
 OPTIONS = ("selection",)
-FILES = ("selection.json",)
+FILES = ("selection.json", "joined.json")
 
-_RESULT = "selection.json"
+_RESULT, _JOINED = "selection.json", "joined.json"
 _FEWEST_INTERVALS = 4
 """The first and the last interval cannot be captured, and one phase needs a member to choose from."""
+
+ENOUGH_INTERVALS = 100
+"""Where the length of intervals is ours to choose, they are no longer than gives so many."""
+
+JOINED = (JOINED_FINE, 2, 1)
+"""How many of the intervals as traced are tried as one, from the longest on."""
 
 
 def run(build: Build, report: Report) -> None:
@@ -31,15 +45,84 @@ def run(build: Build, report: Report) -> None:
             f"{build.program.argv[0]}: only {timed.intervals} intervals could be told apart; "
             + _why_so_few(profile.intervals, timed.missing + timed.out_of_order)
         )
-    eligible = np.ones(timed.intervals, dtype=bool)
-    eligible[[0, -1]] = False
-    known = vectors(profile, timed), work(profile, timed), interval_times(timed, build.reference), eligible
-    options = build.options
-    if options.points:
-        build.selection, warnings = select_points(options.points, timed.first_row, *known, options.selection)
+    if build.options.points:
+        known = _known(build, timed)
+        build.selection, warnings = select_points(
+            build.options.points, timed.first_row, *known, build.options.selection
+        )
         build.warnings += warnings
-    else:
-        build.selection = select_phases(*known, options.selection)
+        return
+    build.joined, build.selection = _best_length(build)
+    _take(build)
+
+
+def _known(build: Build, timed: TimedProfile) -> tuple[sp.csr_array, FloatArray, FloatArray, BoolArray]:
+    """Vectors, work and times of the intervals, and which of them can be captured."""
+    eligible = _eligible(build, timed)
+    if not eligible.any():
+        refuse_without_room(build.program.argv[0], timed.outside.commands, timed.intervals)
+    return (
+        vectors(build.profile, timed),
+        work(build.profile, timed),
+        interval_times(timed, build.reference),
+        eligible,
+    )
+
+
+def _eligible(build: Build, timed: TimedProfile) -> BoolArray:
+    eligible: BoolArray = _room_for(timed, build.options.warmup).copy()
+    eligible[[0, -1]] = False
+    return eligible
+
+
+def lengths(build: Build) -> list[int]:
+    """How many of the traced intervals to try as one, in this order: 1 alone where the user chose the length."""
+    if build.options.interval is not None or build.profile.unit != SECONDS or build.profile.interval > FINE_INTERVAL:
+        return [1]
+    longest = build.timed.intervals // ENOUGH_INTERVALS
+    return [together for together in JOINED if together <= max(longest, 1)]
+
+
+def _best_length(build: Build) -> tuple[int, Selection]:
+    """The longest intervals whose phases leave no doubt, or those that leave the least."""
+    best: tuple[tuple[bool, float], int, Selection] | None = None
+    for together in lengths(build):
+        timed = join_intervals(build.timed, together)
+        if together > 1 and not _eligible(build, timed).any():
+            continue  # shorter ones may find room between children
+        selection = select_phases(*_known(build, timed), build.options.selection)
+        refused, doubted = _judged(build, timed, selection)
+        order = refused, selection.held_out_error or 0.0
+        if best is None or order < best[0]:
+            best = order, together, selection
+        if not doubted:
+            break
+    assert best is not None
+    return best[1:]
+
+
+def _judged(build: Build, timed: TimedProfile, selection: Selection) -> tuple[bool, bool]:
+    """Whether these phases would be refused, and whether there are doubts at all."""
+    times = interval_times(timed, build.reference)
+    try:
+        doubts = doubts_of_selection(selection, vectors(build.profile, timed), times, build.reference)
+    except Unpredictable:
+        return True, True
+    return False, bool(doubts)
+
+
+def _take(build: Build) -> None:
+    """Go on with intervals of the chosen length."""
+    build.profile = replace(build.profile, interval=build.profile.interval * build.joined)
+    build.timed = join_intervals(build.timed, build.joined)
+
+
+def _room_for(timed: TimedProfile, warmup: int | str) -> BoolArray:
+    """Where a phase can be placed, (N,): no child lives in it, nor in the interval before, if there is to be a warm-up
+    and such intervals are to be had."""
+    alone = timed.alone
+    warmed = alone & np.concatenate([[True], alone[:-1]])
+    return warmed if warmup != 0 and warmed[1:-1].any() else alone
 
 
 def _why_so_few(traced: int, lost: int) -> str:
@@ -53,10 +136,15 @@ def _why_so_few(traced: int, lost: int) -> str:
 
 def save(build: Build) -> None:
     build.folder.write_json(_RESULT, build.selection.to_json())
+    build.folder.write_json(_JOINED, {"intervals": build.joined})
 
 
 def load(build: Build) -> None:
     build.selection = build.folder.read(_RESULT, Selection.from_json)
+    # A folder of an earlier version has no such file: its intervals are as traced.
+    if build.folder.file(_JOINED).exists():
+        build.joined = build.folder.read(_JOINED, lambda data: int(data["intervals"]))
+    _take(build)
 
 
 def doubts(build: Build) -> list[str]:

@@ -7,12 +7,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.compiled import restorer
 from probe.formats.choices import RANDOM
-from probe.formats.intervals import interval_times, work
+from probe.formats.intervals import interval_times, outside_share, work
 from probe.formats.phase_record import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
@@ -52,6 +52,12 @@ class Known:
     profile: Profile
     timed: TimedProfile
     selection: Selection
+
+    def full_runs(self, reference: Reference) -> ReferenceRun:
+        """ET_ref with its error. Of time, as of nothing, there is no direct estimate."""
+        amount = 0.0 if self.profile.thin else float(work(self.profile, self.timed).sum())
+        outside = outside_share(self.timed, reference)
+        return ReferenceRun(reference.runs, amount, voted=reference.level, outside=outside)
 
     def timings(self, measured: Sequence[MeasuredPhase], clock: str) -> list[PhaseTiming]:
         """Each phase as if this node were the candidate as well, restored directly where that works."""
@@ -115,10 +121,7 @@ def self_check(
 
     def predicted(measured: list[MeasuredPhase]) -> Prediction:
         reference = runs.reference(early)
-        amount = float(work(known.profile, known.timed).sum())
-        return predict(
-            ReferenceRun(reference.runs, amount, voted=reference.level), known.timings(measured, reference.clock)
-        )
+        return predict(known.full_runs(reference), known.timings(measured, reference.clock))
 
     def more_runs(count: int) -> None:
         for _ in range(count):
@@ -159,6 +162,8 @@ def run(build: Build, report: Report) -> None:
         progress=report,
     )
     build.measured, build.reference, build.narrowed = done.measured, done.reference, done.narrowed
+    if build.narrowed is not None:
+        build.narrowed = replace(build.narrowed, asked=not options.best_effort)
     build.timed = build.timed.with_runs(runs.done)
     if not options.points and options.selection.method != RANDOM:
         build.selection = retimed(

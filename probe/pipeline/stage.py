@@ -46,6 +46,7 @@ class Build:
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in
     timed: TimedProfile = field(init=False)  # validate
+    joined: int = 1  # select; so many of the traced intervals are one from here on, in `profile` and `timed`
     selection: Selection = field(init=False)  # select
     warmup: WarmupChoice = field(init=False)  # warm-up, or the number asked for
     captured: Sequence[CapturedPhase] = field(init=False)  # capture

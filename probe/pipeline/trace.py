@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.errors import Diverged, ProgramFailed
+from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
+from checkpoint.process.children import shortened
 from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
-from checkpoint.process.program import resolve_program
+from checkpoint.process.program import Worker, resolve_program
+from probe.formats.choices import NATIVE
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
 from probe.node.measuring import away_from, measuring_cpu
@@ -19,13 +21,15 @@ from probe.pipeline.stage import Build
 from probe.pipeline.work_folder import work_folder
 from probe.progress import Display, Report, Silent
 from probe.tracers import trace_program
+from probe.tracers.lives import WorkedByChildren
+from probe.tracers.worker import WorkerChoice, find_worker, is_wrapper
 from reducer.output_file import check_target, full_disk_named
 
 NAME = "trace"
 OPTIONS: tuple[str, ...] = ()
-FILES = ("profile.npz", "trace.stdout", "trace.stderr", "trace.files.json")
+FILES = ("profile.npz", "worker.json", "find-worker.*", "trace.stdout", "trace.stderr", "trace.files.json")
 
-_PROFILE = "profile.npz"
+_PROFILE, _WORKER = "profile.npz", "worker.json"
 
 
 def trace(
@@ -58,7 +62,34 @@ def trace(
 
 
 def run(build: Build, report: Report) -> None:
-    """Trace once. Raises what the tracer raises; Diverged where the program fails under the tracer alone."""
+    """Trace once, the worker where the program is a wrapper. Raises what the tracer raises; Diverged where the program
+    fails under the tracer alone."""
+    choice = WorkerChoice(build.options.program, build.options.worker)
+    native = build.options.tracer in ("auto", NATIVE)
+    if choice.given or (native and is_wrapper(build.program)):
+        _find_worker(build, choice)
+    try:
+        _trace(build)
+    except WorkedByChildren:
+        if choice.given or build.program.worker is not None:
+            raise
+        _find_worker(build, choice)
+        if build.program.worker is None:
+            raise
+        _trace(build)
+
+
+def _find_worker(build: Build, choice: WorkerChoice) -> None:
+    if build.options.tracer not in ("auto", NATIVE):
+        raise ProgramUnsupported(
+            f"{build.program.argv[0]}: a wrapper, whose worker the native tracer alone finds; give the worker itself, "
+            "or --tracer native"
+        )
+    streams = output_streams(build.folder.path, "find-worker")
+    build.program = replace(build.program, worker=find_worker(build.program, streams, choice, cpu=build.cpu))
+
+
+def _trace(build: Build) -> None:
     folder, chosen = build.folder.path, build.options
     streams = output_streams(folder, NAME)
     try:
@@ -77,16 +108,29 @@ def run(build: Build, report: Report) -> None:
 
 
 def save(build: Build) -> None:
+    if build.program.worker is not None:
+        build.folder.write_json(_WORKER, build.program.worker.to_json())
     save_profile(build.profile, build.folder.file(_PROFILE))
 
 
 def load(build: Build) -> None:
+    if build.folder.file(_WORKER).exists():
+        build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
     build.profile = replace(load_profile(build.folder.file(_PROFILE)), program=build.program)
     check_unchanged(build.profile)
 
 
 def doubts(build: Build) -> list[str]:
-    """None: the reference stage compares what the traced run did with plain runs."""
+    """None: the reference stage compares what the traced run did with plain runs. Notes the worker, and what was not
+    counted."""
+    worker = build.program.worker
+    if worker is not None:
+        build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {shortened(worker.argv)}")
+    if build.profile.thin:
+        build.notes.append(
+            f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "
+            "there is no direct estimate"
+        )
     return []
 
 

@@ -7,15 +7,16 @@ of order, the intervals on both sides become one; too many of those, and the pro
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP
@@ -23,26 +24,29 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
+from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
+from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
-from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
+from probe.formats.timing import IntervalRun, Outside, TimedProfile, load_timing, save_timing, sum_rows
 from probe.pipeline.boundaries import (
-    LEAST_SECONDS,
     Candidate,
+    StampedRun,
     candidates,
     cheap_boundaries,
     longest_rising,
     marker_of,
-    shared_out,
     site_counts,
+    split,
 )
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
+from probe.prediction.limits import doubts_of_outside
 from probe.progress import Report
+from probe.tracers.lives import Lives
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
@@ -71,23 +75,6 @@ MARKER_ROUNDS = 3
 _PROGRESS_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class StampedRun:
-    """Raw result of one timing run: a stamp (wall, cpu; NaN where missing) per candidate, in their order.
-
-    It started at the entry point of the traced image, with the stubs in place, and ended at the exit event.
-    """
-
-    wall: FloatArray
-    cpu: FloatArray
-    started: float
-    ended: float
-    ended_cpu: float
-    totals: dict[int, int]
-    started_cpu: float = 0.0
-    kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
-
-
 def stamped_run(
     profile: Profile,
     wanted: list[Candidate],
@@ -110,8 +97,12 @@ def stamped_run(
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
         tracee.resume()
         tracee.wait()
-        cpu_seconds = tracee.usage.ru_utime + tracee.usage.ru_stime if tracee.usage else 0.0
-    exit_status(profile.program, status, streams, profile.exit_status)
+        ending = tracee.finish()
+        own, others = _cpu_seconds(tracee, ending.cpu)
+        children, commands = tuple(tracee.children.processes()), _commands(tracee)
+    if os.WIFSIGNALED(status):
+        exit_status(profile.program, status, streams)
+    exit_status(profile.program, ending.status, streams, profile.exit_status)
     found = [stamps.get((marker_of(profile, c.column), c.count)) for c in wanted]
     return StampedRun(
         wall=np.array([np.nan if s is None else s.wall for s in found]),
@@ -119,19 +110,30 @@ def stamped_run(
         kernel=np.array([np.nan if s is None else s.kernel for s in found]),
         started=started,
         ended=ended,
-        ended_cpu=cpu_seconds,
+        ended_cpu=own,
+        children=children,
+        others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
+        executed_cpu=tracee.executed_cpu,
     )
+
+
+def _cpu_seconds(tracee: Tracee, whole: float) -> tuple[float, float]:
+    """Of the ended program itself, and of other processes: `whole` has those that were waited for."""
+    others = tracee.children.cpu() if tracee.root is None else math.inf
+    others = max(0.0, min(whole - tracee.own_cpu, others))
+    return whole - others, others
+
+
+def _commands(tracee: Tracee) -> tuple[str, ...]:
+    """What the other processes executed."""
+    around = [child for child in tracee.around.processes() if child.pid != tracee.pid]
+    return tuple(child.command for child in (*around, *tracee.children.processes()))
 
 
 def _now() -> float:
     return time.monotonic()
-
-
-def _process_cpu(pid: int) -> float:
-    """CPU seconds of another process so far (clock_getcpuclockid(3): its number, inverted, in the clock's)."""
-    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _run_to_exit(
@@ -145,7 +147,7 @@ def _run_to_exit(
         markers, watch = MarkerSet(tracee, events), LoadWatch(tracee)
         watch.arm()
         markers.install_new(watch)
-        began = _now(), _process_cpu(tracee.pid)
+        began = _now(), process_cpu(tracee.pid)
         tracee.resume()
         replaced = False
         while not replaced:
@@ -248,7 +250,9 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         [[run.started_cpu], run.cpu[keep], [max(run.ended_cpu, run.cpu[keep][-1] if len(keep) else 0.0)]]
     )
     kernel = np.diff(np.concatenate([[np.nan], run.kernel[keep], [np.nan]])) if len(run.kernel) else np.zeros(0)
+    lives = Lives.of(run.children, run.ended)
     first = np.concatenate([[0], rising + 1, [profile.intervals]]).astype(np.int64)
+    own = lives.own_seconds(wall, np.diff(cpu))
     shifts = _shifts(profile, run)
     shifted = sum(shift > 0 and profile.unit == INSTRUCTIONS and c not in stray for c, shift in shifts.items())
     agreeing = sum(shift == 0 for shift in shifts.values()) + shifted
@@ -260,13 +264,15 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     if len(keep) < 2:
         raise Diverged(f"{profile.program.argv[0]}: no interval boundary could be marked")
     return TimedProfile(
-        counts=_sum_rows(profile.counts, first),
-        seconds=np.diff(wall),
+        counts=sum_rows(profile.counts, first),
+        seconds=own,
         cpu=np.diff(cpu),
+        beside=lives.beside(wall),
+        outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
         first_row=first,
-        wall_seconds=run.ended - run.started,
+        wall_seconds=run.ended - run.started + run.others.wall,
         unmarked=unmarked,
         missing=missing,
         out_of_order=out_of_order,
@@ -275,6 +281,11 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         shifted=shifted,
         kernel=kernel,
     )
+
+
+def _outside(run: StampedRun, beside: float) -> Outside:
+    """`beside`: seconds of the timing run, from its start to its end, that were not the program's own."""
+    return replace(run.others, wall=run.others.wall + max(0.0, beside)) if run.others.commands else Outside()
 
 
 def _why(profile: Profile) -> str:
@@ -291,40 +302,12 @@ def _why(profile: Profile) -> str:
     )
 
 
-def _sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
-    """Rows first[i]..first[i + 1] added up."""
-    groups = len(first) - 1
-    which = np.repeat(np.arange(groups), np.diff(first))
-    gather = sp.csr_array((np.ones(len(which)), (which, np.arange(len(which)))), shape=(groups, counts.shape[0]))
-    return sp.csr_array(gather @ counts)
-
-
 def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str, cpu: int | None) -> IntervalRun:
     """Run the program as plain runs are, but for stamps where they cost nothing; its output stays in `folder` under
     `name`. Raises ProgramFailed, Diverged."""
     at = cheap_boundaries(profile, timed)
     wanted = [Candidate(int(b) + 1, int(timed.columns[b]), int(timed.executions[b])) for b in at]
     return split(timed, at, stamped_run(profile, wanted, streams=output_streams(folder, name), cpu=cpu))
-
-
-def split(timed: TimedProfile, at: IntArray, run: StampedRun) -> IntervalRun:
-    """The run's times interval by interval, from stamps at the boundaries `at`.
-
-    Between two stamps with other boundaries in between, time is shared out as in the timing run: such intervals are
-    judged together.
-    """
-    stamped = np.flatnonzero(np.isfinite(run.wall))
-    stamped = stamped[longest_rising(run.wall[stamped])]
-    edges = np.concatenate([[0], at[stamped] + 1, [timed.intervals]])
-    wall = np.concatenate([[run.started], run.wall[stamped], [run.ended]])
-    last = run.cpu[stamped][-1] if len(stamped) else run.started_cpu
-    cpu = np.concatenate([[run.started_cpu], run.cpu[stamped], [max(run.ended_cpu, last)]])
-    return IntervalRun(
-        wall=run.ended - run.started + run.started_cpu,
-        cpu=max(run.ended_cpu, LEAST_SECONDS),
-        interval_wall=shared_out(timed.seconds, edges, np.diff(wall)),
-        interval_cpu=shared_out(timed.cpu, edges, np.diff(cpu)),
-    )
 
 
 def run(build: Build, report: Report) -> None:
@@ -358,6 +341,13 @@ def doubts(build: Build) -> list[str]:
     compared = compare_run(build.folder.path, plain_run_names(EARLY_RUNS), NAME, "the timing run")
     build.notes += compared.notes
     found = compared.warnings
+    if timed.outside.commands:
+        share = outside_share(timed, build.reference)
+        found += doubts_of_outside(share, timed.outside.commands)
+        build.notes.append(
+            f"{len(timed.outside.commands)} other processes, its children or its wrapper's, have {share:.2%} of the "
+            "time: no phase shows it, and the prediction scales it like the rest"
+        )
     if timed.missing or timed.out_of_order:
         found.append(
             f"{timed.missing} interval boundaries were not reached and {timed.out_of_order} came out of order in "

@@ -82,7 +82,7 @@ def try_warmups(
     Runs the program once more. All repeats are made in rounds, so that every length meets the same node. `folder` is
     made, and removed. Raises what capturing raises.
     """
-    sampled = sampled_phases(selection)
+    sampled = sampled_phases(timed, selection)
     if not sampled:
         return WarmupChoice(
             DEFAULT_WARMUP,
@@ -113,9 +113,10 @@ def try_warmups(
     return choose_warmup(tried)
 
 
-def sampled_phases(selection: Selection) -> list[Phase]:
-    """The phases with most time of those that begin late enough for the longest warm-up."""
-    late = [p for p in selection.phases if p.representative > TRIED[-1]]
+def sampled_phases(timed: TimedProfile, selection: Selection) -> list[Phase]:
+    """The phases with most time of those that begin late enough, and far enough from children, for the longest
+    warm-up."""
+    late = [p for p in selection.phases if timed.room_before(p.representative) >= TRIED[-1]]
     return sorted(late, key=lambda p: (-p.time_share, p.id))[:SAMPLED]
 
 

@@ -48,7 +48,7 @@ class Prediction:
     estimators: seconds by each of calibrated, direct and strube (NaN where one cannot be formed), and combined, which
         is the answer.
     variances: relative variance by cause: repeats_candidate, repeats_reference, reference_runs,
-        within_strata, uncovered, minimum, load, direct. Their sum is the squared relative standard error.
+        within_strata, uncovered, outside, minimum, load, direct. Their sum is the squared relative standard error.
     undisturbed: the same for the node with nothing else on it; None where the reference's runs were not stamped.
     degrees_of_freedom: of that sum (Welch-Satterthwaite).
     disturbed: number of repeats left out, by phase id.
@@ -164,7 +164,7 @@ def _located(
     own = None
     if reference.selection_error is not None:
         own = math.hypot(reference.selection_error, options.direct_spread)
-    combined = combine(found["calibrated"], found["direct"], terms, own, options.direct_freedom)
+    combined = combine(found["calibrated"], found["direct"], terms, own, options.direct_freedom, reference.outside)
     return _Located(measured, found, combined)
 
 
@@ -185,7 +185,8 @@ def _estimators(reference: ReferenceRun, measured: Sequence[Measured], coverage:
         seconds = math.fsum(m.phase.weight * m.cand.seconds / m.phase.work for m in worked)
         # Phases without counted work have no time per work: they enter by their time share.
         rest = math.fsum(m.phase.time_share * m.ratio for m in measured if m.phase.work <= 0)
-        direct = seconds * reference.total_work / weight + et_ref * rest
+        own = 1.0 - reference.outside
+        direct = seconds * reference.total_work / weight + et_ref * own * rest + reference.outside * calibrated
     all_weight = math.fsum(m.phase.weight for m in measured)
     if all_weight > 0:
         strube = et_ref * math.fsum(m.phase.weight * m.ratio for m in measured) / reference.noise / all_weight

@@ -33,11 +33,14 @@ class PredictionOptions:
     session_spread: relative standard deviation of the median times of a session (a probe run, a self-check) between
         sessions, beyond what the repeats in it explain. Measured: docs/estimators.md, "Between sessions".
     session_freedom: degrees of freedom that it was measured with.
+    outside_spread: relative standard deviation of the ratio of other processes' time (children, wrapper),
+        assumed beside the differences between phases.
+    outside_change: the same, as a part of the logarithm of the ratio of the program's own time.
     mix_freedom: fewest degrees of freedom given to the differences between phases.
-    direct_spread: relative standard deviation of the direct estimate, beyond the selection's error for intervals held
-        out: restored regions against those in the run, and region lengths. Measured: docs/estimators.md, "The combined
-        estimate".
-    direct_freedom: degrees of freedom that it was measured with.
+    direct_spread: relative standard deviation assumed of the direct estimate, beyond the selection's error for
+        intervals held out: restored regions against those in the run, and region lengths. docs/estimators.md, "The
+        combined estimate".
+    direct_freedom: degrees of freedom assumed of it.
     """
 
     confidence: float = 0.95
@@ -49,6 +52,8 @@ class PredictionOptions:
     unrepeated_spread: float = 0.05
     session_spread: float = 0.004
     session_freedom: float = 10.0
+    outside_spread: float = 0.1
+    outside_change: float = 0.5
     mix_freedom: float = 2.0
     direct_spread: float = 0.015
     direct_freedom: float = 10.0
@@ -65,6 +70,7 @@ class ReferenceRun:
         the noise of one run.
     selection_error: relative error of a direct estimate for intervals held out; None where the direct estimate is not
         to be trusted, and then it has no part in the prediction.
+    outside: share of these seconds in other processes than the one with the phases.
     """
 
     runs: Sequence[float]
@@ -73,6 +79,7 @@ class ReferenceRun:
     work_unit: str = "counted instructions"
     voted: tuple[float, float, float] | None = None
     selection_error: float | None = None
+    outside: float = 0.0
 
     @property
     def et_ref_seconds(self) -> float:
@@ -146,6 +153,8 @@ def check_reference(reference: ReferenceRun) -> None:
     runs = np.asarray(reference.runs, dtype=np.float64)
     if runs.size == 0 or not (np.isfinite(runs).all() and (runs > 0).all()):
         raise ProbeError("the reference needs at least one full run, each finite and above zero: build again")
+    if not 0.0 <= reference.outside < 1.0:
+        raise ProbeError(f"outside of the reference run is {reference.outside}: the probe is damaged, build it again")
     for name, value in (("total_work", reference.total_work), ("noise", reference.noise)):
         lowest_allowed = value >= 0 if name == "total_work" else value > 0
         if not (math.isfinite(value) and lowest_allowed):

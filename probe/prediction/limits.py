@@ -41,6 +41,7 @@ class Limits:
 
     asleep: the run's wall time in which the program slept: waited for disks, networks, timers.
     waited: full reference runs' wall time in which something else had the processor.
+    outside: time in processes that the program starts, or in its wrapper: other than that with the phases.
     unlike: intervals that have less than half of their counted instructions in common with their representative.
     single: phases of one interval, which the rest of the run does not repeat.
     held_out: error of the estimate for intervals that selection did not see: same code, other times.
@@ -52,6 +53,7 @@ class Limits:
 
     asleep: Limit = Limit(0.05, 0.5)
     waited: Limit = Limit(0.2, 0.95)
+    outside: Limit = Limit(0.1, 0.9)
     unlike: Limit = Limit(0.1, 0.5)
     single: Limit = Limit(0.3, 0.9)
     held_out: Limit = Limit(0.1, 0.5)
@@ -81,6 +83,15 @@ def doubts_of_reference(reference: Reference) -> list[str]:
             "idle node",
         ),
     ]  # fmt: skip
+
+
+def doubts_of_outside(share: float, commands: Sequence[str]) -> list[str]:
+    """Warnings from the share of the run in other processes, which execute `commands`. Raises Unpredictable."""
+    return _judged(
+        share, LIMITS.outside,
+        f"{share:.0%} of the run's time is that of other processes ({', '.join(list(dict.fromkeys(commands))[:3])}): "
+        "no phase shows how long they would take elsewhere",
+    )  # fmt: skip
 
 
 def _blurred(reference: Reference) -> bool:
@@ -117,7 +128,8 @@ def doubts_of_selection(
             selection.held_out_error, LIMITS.held_out,
             f"the phases miss the time of intervals held out by {selection.held_out_error:.0%}: equal code takes "
             "different times, by its data; allow more --max-phases, or a shorter --interval",
-            refuse=many and not _blurred(reference),
+            # All of a program of one phase is alike: whichever interval stands for it, its ratio is the program's.
+            refuse=many and selection.k_bic > 1 and not _blurred(reference),
         )  # fmt: skip
     return found
 

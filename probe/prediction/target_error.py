@@ -40,6 +40,7 @@ REASONS = {
     "reference_runs": "full runs of the program differ by as much on the reference node: build on a quieter one",
     "within_strata": "phases may hide members that behave differently here: build with more --max-phases",
     "uncovered": "part of the run is in no phase that could be measured: see the failed phases",
+    "outside": "other processes than the one with the phases have part of the time: probe that one by itself",
     "minimum": "whole sessions of repeats differ by this",
     "load": "other load on this node comes and goes: use a quieter node, or a longer --budget",
     "direct": "the phases miss intervals held out by this: build with more --max-phases",
@@ -52,8 +53,8 @@ class Narrowed:
     """What was done for a wanted width. `wanted`, `before`, `reached`: relative half widths of the interval.
 
     `rounds` were added, each one repeat of every phase, and `runs` full runs, in `seconds` of `budget` (None: no bound
-    of time). `limit` is the cause that keeps the interval from
-    being narrower, "" where it is as narrow as wanted.
+    of time). `limit` is the cause that keeps the interval from being narrower, "" where it is as narrow as wanted.
+    `asked`: whether somebody asked for that width, or it is DEFAULT_TARGET.
     """
 
     wanted: float
@@ -64,9 +65,10 @@ class Narrowed:
     limit: str
     runs: int = 0
     budget: float | None = None
+    asked: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "asked"}
 
     def sentence(self) -> str:
         """For people: what was reached, and what it cost or why no more was done."""
@@ -76,8 +78,10 @@ class Narrowed:
             cost += f" {'of' if made else 'within'} {self.budget:.0f} s"
         if not self.limit:
             return f"the interval is within {self.reached:.1%} of the prediction, {cost}"
+        wanted = f"{self.wanted:.1%}"
+        wanted = f"--target-error {wanted}" if self.asked else f"the default half width of {wanted}"
         return (
-            f"--target-error {self.wanted:.1%} is not reached: the interval is within {self.reached:.1%} of the "
+            f"{wanted} is not reached: the interval is within {self.reached:.1%} of the "
             f"prediction after {cost}; {REASONS[self.limit]}"
         )
 

@@ -24,6 +24,7 @@ CAUSES = (
     "reference_runs",
     "within_strata",
     "uncovered",
+    "outside",
     "minimum",
     "load",
     "direct",
@@ -64,7 +65,7 @@ def variance_terms(
         common = common_error([m.ref.values for m in measured], candidate_shares, there)
         terms.append(Term("repeats_reference", *common, of=CALIBRATED_ALONE))
     terms += _run_terms(reference, options)
-    terms += _mix_terms(measured, candidate_shares, coverage, options)
+    terms += _mix_terms(measured, candidate_shares, coverage, reference.outside, options)
     # Once for the session on either node; repeats cannot lessen what they share.
     session = options.session_spread**2
     return [*terms, *_of_one_estimate("minimum", session, session, options.session_freedom)]
@@ -91,11 +92,15 @@ def _run_terms(reference: ReferenceRun, options: PredictionOptions) -> list[Term
 
 
 def _mix_terms(
-    measured: Sequence[Measured], candidate_shares: FloatArray, coverage: float, options: PredictionOptions
+    measured: Sequence[Measured],
+    candidate_shares: FloatArray,
+    coverage: float,
+    outside: float,
+    options: PredictionOptions,
 ) -> list[Term]:
-    """What one representative per stratum, or part of one, cannot show; and what was not covered.
+    """What one representative per stratum, or part of one, cannot show; what was not covered, and what was `outside`.
 
-    docs/estimators.md, "Inside the strata".
+    docs/estimators.md, "Inside the strata", "Other processes".
     """
     ratios = np.array([m.ratio for m in measured])
     shares = np.array([m.phase.time_share for m in measured]) / coverage
@@ -112,7 +117,12 @@ def _mix_terms(
         else:
             inside += float(modelled[members].sum())
     missing = max(0.0, 1.0 - coverage)
-    return [*terms, Term("within_strata", inside, freedom), Term("uncovered", missing**2 * uncovered, freedom)]
+    terms += [Term("within_strata", inside, freedom), Term("uncovered", missing**2 * uncovered, freedom)]
+    if outside:
+        # Assumed, not estimated: nothing of it was run here.
+        change = (options.outside_change * math.log(float((shares * ratios).sum()))) ** 2
+        terms.append(Term("outside", outside**2 * (uncovered + change + options.outside_spread**2), math.inf))
+    return terms
 
 
 def _strata(measured: Sequence[Measured]) -> list[list[int]]:

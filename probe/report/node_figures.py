@@ -46,6 +46,7 @@ CAUSE_NAMES = {
     "reference_runs": "full reference runs",
     "within_strata": "spread inside the phases",
     "uncovered": "time in no measured phase",
+    "outside": "time in other processes",
     "minimum": "session to session",
     "load": "other load from round to round",
     "direct": "error of the direct estimate",
@@ -250,7 +251,7 @@ def error_budget(found: Gathered) -> Drawing:
     totals = parts.sum(axis=1, keepdims=True)
     widths = np.array([n.half_width for n in found.nodes])
     scaled = np.divide(parts, totals, out=np.zeros_like(parts), where=totals > 0) * widths[:, None]
-    colours = (*COLOURS[:5], FAINT, *COLOURS[5:7])
+    colours = (*COLOURS[:5], OTHER, FAINT, *COLOURS[5:7])
     if len(found.nodes) <= MOST_NODE_ROWS:
         figure, axes = blank(1.7 + 0.3 * len(found.nodes))
         left = np.zeros(len(found.nodes))
@@ -288,6 +289,7 @@ _REMEDIES = {
     "reference_runs": "full runs on the reference node differ by so much, and so will the one predicted",
     "within_strata": "more `--max-phases`, a shorter `--interval` or a longer run narrows it",
     "uncovered": "see which phases were not measured",
+    "outside": "only a probe of the other processes themselves narrows it",
     "minimum": "whole sessions of repeats differ by this, and more repeats do not narrow it",
     "load": "a quieter node narrows it, or more repeats",
     "direct": "more `--max-phases` narrows it",

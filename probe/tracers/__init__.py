@@ -21,13 +21,12 @@ def trace_program(
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Profile:
-    """Trace with the tracer of that name; `auto` is the native one. `interval` in its unit, None: its default.
+    """Trace with the tracer of that name; `auto` is the native one. `interval` in its unit, None: its choice.
 
     Raises ToolMissing where the tracer is not installed, and what the tracer raises.
     """
     if tracer in ("auto", NATIVE):
-        chosen = native.DEFAULT_INTERVAL if interval is None else interval
-        return native.trace(program, interval=chosen, streams=streams, cpu=cpu, progress=progress)
+        return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
     if tracer not in TRACERS:
         raise ProbeError(f"no tracer {tracer!r}; there are {', '.join(TRACERS)}")
     instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)

@@ -13,12 +13,21 @@ from probe.formats.arrays import BoolArray, FloatArray, IntArray
 PLAIN_SECONDS, SAVING_SECONDS = 0.8e-9, 1.6e-9
 """What one execution of a stub costs, without and with saving the flags (docs/how-it-works.md, Tracing cost)."""
 
+LEAVING_SECONDS = 2e-9
+"""What leaving the copies of a loop costs, and coming to them (checkpoint/stubs/loops.py)."""
+
 MISS_SECONDS, CACHED_SITES = 8e-9, 4000
 """What an execution costs besides where the busy sites are too many for the processor's branch and code caches, and
 about how many are too many. A compiler with 30,000 busy sites was slowed down by 7 to 10 ns for each execution."""
 
 MOST_OVERHEAD = 0.06
 """Share of an interval that stubs may cost before some are removed; then half of it is aimed at."""
+
+MOST_BEARABLE = 0.15
+LITTLE = 0.05
+FEW_BUSY = 400
+"""Where a removal would take more than LITTLE of the counted instructions, and no more than FEW_BUSY sites are busy,
+stubs may cost so much instead: what is left would say little of the run."""
 
 MARKERS_KEPT = 3
 MARKER_FIRINGS = 20
@@ -35,6 +44,49 @@ class Row:
     columns: IntArray
     executions: IntArray
     seconds: float
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Columns taken out, and the last stretch that still had them: what else ran there, and how often."""
+
+    columns: IntArray
+    stretch: Row
+
+
+def counted_share(rows: Sequence[Row], removals: Sequence[Removal], instructions: FloatArray) -> float:
+    """Share of the instructions that the columns hold which were never removed, as far as it can be told.
+
+    What was removed is known up to its removal. From then on it is taken to run as often, beside the code that it ran
+    beside in the last stretch that had it, as it did there. `instructions`: of the block behind each column.
+    """
+    if not removals:
+        return 1.0
+    gone = np.zeros(len(instructions), dtype=bool)
+    for removal in removals:
+        gone[removal.columns] = True
+    kept = lost = 0.0
+    beside = [_beside(removal, gone, instructions) for removal in removals]
+    for row in rows:
+        work = row.executions * instructions[row.columns]
+        stays = ~gone[row.columns]
+        kept += float(work[stays].sum())
+        lost += float(work[~stays].sum())
+        for removal, (there, ratio) in zip(removals, beside, strict=True):
+            if not np.isin(removal.columns, row.columns).any():
+                lost += ratio * float(work[stays & there[row.columns]].sum())
+    return kept / (kept + lost) if kept + lost > 0 else 1.0
+
+
+def _beside(removal: Removal, gone: BoolArray, instructions: FloatArray) -> tuple[BoolArray, float]:
+    """Which columns ran in a removal's last stretch and stayed, and the instructions removed to one of theirs."""
+    columns = removal.stretch.columns
+    work = removal.stretch.executions * instructions[columns]
+    stays = ~gone[columns]
+    there = np.zeros(len(gone), dtype=bool)
+    there[columns[stays]] = True
+    removed = float(work[np.isin(columns, removal.columns)].sum())
+    return there, removed / max(float(work[stays].sum()), 1.0)
 
 
 def busy_sites(rate: FloatArray) -> float:
@@ -56,6 +108,20 @@ def hottest_sites(rate: FloatArray, cost: FloatArray) -> IntArray:
     after = total - np.cumsum(load[order])
     wanted = order[: int(np.searchsorted(-after, -MOST_OVERHEAD / 2)) + 1]
     return wanted[load[wanted] > 0].astype(np.int64)
+
+
+def dearest_sites(wanted: IntArray, rate: FloatArray, cost: FloatArray, instructions: FloatArray) -> IntArray:
+    """Columns to remove where those of `wanted` hold too much of the counted instructions: fewer, and first those that
+    cost most for what they count. `instructions`: of the block behind every column. Else `wanted`."""
+    counted = rate * instructions
+    if float(counted[wanted].sum()) <= LITTLE * float(counted.sum()) or busy_sites(rate) > FEW_BUSY:
+        return wanted
+    load = rate * cost
+    order = wanted[np.argsort(-(load[wanted] / np.maximum(counted[wanted], 1e-9)), kind="stable")]
+    above = float(load.sum()) - MOST_BEARABLE
+    if above <= 0:
+        return wanted[:0]
+    return order[: int(np.searchsorted(np.cumsum(load[order]), above)) + 1]
 
 
 def sites_to_remove(wanted: IntArray, cost: FloatArray, rows: Sequence[Row], removed: BoolArray) -> IntArray:

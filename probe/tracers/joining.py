@@ -21,16 +21,19 @@ many as the most intervals have with 2,000 blocks in each."""
 T = TypeVar("T")
 
 
-def join_neighbours(rows: list[T], join: Callable[[T, T], T]) -> None:
-    """Put `join` of each two neighbours into their place; the last of an odd number stays as it is.
+def join_neighbours(rows: list[T], join: Callable[[T, T], T], together: int = 2) -> None:
+    """Put `join` of each `together` neighbours into their place; a rest of fewer at the end is joined where `together`
+    is more than two, and stays as it is otherwise.
 
-    Each two are let go as soon as they are joined, so that both lists are never held whole.
+    Rows are let go as soon as they are joined, so that both lists are never held whole.
     """
     rows.reverse()
     joined = []
     while len(rows) >= 2:
-        first, second = rows.pop(), rows.pop()
-        joined.append(join(first, second))
+        one = rows.pop()
+        for _ in range(min(together - 1, len(rows))):
+            one = join(one, rows.pop())
+        joined.append(one)
     rows[:0] = joined
 
 

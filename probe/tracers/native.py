@@ -8,7 +8,9 @@ the difference of two copies as the interval's vector. Stubs that turn out hot a
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,27 +24,63 @@ from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.process.descriptors import written_files
 from checkpoint.process.exit_status import exit_status, refuse_failed
 from checkpoint.process.loader import LoadWatch
-from checkpoint.process.plain_run import run_delay
+from checkpoint.process.plain_run import run_delay, running_time
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
+from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.counters import SiteCounters
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import NATIVE, SECONDS
 from probe.formats.profile import BlockTable, Profile
-from probe.tracers.hot_sites import PLAIN_SECONDS, SAVING_SECONDS, Row, hottest_sites, sites_to_remove
+from probe.tracers.hot_sites import (
+    LEAVING_SECONDS,
+    PLAIN_SECONDS,
+    SAVING_SECONDS,
+    Removal,
+    Row,
+    counted_share,
+    dearest_sites,
+    hottest_sites,
+    sites_to_remove,
+)
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
+from probe.tracers.lives import (
+    EARLY_SECONDS,
+    Lives,
+    longest_first,
+    refuse_by_time,
+    refuse_outliving,
+    refuse_without_room,
+)
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
+FINE_INTERVAL = 0.01
+"""Where no length is asked for, a run is cut so finely, and the selection joins what it does not need so fine."""
+
+JOINED_FINE = round(DEFAULT_INTERVAL / FINE_INTERVAL)
+MOST_FINE = 4000
+"""Fine intervals of a run. A longer run has enough intervals of the default length, and gets those."""
+
 SHORTEST_INTERVAL = 0.005
 FEWEST_INTERVALS = 5
 
 _SHORTEST_LOOK = 1e-4
 _NONE = np.zeros(0, dtype=np.int64)
 _LOOKS_PER_INTERVAL = 4
-"""Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long."""
+_SHORTEST_PAUSE = 0.005
+"""Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long; but not
+so often that the program keeps losing its counters from its cache to the tracer's."""
 
+_GRACE_SECONDS = 1.0
+"""Helpers end soon after their program: they lose a pipe, or are told to."""
+
+_SHARED = 0.1
+_TICKS = 0.02
+"""Where the program waited for more than this share of a look, rates are taken over so many seconds that it ran for."""
+
+_WHOLE = 1.0 - 1e-9
 _LEAST_ADVANCE = 0.75
 """Share of an interval that the program must have had for itself before its row ends."""
 
@@ -55,6 +93,7 @@ class _Recording:
     watch: LoadWatch
     counters: SiteCounters
     interval: float
+    fine: bool = False
     rows: list[Row] = field(default_factory=list)
     entries: int = 0
     seconds: list[float] = field(default_factory=list)
@@ -62,20 +101,25 @@ class _Recording:
     looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     started: float = 0.0
     looked_at: float = 0.0
-    row_started: float = 0.0
     waited_by_look: float = 0.0
+    ran_by_look: float = 0.0
+    row_started: float = 0.0
     waited_by_row: float = 0.0
     too_hot: IntArray = field(default_factory=lambda: _NONE)
+    to_copy: IntArray = field(default_factory=lambda: _NONE)
     to_remove: IntArray | None = None
+    left: IntArray = field(default_factory=lambda: _NONE)
+    removals: list[Removal] = field(default_factory=list)
     prologue: float = 0.0
     install_seconds: float = 0.0
     written: set[str] = field(default_factory=set)
     outside: OutsideLooks = field(init=False)
 
     def cost(self) -> FloatArray:
+        """Seconds of one execution, by column."""
         dead = [i.sites.flags_dead for i in self.counters.images]
         plain = np.concatenate(dead) if dead else np.zeros(0, dtype=bool)
-        return np.where(plain, PLAIN_SECONDS, SAVING_SECONDS)
+        return np.where(plain, PLAIN_SECONDS, SAVING_SECONDS) / np.maximum(self.counters.copies, 1)
 
     def install_new(self) -> None:
         before = time.monotonic()
@@ -92,19 +136,21 @@ class _Recording:
         """
         at, waited = time.monotonic(), run_delay(self.tracee.pid)
         try:
-            now = self.counters.read()
+            now, left = self.counters.read(), self.counters.ways_out()
         except OSError:
             # Killed or replaced by execve since the last wait: the next one says so.
             if end_of_run:
                 raise
             return end_row
         self.looked = _padded(self.looked, len(now))
-        elapsed = at - self.looked_at - (waited - self.waited_by_look)
-        fresh = now - self.looked
-        self.looked, self.looked_at, self.waited_by_look = now, at, waited
         current = _row(now - _padded(self.before, len(now)), max(at - self.row_started, 1e-6))
-        if elapsed > _SHORTEST_LOOK and self.to_remove is None:
-            self._cool_down(fresh, elapsed, current)
+        ran = running_time(self.tracee.pid)
+        if (elapsed := self._elapsed(at, waited, ran)) > _SHORTEST_LOOK:
+            if self.to_remove is None:
+                leaving: FloatArray = (left - _padded(self.left, len(left))) * np.float64(LEAVING_SECONDS)
+                self._cool_down(now - self.looked, leaving, elapsed, current)
+            self.looked, self.left = now, left
+            self.looked_at, self.waited_by_look, self.ran_by_look = at, waited, ran
         advance = at - self.row_started - (waited - self.waited_by_row)
         grown = len(current.columns) > 0 and advance >= _LEAST_ADVANCE * self.interval
         ended = end_of_run or (end_row and grown)
@@ -116,29 +162,65 @@ class _Recording:
             self.entries += len(current.columns)
             self.seconds.append(at - self.row_started)
             self.before, self.row_started, self.waited_by_row = now, at, waited
-            while len(self.rows) > MOST_INTERVALS or (self.entries > MOST_ENTRIES and len(self.rows) > 1):
-                self._halve()
+            self._bound()
         return ended
 
-    def _cool_down(self, fresh: IntArray, elapsed: float, current: Row) -> None:
-        """Remove the sites that were too hot at the last look, as far as this look shows that they can go."""
-        cost, removed = self.cost(), self.counters.removed
+    def _elapsed(self, at: float, waited: float, ran: float) -> float:
+        """Seconds that the program ran for since the last look; 0 where they are not known well enough yet.
+
+        The kernel tells how long a process waited once it no longer waits, and how long it ran up to the last tick.
+        """
+        passed, without = at - self.looked_at, waited - self.waited_by_look
+        if without < _SHARED * passed:
+            return passed - without
+        return ran - self.ran_by_look if ran - self.ran_by_look >= _TICKS else 0.0
+
+    def _bound(self) -> None:
+        """Keep the number of rows, and of entries in them, below what a trace may hold."""
+        if self.fine and (len(self.rows) > MOST_FINE or self.entries > MOST_ENTRIES // JOINED_FINE):
+            self.fine = False
+            self._join(JOINED_FINE)
+        while len(self.rows) > MOST_INTERVALS or (self.entries > MOST_ENTRIES and len(self.rows) > 1):
+            self._join(2)
+
+    def _cool_down(self, fresh: IntArray, leaving: FloatArray, elapsed: float, current: Row) -> None:
+        """Remove the sites that were too hot at the last look, as far as this look shows that they can go.
+
+        `leaving`: seconds that leaving copies of loops has cost since then, by column.
+        """
+        removed = self.counters.removed
+        cost = self.cost() + leaving / np.maximum(fresh, 1)
         if len(self.too_hot):
             chosen = sites_to_remove(self.too_hot, cost, [*self.rows, current, _row(fresh, elapsed)], removed)
             self.too_hot = _NONE
             if len(chosen):
-                with contextlib.suppress(OSError):  # killed since the counters were read: the next wait says so
-                    self.tracee.request_pause()
-                    self.to_remove = chosen
+                self.to_remove = chosen
+                self.removals.append(Removal(chosen, _row(fresh, elapsed)))
+                self._pause()
             return
-        self.too_hot = hottest_sites(np.where(removed, 0, fresh) / elapsed, cost)
+        rate = np.where(removed, 0, fresh) / elapsed
+        hot = hottest_sites(rate, cost)
+        self.to_copy = self.counters.in_loops(hot)
+        if len(self.to_copy):
+            self._pause()
+        elif len(hot):
+            self.too_hot = dearest_sites(hot, rate, cost, self.block_instructions())
 
-    def _halve(self) -> None:
+    def block_instructions(self) -> FloatArray:
+        """Instructions of the block behind each column."""
+        found = [i.sites.block_instructions for i in self.counters.images]
+        return np.concatenate([*found, np.zeros(0)]).astype(np.float64)
+
+    def _pause(self) -> None:
+        with contextlib.suppress(OSError):  # killed since the counters were read: the next wait says so
+            self.tracee.request_pause()
+
+    def _join(self, together: int) -> None:
         """Merge neighbours: a long run keeps its memory bounded, its intervals grow."""
-        join_neighbours(self.rows, _joined)
-        join_neighbours(self.seconds, operator.add)
+        join_neighbours(self.rows, _joined, together)
+        join_neighbours(self.seconds, operator.add, together)
         self.entries = sum(len(row.columns) for row in self.rows)
-        self.interval *= 2
+        self.interval *= together
 
     def start_over(self) -> None:
         """The program replaced itself: what was counted belongs to another image's run."""
@@ -150,7 +232,9 @@ class _Recording:
         self.rows.clear()
         self.entries = 0
         self.seconds.clear()
-        self.too_hot, self.to_remove = _NONE, None
+        self.too_hot, self.to_copy, self.to_remove = _NONE, _NONE, None
+        self.left = _NONE
+        self.removals.clear()
         self.install_new()
         self.begin()
         self.prologue = self.started - self.tracee.started_at
@@ -160,50 +244,62 @@ class _Recording:
         self.started = self.looked_at = self.row_started = now
         self.outside = OutsideLooks(self.tracee.program.argv[0], now)
         self.waited_by_look = self.waited_by_row = run_delay(self.tracee.pid)
+        self.ran_by_look = running_time(self.tracee.pid)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
 
 
 def trace(
     program: Program,
     *,
-    interval: float = DEFAULT_INTERVAL,
+    interval: float | None = DEFAULT_INTERVAL,
     streams: Streams,
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Profile:
     """Run `program` once and return its profile. `interval` in seconds; `cpu` pins the program to one.
 
-    Raises ProgramUnsupported (threads, children), ProgramFailed (ended by a signal), ProgramTooShort.
-    `progress` is called at every interval with the seconds traced so far.
+    Without an interval the run is cut into FINE_INTERVAL, or, where that were more than MOST_FINE, into
+    DEFAULT_INTERVAL.
+
+    Raises ProgramUnsupported (threads, children that leave no room), ProgramFailed (ended by a signal),
+    ProgramTooShort. `progress` is called at every interval with the seconds traced so far.
     """
+    fine = interval is None
+    interval = FINE_INTERVAL if interval is None else interval
     if interval < SHORTEST_INTERVAL:
         raise ProbeError(f"--interval: {interval * 1e3:g} ms is less than the tracer's {SHORTEST_INTERVAL * 1e3:g} ms")
     with Tracee.start(program, streams, cpu=cpu) as tracee:
-        recording = _Recording(tracee, LoadWatch(tracee), SiteCounters(tracee), interval)
+        recording = _Recording(tracee, LoadWatch(tracee), SiteCounters(tracee), interval, fine)
         recording.watch.arm()
         recording.install_new()
         recording.begin()
         tracee.resume()
         status = _record(recording, progress)
-        usage = tracee.usage
-    code = exit_status(program, status, streams)
-    if len(recording.rows) < FEWEST_INTERVALS:
+        if os.WIFSIGNALED(status):
+            exit_status(program, status, streams)
+        _judge_children(recording)
+        ending = tracee.finish()
+        others = len(tracee.children.processes()) + len(tracee.around.processes())
+    code = exit_status(program, ending.status, streams)
+    if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
     else:
         recording.outside.end()
-    profile = _profile(program, recording, usage.ru_utime + usage.ru_stime if usage else 0.0, streams)
-    return replace(profile, exit_status=code)
+    profile = _profile(program, recording, ending.cpu, streams)
+    return replace(profile, exit_status=code, processes=others)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:
     tracee, looks = recording.tracee, 1
     while True:
-        pause = recording.interval / _LOOKS_PER_INTERVAL
+        pause = max(recording.interval / _LOOKS_PER_INTERVAL, min(recording.interval, _SHORTEST_PAUSE))
         due = recording.row_started + pause * looks
         occurrence = tracee.wait(max(0.0, due - time.monotonic()))
         if occurrence.what is What.TIMEOUT:
-            ended = recording.look(end_row=looks >= _LOOKS_PER_INTERVAL)
+            ended = recording.look(end_row=looks * pause >= recording.interval * _WHOLE)
             looks = 1 if ended else looks + 1
+            if ended:
+                _judge_early(recording)
             if ended and progress:
                 progress(time.monotonic() - recording.started)
             continue
@@ -213,11 +309,37 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
         tracee.resume()
 
 
+def _judge_early(recording: _Recording) -> None:
+    """Raise ProgramUnsupported where the run so far shows that children leave no room."""
+    tracee, now = recording.tracee, time.monotonic()
+    if tracee.children.all and now - recording.started > EARLY_SECONDS:
+        with contextlib.suppress(OSError):  # ended since the last wait: the next one says so
+            own = process_cpu(tracee.pid)
+            refuse_by_time(tracee.program.argv[0], tracee.children, recording.started, now, own)
+
+
+def _judge_children(recording: _Recording) -> None:
+    """Raise ProgramUnsupported where the whole run has shown it, or some go on."""
+    tracee, name = recording.tracee, recording.tracee.program.argv[0]
+    children = tracee.children.processes()
+    if not children:
+        return
+    tracee.children.await_end(_GRACE_SECONDS)
+    refuse_outliving(name, tracee.children.living())
+    refuse_by_time(name, tracee.children, recording.started, tracee.ended_at, tracee.own_cpu)
+    edges = recording.started + np.concatenate([[0.0], np.cumsum(recording.seconds)])
+    if Lives.of(children, tracee.ended_at).beside(edges)[1:-1].all():
+        refuse_without_room(name, longest_first(children), len(recording.seconds))
+
+
 def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
     # Any stop answers the request for a pause, and none need follow it.
-    if recording.to_remove is not None and occurrence.what is not What.EXECUTED:
-        recording.counters.remove(recording.to_remove)
-        recording.to_remove = None
+    if occurrence.what is not What.EXECUTED:
+        if recording.to_remove is not None:
+            recording.counters.remove(recording.to_remove)
+            recording.to_remove = None
+        recording.counters.copy_loops(recording.to_copy)
+        recording.to_copy = _NONE
     if occurrence.what is What.BREAKPOINT:
         recording.watch.step_over()
         recording.install_new()
@@ -240,14 +362,23 @@ def _joined(a: Row, b: Row) -> Row:
     return Row(*sum_of_vectors((a.columns, a.executions), (b.columns, b.executions)), a.seconds + b.seconds)
 
 
+def _usual_length(recording: _Recording) -> tuple[int, float]:
+    """How many intervals there are, and their length; of the default length where they are finer by our choice: a run
+    of fewer is too short for a probe, however finely it is cut."""
+    if recording.fine:
+        return math.ceil(len(recording.rows) / JOINED_FINE), DEFAULT_INTERVAL
+    return len(recording.rows), recording.interval
+
+
 def _profile(program: Program, recording: _Recording, cpu_seconds: float, streams: Streams) -> Profile:
     rows, seconds = recording.rows, recording.seconds
-    if len(rows) < FEWEST_INTERVALS:
+    intervals, length = _usual_length(recording)
+    if intervals < FEWEST_INTERVALS:
         raise ProgramTooShort(
-            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {len(rows)} intervals of "
-            f"{recording.interval * 1e3:g} ms, "
+            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {intervals} intervals of "
+            f"{length * 1e3:g} ms, "
             f"at least {FEWEST_INTERVALS} are needed. "
-            + why_too_few(sum(seconds), cpu_seconds, (FEWEST_INTERVALS + 1) * recording.interval, streams)
+            + why_too_few(sum(seconds), cpu_seconds, (FEWEST_INTERVALS + 1) * length, streams)
         )
     totals = np.zeros(recording.counters.columns, dtype=np.int64)
     for row in rows:
@@ -266,6 +397,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         cpu_seconds=cpu_seconds,
         prologue=recording.prologue,
         removed_sites=int(recording.counters.removed.sum()),
+        counted_share=counted_share(rows, recording.removals, recording.block_instructions()),
         installed_sites=recording.counters.columns,
         install_seconds=recording.install_seconds,
         written=tuple(sorted(recording.written - {str(streams.stdout), str(streams.stderr)})),

@@ -42,9 +42,7 @@ def test_what_the_compiler_says_is_told(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["everybody's", "another user's"])
-def test_programs_that_others_could_have_put_there_are_not_run(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_of_others_are_not_run(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where root is given somebody's PROBE_HOME, or a folder in /tmp."""
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
     folder = own_programs()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 RESTORER = ROOT / "checkpoint/restorer"
 HEADERS = (
     *("sched.h", "fcntl.h", "signal.h", "sys/mman.h", "sys/mount.h", "sys/prctl.h", "sys/ptrace.h", "sys/wait.h"),
-    *("sys/syscall.h", "linux/auxvec.h", "linux/personality.h", "asm/ptrace-abi.h", "linux/ptrace.h"),
+    *("sys/syscall.h", "linux/auxvec.h", "linux/personality.h", "asm/ptrace-abi.h", "linux/ptrace.h", "linux/kcmp.h"),
 )
 OTHERWISE_NAMED = {"PERSONALITY_QUERY": "0xffffffff", "PAGE_SIZE": "sysconf(_SC_PAGESIZE)", "WALL": "__WALL"}
 

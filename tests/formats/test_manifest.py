@@ -18,7 +18,7 @@ from probe.candidates.result import RunResult, predict_from
 from probe.formats.checked import Unsound
 from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
 from probe.formats.choices import SelectionOptions
-from probe.formats.manifest import MANIFEST_VERSION, Manifest
+from probe.formats.manifest import MANIFEST_VERSION, Manifest, OutsideRecord
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.formats.selection import Selection
 from probe.inspection.description import show
@@ -76,7 +76,7 @@ def test_what_later_versions_add_is_ignored() -> None:
 
 @pytest.mark.parametrize("version", [999, 0, True, 1.0, "1", None, [1]])
 def test_another_version_is_named(version: Any) -> None:
-    with pytest.raises(ProbeFileDamaged, match=r"version .*; this program reads 1 and 2"):
+    with pytest.raises(ProbeFileDamaged, match=r"version .*; this program reads 1 and 2 and 3"):
         Manifest.from_json({**said(), "manifest_version": version})
 
 
@@ -104,14 +104,31 @@ def test_results_of_version_1_are_the_same() -> None:
         ]
         measured.append(MeasuredPhase(phase.id, tuple(times), restorer=restorer))
     result = RunResult("a.probe", manifest, old["run"]["node"], tuple(measured), predict_from(manifest, measured))
-    said = json.loads(json.dumps(result.to_json()))
+    now = json.loads(json.dumps(result.to_json()))
     # What there was no such thing as in those days.
-    assert said.pop("undisturbed") == {}
-    assert said["estimators"].pop("combined") == said["estimators"]["calibrated"]
-    assert (said["variances"].pop("load"), said["variances"].pop("direct")) == (0, 0)
+    assert now.pop("undisturbed") == {}
+    assert now["estimators"].pop("combined") == now["estimators"]["calibrated"]
+    assert [now["variances"].pop(cause) for cause in ("outside", "load", "direct")] == [0, 0, 0]
     for key in ("variances", "prediction", "degrees_of_freedom"):
-        assert said.pop(key) == pytest.approx(old["run"].pop(key), rel=1e-12)
-    assert said == old["run"]
+        assert now.pop(key) == pytest.approx(old["run"].pop(key), rel=1e-12)
+    assert now == old["run"]
+
+
+def test_time_in_other_processes_is_another_version() -> None:
+    """A reader of version 2 would take it for the program's, and give too narrow an interval."""
+    alone, _ = made_manifest(2, 9)
+    manifest, _ = made_manifest(2, 9, outside=OutsideRecord(0.25, 1.0, 0.5, 3, ("sh -c x", "x")))
+    assert (alone.to_json()["manifest_version"], manifest.to_json()["manifest_version"]) == (2, 3)
+    assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
+    without = alone.to_json()
+    del without["outside"]
+    assert Manifest.from_json(json.loads(json.dumps(without))) == alone
+
+
+def test_other_processes_are_not_the_whole_run() -> None:
+    value = {**said(), "outside": {"share": 1.0, "wall": 1.0, "cpu": 0.5, "processes": 1}}
+    with pytest.raises(ProbeFileDamaged, match="outside: the whole run"):
+        Manifest.from_json(value)
 
 
 def test_an_old_probe_is_trimmed_to_a_new_one(tmp_path: Path) -> None:
@@ -148,7 +165,7 @@ def test_every_value_of_a_file_has_a_rule() -> None:
     known = set().union(*map(records, (Manifest, CapturedPhase, ReducedPhase, FlatPhase, WarmupChoice, Selection))) - {
         SelectionOptions
     }
-    assert len(known) == 24
+    assert len(known) == 25
     without = {f"{kind.__name__}.{one.name}" for kind in known for one in fields(kind) if "rule" not in one.metadata}
     # Both follow from the labels, and options are held against their defaults.
     assert without == {"Phase.members", "Selection.phases"}

@@ -14,8 +14,8 @@ from native_profiles import made
 
 from checkpoint.errors import Diverged
 from probe.formats.profile import Profile
-from probe.pipeline.boundaries import Candidate, candidates
-from probe.pipeline.validate import StampedRun, longest_rising, merge_bad_boundaries
+from probe.pipeline.boundaries import Candidate, StampedRun, candidates, longest_rising
+from probe.pipeline.validate import merge_bad_boundaries
 
 matrices = st.integers(2, 8).flatmap(
     lambda n: st.integers(1, 6).flatmap(
@@ -36,6 +36,19 @@ def test_candidates_are_the_next_executions_of_active_blocks(rows: list[list[int
     active = {k for k in range(1, len(counts)) if ((counts[k - 1] > 0) & (counts[k] > 0)).any()}
     assert {c.boundary for c in found} == active
     assert all(sum(c.boundary == k for c in found) <= 3 for k in active)
+
+
+def test_a_hot_loop_marks_no_boundary_near_a_cheap_one() -> None:
+    """Its stub would run all the time, for the sake of two intervals that may as well be one."""
+    counts = np.zeros((60, 2), dtype=np.int64)
+    counts[:, 0] = 10**9
+    counts[:20, 1] = 200
+    counts[21:24, 1] = 200
+    found = candidates(made(counts))
+    cheap = {c.boundary for c in found if c.column == 1}
+    hot = {c.boundary for c in found if c.column == 0}
+    assert cheap == {*range(1, 20), 22, 23}
+    assert hot == set(range(29, 60)), "a flat stretch keeps its own marker, and nothing else does"
 
 
 @given(st.lists(st.floats(0, 10, allow_nan=False) | st.integers(0, 9).map(float), max_size=10))

@@ -12,10 +12,11 @@ from native_profiles import made, profile_of
 from programs import build
 from tracing import streams_of
 
+from checkpoint.process.children import Child
 from checkpoint.process.plain_run import run_plain
-from probe.formats.timing import TimedProfile
-from probe.pipeline.boundaries import candidates, cheap_boundaries
-from probe.pipeline.validate import StampedRun, interval_run, merge_bad_boundaries, split, validate
+from probe.formats.timing import Outside, TimedProfile
+from probe.pipeline.boundaries import StampedRun, candidates, cheap_boundaries, split
+from probe.pipeline.validate import interval_run, merge_bad_boundaries, validate
 from probe.tracers.hot_sites import SAVING_SECONDS
 
 MARKERS = 3
@@ -49,6 +50,22 @@ def test_intervals_between_two_stamps_share_their_time() -> None:
     lost = StampedRun(np.array([10.4, np.nan, 10.3]), np.full(3, 0.6), 10.0, 11.2, 1.4, {}, 0.2)
     assert split(timed, np.array([1, 2, 4]), lost).interval_wall.sum() == pytest.approx(1.2)
     assert (split(timed, np.array([1, 2, 4]), lost).interval_wall > 0).all()
+
+
+def test_the_time_of_other_processes_is_in_the_run_and_in_no_interval() -> None:
+    timed = timed_of()
+    wall = 10 + np.array([1, 2, 4, 5, 6, 7, 8, 9, 10]) * 0.05
+    cpu = 0.2 + np.array([1, 2, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5]) * 0.05
+    # A child lives in the third interval, for three quarters of it; its wrapper takes 0.3 s around the program.
+    child = Child(1, None, False, began=10.125, ended=10.2, gone=10.2)
+    plain = StampedRun(wall, cpu, 10.0, 10.55, 0.675, {}, 0.2)
+    run = replace(plain, children=(child,), others=Outside(0.3, 0.07, ("child", "wrapper")), executed_cpu=0.15)
+    found = split(timed, np.arange(9), run)
+    assert found.interval_wall == pytest.approx([0.05, 0.05, 0.025, *[0.05] * 7])
+    assert found.interval_cpu == pytest.approx(found.interval_wall)
+    # What the worker's process computed before its execve is the wrapper's, and in its time already.
+    assert (found.wall, found.cpu) == pytest.approx((0.55 + 0.3 + 0.05, 0.675 + 0.07))
+    assert split(timed, np.arange(9), plain).interval_wall[2] == pytest.approx(0.1)
 
 
 def test_markers_that_cost_time_are_left_out() -> None:

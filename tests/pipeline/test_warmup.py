@@ -87,8 +87,11 @@ def test_the_phases_tried_begin_late_enough() -> None:
         for i, (at, share) in enumerate([(TRIED[-1], 0.5), (TRIED[-1] + 1, 0.1), (50, 0.2), (60, 0.05), (70, 0.15)])
     ]
     selection: Any = SimpleNamespace(phases=phases)
-    assert [p.id for p in sampled_phases(selection)] == [2, 4, 1]
-    assert len(sampled_phases(selection)) == SAMPLED
+    timed: Any = SimpleNamespace(room_before=lambda interval: interval - 1)
+    assert [p.id for p in sampled_phases(timed, selection)] == [2, 4, 1]
+    assert len(sampled_phases(timed, selection)) == SAMPLED
+    behind_a_child: Any = SimpleNamespace(room_before=lambda interval: 1 if interval == 50 else interval - 1)
+    assert [p.id for p in sampled_phases(behind_a_child, selection)] == [4, 1, 3]
 
 
 def test_a_choice_survives_json() -> None:

@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_probe import made_manifest
 from two_phases import FAST, REFERENCE, SLOW
 
+from probe.candidates.result import reference_of
+from probe.formats.manifest import OutsideRecord
 from probe.prediction.combination import combine
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.prediction.level import level_of_sum
@@ -64,6 +67,41 @@ def test_a_noisy_reference_gives_the_direct_estimate_its_weight() -> None:
     assert 21.0 < said.seconds < 22.0 and said.estimators["combined"] == said.seconds
     assert said.variances["direct"] > 0
     assert said.half_width < predict(replace(noisy, selection_error=None), [SLOW, FAST]).half_width
+
+
+def test_time_that_both_estimates_scale_alike_keeps_the_errors_of_the_calibrated_one() -> None:
+    """Half of the run is other processes' and scaled by the calibrated ratio: the direct estimate vouches for half."""
+    inside = 0.5
+    found = combine(10.0, 10.1, NOISY, 0.1, 10.0, outside=0.5)
+    weight = 1e-2 / (1e-2 + 1e-2) / inside
+    assert found.direct_weight == pytest.approx(weight) and found.seconds == pytest.approx(10.1)
+    left = {t.of: t.variance for t in found.terms}
+    assert left[CALIBRATED_ALONE] == pytest.approx(1e-2 * 0.5**2) and left[DIRECT] == pytest.approx(0.5**2 * 1e-2)
+    # However noisy the reference, there is no more than the direct estimate; half of it has the reference's errors.
+    most = combine(10.0, 10.1, NOISY, 0.001, 10.0, outside=0.5)
+    assert (most.direct_weight, most.seconds) == pytest.approx((1.0, 10.1))
+    assert total(most.terms) == pytest.approx(1e-4 + 1e-2 / 4 + 1e-6 / 4)
+
+
+def test_other_processes_are_in_the_combined_interval() -> None:
+    noisy = replace(REFERENCE, runs=[11.0, 12.1, 13.3], voted=(12.1, 0.05, 0.05), selection_error=0.01)
+    alone, beside = (predict(replace(noisy, outside=share), [SLOW, FAST]) for share in (0.0, 0.2))
+    assert (alone.variances["outside"], beside.variances["direct"] > 0) == (0.0, True)
+    assert beside.variances["outside"] > 0.2**2 * 0.1**2
+    assert beside.undisturbed is not None and beside.half_width > alone.half_width
+    # A fifth at the calibrated ratio of 2.1 / 1.1, the rest by work.
+    assert beside.estimators["direct"] == pytest.approx(21.0 + 0.2 * beside.estimators["calibrated"])
+
+
+@pytest.mark.parametrize("work", [0.0, 1e9])
+def test_probes_say_whether_the_direct_estimate_is_to_be_trusted(work: float) -> None:
+    manifest, _ = made_manifest(3, 30, total_work=work)
+    voted = replace(manifest.reference, voted=(1.0, 1.0), voted_error=(0.1, 0.1), voted_noise=(0.1, 0.1))
+    outside = OutsideRecord(0.25, 1.0, 0.5, 1, ("sh",))
+    reference = reference_of(replace(manifest, reference=voted, outside=outside))
+    assert (reference.selection_error is not None) == (work > 0) and reference.outside == 0.25
+    assert reference_of(manifest).selection_error is None, "older probes are predicted as they were"
+    assert reference_of(manifest).outside == 0.0
 
 
 # ---- a node as it was met, and undisturbed

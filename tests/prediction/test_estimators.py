@@ -230,3 +230,33 @@ def test_json_has_the_documented_keys() -> None:
     stamped = predict(replace(REFERENCE, voted=(11.0, 0.001, 0.001)), [SLOW, FAST]).to_json()
     assert set(stamped["undisturbed"]) == {"seconds", "low", "high"}
     assert isinstance(data["warnings"], list)
+
+
+# -- other processes
+
+
+def test_the_time_of_other_processes_is_scaled_like_the_rest() -> None:
+    """11 s as before, and 11 s of others: twice everything, by the mean ratio 21 / 11."""
+    with_others = replace(REFERENCE, runs=[2 * run for run in REFERENCE.runs], outside=0.5)
+    alone, prediction = predict(REFERENCE, [SLOW, FAST]), predict(with_others, [SLOW, FAST])
+    assert prediction.seconds == pytest.approx(42.0)
+    assert prediction.estimators["direct"] == pytest.approx(42.0)
+    assert alone.variances["outside"] == 0.0
+    assert prediction.high / prediction.seconds > alone.high / alone.seconds
+
+
+def test_the_term_of_other_processes_by_hand() -> None:
+    """One phase: nothing else says how ratios differ, so that q is the change itself."""
+    options = PredictionOptions()
+    for factor in (1.0, 4.0):
+        phase = PhaseTiming(0, 1.0, 1.0, 1.0, t_ref=[1.0] * 3, t_cand=[factor] * 3, t_run=1.0)
+        found = predict(ReferenceRun([10.0] * 3, 10.0, outside=0.2), [phase]).variances["outside"]
+        change = math.log(factor) ** 2
+        expected = 0.2**2 * (change + options.outside_change**2 * change + options.outside_spread**2)
+        assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, math.nan])
+def test_no_share_of_other_processes(share: float) -> None:
+    with pytest.raises(ProbeError, match="outside"):
+        predict(replace(REFERENCE, outside=share), [SLOW, FAST])

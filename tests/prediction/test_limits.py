@@ -28,6 +28,7 @@ from probe.prediction import limits as doubts
 from probe.prediction.limits import (
     LIMITS,
     Limit,
+    doubts_of_outside,
     doubts_of_phases,
     doubts_of_reference,
     doubts_of_run,
@@ -52,7 +53,7 @@ def selection(labels: list[int], **more: Any) -> Any:
                 id=number, members=members, representative=int(members[0]), time_share=len(members) / len(labels)
             )
         )
-    fixed = {"phases": phases, "held_out_error": None, "options": SelectionOptions()}
+    fixed = {"phases": phases, "held_out_error": None, "k_bic": 2, "options": SelectionOptions()}
     return SimpleNamespace(**{**fixed, **more})
 
 
@@ -91,6 +92,13 @@ def test_reference_runs_tell_how_long_they_waited() -> None:
 
 
 # -- phases that stand for what is not like them
+
+
+def test_time_in_other_processes() -> None:
+    assert doubts_of_outside(0.05, ["a"]) == []
+    assert "43% of the run's time is that of other processes (a, b)" in doubts_of_outside(0.43, ["a", "b", "a"])[0]
+    with pytest.raises(Unpredictable):
+        doubts_of_outside(0.95, ["a"])
 
 
 def test_intervals_unlike_their_representative() -> None:
@@ -132,6 +140,9 @@ def test_equal_code_that_takes_different_times() -> None:
     assert "by 25%: equal code takes different times" in said
     with pytest.raises(Unpredictable, match="by 60%"):
         doubts_of_selection(selection([0] * N, held_out_error=0.6), ALIKE, TIMES, REFERENCE)
+    # All of a program of one phase is alike, however its intervals differ in time.
+    (said,) = doubts_of_selection(selection([0] * N, held_out_error=0.6, k_bic=1), ALIKE, TIMES, REFERENCE)
+    assert "by 60%" in said
 
 
 def test_times_with_other_load_in_them_refuse_nothing() -> None:

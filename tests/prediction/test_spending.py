@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 from test_target_error import Node
 
 from checkpoint.errors import ProbeError
+from probe.candidates.local import _within
 from probe.cli.main import cli
 from probe.node.measuring import MeasuredPhase
 from probe.prediction.spending import FULL_RUNS, Means, next_purchase
-from probe.prediction.target_error import Narrowed, check_budget, spend
+from probe.prediction.target_error import DEFAULT_TARGET, Narrowed, check_budget, spend
 from probe.prediction.variance import CALIBRATED_ALONE, Term
 
 REPEATS = Term("repeats_candidate", 0.0016, 8.0)
@@ -64,6 +67,9 @@ class Bought:
         self.made.append("rounds")
         return self.node.again(count)
 
+    def again_and_report(self, count: int, report: object = None) -> list[MeasuredPhase]:
+        return self.again(count)
+
     def run(self, count: int) -> None:
         self.now += 3.0 * count
         self.made.append("runs")
@@ -114,6 +120,22 @@ def test_a_budget_for_less_than_one_repeat_of_each_phase_says_what_is_needed() -
     check_budget(2.5, 2.4)
     with pytest.raises(ProbeError, match=r"--budget 0\.5: one repeat of each phase takes about 2\.4 s"):
         check_budget(0.5, 2.4)
+
+
+def test_a_width_that_nobody_asked_for_is_not_called_so() -> None:
+    found = Bought(0.3, 0.05).spent(0.03, 0.0)
+    assert found.sentence().startswith("--target-error 3.0% is not reached")
+    by_default = replace(found, asked=False)
+    assert by_default.sentence().startswith("the default half width of 3.0% is not reached")
+    assert "--target-error" not in by_default.sentence() and by_default.to_json() == found.to_json()
+
+
+@pytest.mark.parametrize("asked", [None, 0.001])
+def test_a_run_says_whose_width_was_not_reached(asked: float | None) -> None:
+    bought = Bought(0.3, 0.001)
+    _, found = _within(0.0, asked, 5, bought.again_and_report, bought.node.predicted, lambda share: None)
+    assert found.limit and found.asked == (asked is not None)
+    assert found.wanted == (asked or DEFAULT_TARGET)
 
 
 def test_other_nodes_are_refused() -> None:

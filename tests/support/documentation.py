@@ -15,7 +15,6 @@ from published import schema_errors
 
 from probe.cli.main import cli
 from probe.prediction.estimators import PredictionOptions
-from probe.tracers.native import DEFAULT_INTERVAL
 
 ROOT = Path(__file__).parents[2]
 schema_file = runpy.run_path(str(ROOT / "scripts" / "schemas"))["file_name"]
@@ -31,7 +30,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 UNSHOWN_DEFAULTS = {
-    "interval": f"{DEFAULT_INTERVAL * 1e3:g}ms",
+    "interval": "by the run",
     "min_coverage": f"{PredictionOptions().min_coverage:g}",
 }
 """Options whose default is decided behind the command line."""

@@ -127,6 +127,7 @@ PROGRAMS: Mapping[str, Program] = {
     "threads": Program("starts two threads: to be refused", flags=("-pthread",)),
     "forker": Program("forks two workers: to be refused"),
     "vforker": Program("spawns a helper: to be refused"),
+    "helpers": Program("starts processes in one of many ways", quick=("60", "start"), steady=False),
     "execer": Program("replaces itself by execed", beside=("execed",)),
     "execed": Program("what execer and execscript.sh turn into"),
     "execscript.sh": Program("a script that execs execed", ("execscript.sh",), beside=("execed",)),

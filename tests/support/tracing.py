@@ -91,8 +91,9 @@ def count_run(
     *,
     while_running: Callable[[Tracee, SiteCounters], None] | None = None,
     every: float = 0.01,
+    copied: bool = False,
 ) -> Counted:
-    """Run `program` with a counter at every site, to its end.
+    """Run `program` with a counter at every site, to its end; `copied`: inner loops by copies of them.
 
     `while_running` is called every `every` seconds with the process running and may pause it itself.
     """
@@ -100,6 +101,9 @@ def count_run(
         watch, counters = LoadWatch(tracee), SiteCounters(tracee)
         watch.arm()
         installed = [counters.install(i) for i in watch.new_images()]
+        if copied:
+            counters.copy_loops(np.arange(counters.columns))
+            assert (counters.copies > 0).any()
         tracee.resume()
         while True:
             occurrence = tracee.wait(every if while_running else SECONDS)

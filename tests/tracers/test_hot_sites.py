@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.formats.arrays import BoolArray, FloatArray
-from probe.tracers.hot_sites import MARKER_FIRINGS, MOST_OVERHEAD, Row, hottest_sites, sites_to_remove
+from probe.tracers.hot_sites import (
+    FEW_BUSY,
+    LITTLE,
+    MARKER_FIRINGS,
+    MOST_BEARABLE,
+    MOST_OVERHEAD,
+    Removal,
+    Row,
+    counted_share,
+    dearest_sites,
+    hottest_sites,
+    sites_to_remove,
+)
 
 
 @st.composite
@@ -60,3 +72,32 @@ def test_executions_spread_over_many_sites_cost_more() -> None:
     # 4e7 executions a second: bearable on a few sites, which stay in the caches; not on 20,000.
     assert not len(hottest_sites(np.full(20, 2e6), np.full(20, 1e-9)))
     assert len(hottest_sites(np.full(20_000, 2e3), np.full(20_000, 1e-9))) > 10_000
+
+
+def test_what_holds_the_instructions_stays_while_it_can_be_borne() -> None:
+    cost, wanted = np.full(3, 1e-9), np.array([0, 1])
+    rate = np.array([0.7e8, 0.6e8, 1e6])
+    assert not len(dearest_sites(wanted, rate, cost, np.array([5.0, 20.0, 5.0]))), "13 % can be borne"
+    # Above that, what costs most for what it counts goes, and no more than has to.
+    assert dearest_sites(wanted, 2 * rate, cost, np.array([5.0, 20.0, 5.0])).tolist() == [0]
+    assert 2 * rate.sum() * 1e-9 - 2 * rate[0] * 1e-9 < MOST_BEARABLE
+    # Where little is lost with them, and where many sites are busy, all of them go.
+    assert dearest_sites(wanted, rate, cost, np.array([1.0, 1.0, 2e2 / LITTLE * 100])).tolist() == [0, 1]
+    many = np.full(4 * FEW_BUSY, 1e6)
+    assert len(dearest_sites(np.arange(9), many, np.full(len(many), 1e-10), np.ones(len(many)))) == 9
+
+
+def test_share_of_what_was_removed() -> None:
+    def row(*executions: int) -> Row:
+        found = np.array(executions, dtype=np.int64)
+        return Row(np.flatnonzero(found), found[found > 0], 0.05)
+
+    instructions = np.array([4.0, 2.0, 1.0])
+    with_it, without, elsewhere = row(100, 300, 0), row(100, 0, 0), row(0, 0, 400)
+    assert counted_share([without, elsewhere], [], instructions) == 1.0
+    removal = Removal(np.array([1]), with_it)
+    # 400 instructions counted beside 600 that were not, whether they were seen before or not.
+    assert counted_share([with_it], [removal], instructions) == 0.4
+    assert counted_share([with_it, without], [removal], instructions) == 0.4
+    # Code that the removed site never ran beside is counted whole.
+    assert counted_share([without, elsewhere], [removal], instructions) == 800 / 1400

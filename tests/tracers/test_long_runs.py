@@ -61,6 +61,12 @@ class Counters:
         self._at = self._clock.now
         return self.total.astype(np.int64)
 
+    def in_loops(self, columns: IntArray) -> IntArray:
+        return columns[:0]
+
+    def ways_out(self) -> IntArray:
+        return np.zeros(self.columns, dtype=np.int64)
+
 
 class Clock:
     def __init__(self) -> None:
@@ -80,6 +86,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     counters = Counters(vectors / seconds[:, None] / 1e3, clock)
     monkeypatch.setattr(native, "time", clock)
     monkeypatch.setattr(native, "run_delay", lambda pid: 0.0)
+    monkeypatch.setattr(native, "running_time", lambda pid: clock.now)
     monkeypatch.setattr(native, "written_files", lambda pid: set())
     monkeypatch.setattr(outside_looks, "outside", lambda pid: [])
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)

@@ -123,8 +123,7 @@ def test_progress_is_told(builds: Path) -> None:
         ("abort", ProgramFailed, "SIGABRT"),
         ("short", ProgramTooShort, "at least 5"),
         ("threads", ProgramUnsupported, "started a thread"),
-        ("forker", ProgramUnsupported, "started a child"),
-        ("vforker", ProgramUnsupported, "started a child"),
+        ("forker", "of its CPU time is that of processes it starts"),
     ],
 )
 def test_bad_ends(name: str, error: type[ProbeError], words: str, builds: Path) -> None:

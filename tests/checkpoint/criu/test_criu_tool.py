@@ -187,9 +187,7 @@ def test_an_old_system_criu_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         find_criu()
 
 
-def test_a_private_criu_that_others_could_have_put_there_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_private_criu_of_others_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would run as root."""
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)

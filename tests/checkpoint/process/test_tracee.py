@@ -244,7 +244,7 @@ def test_the_program_dies_with_us(let_go: str, builds: Path) -> None:
 def test_interrupted_from_the_keyboard(detached: bool, builds: Path) -> None:
     """SIGINT while the program runs: KeyboardInterrupt here, and the program gone before it is seen."""
     code = (
-        "import os, sys; from pathlib import Path\n"
+        "import os, signal, sys; from pathlib import Path; from checkpoint.process.waiting import process_state\n"
         "from checkpoint.process.program import *; from checkpoint.process.tracee import *\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in background
         f"p = resolve_program([{str(build('flat', builds))!r}, '5000'])\n"

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follow the processes that a program starts: when each lives, what it runs and what it takes.
+
+They are traced only for their starts and ends: they run at their own speed, and whatever they start is followed too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checkpoint import linux
+from checkpoint.binary.syscall_names import call_number
+from checkpoint.errors import ProbeError
+from checkpoint.process.ptrace import ptrace
+from checkpoint.process.waiting import process_cpu
+
+FOLLOW = (
+    linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
+    | linux.PTRACE_O_TRACEEXEC | linux.PTRACE_O_TRACEEXIT | linux.PTRACE_O_EXITKILL
+)  # fmt: skip
+STARTED = (linux.PTRACE_EVENT_FORK, linux.PTRACE_EVENT_VFORK, linux.PTRACE_EVENT_CLONE)
+STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+
+_POLL_SECONDS = 0.005
+_LONGEST_COMMAND = 60
+_COPY = "(a copy of itself)"
+_GONE = (ProbeError, OSError)
+
+
+@dataclass
+class Child:
+    """One process, or one thread of such a process; times by the monotonic clock.
+
+    parent    the child that started it; None where the program itself did
+    command   what it executed last
+    ended     when its end was seen; `gone` when its parent had waited for it, from when on nothing of it is left
+    cpu       seconds, those of its own children included that it waited for; `own_cpu` without them
+    status    as waitpid gives it
+    """
+
+    pid: int
+    parent: Child | None
+    thread: bool
+    began: float
+    command: str = _COPY
+    ended: float | None = None
+    gone: float | None = None
+    cpu: float = 0.0
+    own_cpu: float = 0.0
+    status: int = -1
+
+
+@dataclass
+class Children:
+    """All that one program has started.
+
+    `on_exec` is told of each execve, before the new program runs. Where it returns True the process stays stopped
+    there, and is no longer followed.
+    """
+
+    all: list[Child] = field(default_factory=list)
+    on_exec: Callable[[Child], bool] | None = None
+    _living: dict[int, Child] = field(default_factory=dict)
+    _unreaped: list[Child] = field(default_factory=list)
+
+    @property
+    def watched(self) -> bool:
+        """Whether `look` is to be called now and then: something lives, or was not waited for."""
+        return bool(self._living or self._unreaped)
+
+    def living(self) -> list[Child]:
+        """The processes that have not ended."""
+        return [child for child in self._living.values() if not child.thread]
+
+    def processes(self) -> list[Child]:
+        """Every process so far, in the order they were started."""
+        return [child for child in self.all if not child.thread]
+
+    def cpu(self) -> float:
+        """CPU seconds of all so far, but for those that nobody waited for."""
+        return sum(self._cpu_of(child) for child in self.all if child.parent is None)
+
+    def _cpu_of(self, child: Child) -> float:
+        if child.ended is not None or child.thread:
+            return child.cpu
+        try:
+            own = process_cpu(child.pid)
+        except OSError:
+            return 0.0
+        return own + sum(self._cpu_of(other) for other in self.all if other.parent is child)
+
+    def adopt(self, pid: int, parent: Child | None = None) -> Child:
+        """Follow a process that is traced with the options FOLLOW."""
+        child = Child(pid, parent, is_thread(pid), time.monotonic())
+        self.all.append(child)
+        self._living[pid] = child
+        return child
+
+    def add(self, pid: int, parent: Child | None = None, *, clean: Callable[[int], None] | None = None) -> None:
+        """Follow process `pid`, which a traced process has just started, from its first instruction on.
+
+        `clean` gets its number while it is stopped there.
+        """
+        child = self.adopt(pid, parent)
+        try:
+            _, status, usage = os.wait4(pid, linux.WALL)
+        except ChildProcessError:
+            self._end(child, None)
+            return
+        if not os.WIFSTOPPED(status):
+            self._end(child, usage, status)
+            return
+        with contextlib.suppress(*_GONE):
+            if clean is not None and not child.thread:
+                clean(pid)
+            ptrace(linux.PTRACE_SETOPTIONS, pid, 0, FOLLOW)
+            ptrace(linux.PTRACE_CONT, pid)
+
+    def look(self) -> None:
+        """Take note of what happened to them since the last look, and let those go on that were stopped for it."""
+        again = True
+        while again:
+            again = False
+            for child in list(self._living.values()):
+                again |= self._look_at(child)
+        for child in [c for c in self._unreaped if not Path(f"/proc/{c.pid}").exists()]:
+            child.gone = time.monotonic()
+            self._unreaped.remove(child)
+
+    def _look_at(self, child: Child) -> bool:
+        try:
+            pid, status, usage = os.wait4(child.pid, linux.WALL | os.WNOHANG)
+        except ChildProcessError:
+            self._end(child, None)
+            return False
+        if not pid:
+            return False
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            self._end(child, usage, status)
+        else:
+            with contextlib.suppress(*_GONE):
+                self._go_on(child, os.WSTOPSIG(status), status >> 16)
+        return True
+
+    def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
+        child.ended, child.status = time.monotonic(), status
+        del self._living[child.pid]
+        if usage is not None:
+            child.cpu = usage.ru_utime + usage.ru_stime
+        if child.thread or usage is None:
+            child.gone = child.ended
+        else:
+            self._unreaped.append(child)
+
+    def _go_on(self, child: Child, stop: int, event: int) -> None:
+        deliver = 0
+        if event in STARTED:
+            self.add(event_message(child.pid), child)
+        elif event == linux.PTRACE_EVENT_EXEC:
+            child.command = command_of(child.pid)
+            if self.on_exec is not None and self.on_exec(child):
+                del self._living[child.pid]
+                return
+        elif event == linux.PTRACE_EVENT_EXIT:
+            if not child.thread:
+                child.own_cpu = process_cpu(child.pid)
+        elif event == linux.PTRACE_EVENT_STOP:
+            if stop in STOPPING:
+                ptrace(linux.PTRACE_LISTEN, child.pid)
+                return
+        else:
+            deliver = stop
+        ptrace(linux.PTRACE_CONT, child.pid, 0, deliver)
+
+    def await_end(self, seconds: float) -> None:
+        """Wait until all have ended, `seconds` at most."""
+        deadline = time.monotonic() + seconds
+        self.look()
+        while self._living and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            self.look()
+
+    def kill(self) -> None:
+        """End all that live, and take note of their ends. Never raises for dead ones."""
+        while self._living:
+            for child in list(self._living.values()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+            for child in list(self._living.values()):
+                reap(child.pid)
+                self._end(child, None)
+
+
+def reap(pid: int) -> int:
+    """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone.
+
+    SIGKILL does not end a stop at the exit event: the kernel drops signals to a process that is dying already.
+    """
+    while True:
+        with contextlib.suppress(OSError, ProbeError):
+            ptrace(linux.PTRACE_CONT, pid)
+        try:
+            _, status = os.waitpid(pid, linux.WALL)
+        except ChildProcessError:
+            return -1
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            return status
+
+
+def event_message(pid: int) -> int:
+    """What the ptrace event at which `pid` stands tells: the new process, or the exit status."""
+    value = ctypes.c_ulong()
+    ptrace(linux.PTRACE_GETEVENTMSG, pid, 0, ctypes.addressof(value))
+    return value.value
+
+
+def is_thread(pid: int) -> bool:
+    """Whether `pid` is a thread beside the first of its process; False where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    return next((int(line.split()[1]) for line in lines if line.startswith("Tgid:")), pid) != pid
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, shortened; "?" where it is gone."""
+    return shortened(words_of(pid))
+
+
+def words_of(pid: int) -> tuple[str, ...]:
+    """The command line of a process, word by word; "?" where it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ("?",)
+    return tuple(word.decode(errors="replace") for word in words)
+
+
+def shortened(words: Sequence[str]) -> str:
+    """A command line for a sentence: without the program's folder, cut at the end."""
+    said = " ".join([words[0].rpartition("/")[2] or words[0], *words[1:]])
+    printable = "".join(c if c.isprintable() else "?" for c in said)
+    return printable if len(printable) <= _LONGEST_COMMAND else printable[: _LONGEST_COMMAND - 3] + "..."
+
+
+def shares_memory(pid: int, other: int) -> bool:
+    """Whether two processes have one address space (kcmp(2), KCMP_VM); False where the kernel cannot tell."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.syscall(call_number("kcmp"), pid, other, linux.KCMP_VM, 0, 0) == 0)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of another process: read at any time, written while it is stopped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+
+class ProcessMemory:
+    """/proc/PID/mem of one process, once `reopen_memory` was called."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._memory: int | None = None
+
+    def reopen_memory(self) -> None:
+        """/proc/PID/mem stays with the address space it was opened on: open it again after an execve."""
+        if self._memory is not None:
+            os.close(self._memory)
+        self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly `size` bytes at `address`. Raises OSError where they are not mapped."""
+        assert self._memory is not None
+        data = os.pread(self._memory, size, address)
+        if len(data) != size:
+            raise OSError(errno.EFAULT, f"only {len(data)} of {size} bytes at {address:#x}")
+        return data
+
+    def read_counters(self, address: int, into: npt.NDArray[np.int64]) -> None:
+        """Fill `into` with the 64-bit counters at `address`, while the program may be running."""
+        assert self._memory is not None
+        if len(into) and os.preadv(self._memory, [into.view(np.uint8).data], address) != into.nbytes:
+            raise OSError(errno.EFAULT, f"counters at {address:#x} are gone")
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write `data` even where the program may not (its text becomes private copies). Process stopped."""
+        assert self._memory is not None
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._memory, data[done:], address + done)
+
+    def auxiliary(self, key: int) -> int:
+        """The value of an auxiliary vector entry (AT_*), 0 where it is absent."""
+        with open(f"/proc/{self.pid}/auxv", "rb") as file:
+            raw = file.read()
+        found: dict[int, int] = dict(struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]))
+        return found.get(key, 0)
+
+    def close_memory(self) -> None:
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None

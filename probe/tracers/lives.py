@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell the time of a program from that of the processes it starts, and refuse where they leave none for phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.children import Child, Children
+from probe.formats.arrays import BoolArray, FloatArray
+
+EARLY_SECONDS = 10.0
+"""From when on a run under way is judged by what it has shown."""
+
+MOST_OUTSIDE = 0.5
+"""Share of the run that may pass in processes that no phase shows."""
+
+_ALWAYS = 0.9
+"""Share of the run beside a child from which on it counts as never ending, while the run is under way."""
+
+_NAMED = 3
+_SHORTEST = 1e-9
+
+ADVICE = "probe the program that does the work by itself, or name it with --program"
+
+
+class WorkedByChildren(ProgramUnsupported):
+    """Processes that the program starts do most of its work."""
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Stretches of time in which children lived, seconds of the monotonic clock, apart and in order, K x 2.
+
+    `lived`: until the last of them had ended; `present`: until the program had waited for it.
+    """
+
+    lived: FloatArray
+    present: FloatArray
+
+    @staticmethod
+    def of(children: Sequence[Child], now: float) -> Lives:
+        """`now` stands for an end that was not seen yet."""
+        lived = [(c.began, now if c.ended is None else c.ended) for c in children]
+        present = [(c.began, now if c.gone is None else c.gone) for c in children]
+        return Lives(_union(lived), _union(present))
+
+    def beside(self, edges: FloatArray) -> BoolArray:
+        """Which of the M intervals between M + 1 `edges` have a child in them."""
+        return covered(self.present, edges) > 0
+
+    def own_seconds(self, edges: FloatArray, cpu: FloatArray) -> FloatArray:
+        """Seconds of each interval that were the program's own, (M,); `cpu`: what it computed itself in them.
+
+        While children live it waits for them, but for what it computes.
+        """
+        whole = np.diff(edges)
+        own = np.maximum(whole - covered(self.lived, edges), cpu)
+        return np.clip(own, np.minimum(_SHORTEST, whole), whole)
+
+
+def _union(stretches: Sequence[tuple[float, float]]) -> FloatArray:
+    merged: list[list[float]] = []
+    for began, ended in sorted(stretches):
+        if merged and began <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], ended)
+        else:
+            merged.append([began, ended])
+    return np.array(merged, dtype=np.float64).reshape(-1, 2)
+
+
+def covered(stretches: FloatArray, edges: FloatArray) -> FloatArray:
+    """Seconds of each interval between `edges` that lie in one of the stretches (apart, in order)."""
+    if not len(stretches):
+        return np.zeros(len(edges) - 1)
+    sums = np.cumsum(stretches[:, 1] - stretches[:, 0])
+    so_far = np.stack([np.concatenate([[0.0], sums[:-1]]), sums], axis=1)
+    return np.diff(np.interp(edges, stretches.ravel(), so_far.ravel()))
+
+
+def longest_first(children: Sequence[Child]) -> list[str]:
+    """Their commands, that of the one that lived longest first."""
+    return [c.command for c in sorted(children, key=lambda c: c.began - (c.ended or float("inf")))]
+
+
+def named(commands: Sequence[str]) -> str:
+    """How many processes there are and what they execute, for a sentence."""
+    distinct = list(dict.fromkeys(commands))
+    more = f" and {len(distinct) - _NAMED} others" * (len(distinct) > _NAMED)
+    return f"{len(commands)}: " + ", ".join(distinct[:_NAMED]) + more
+
+
+def refuse_by_time(name: str, children: Children, began: float, now: float, own_cpu: float) -> None:
+    """Raise ProgramUnsupported where children had most of the time from `began` to `now`, or lived nearly all of it.
+
+    `own_cpu`: CPU seconds of the program itself so far.
+    """
+    processes = children.processes()
+    if not processes or now <= began:
+        return
+    commands, share = longest_first(processes), children.cpu() / max(children.cpu() + own_cpu, _SHORTEST)
+    if share > MOST_OUTSIDE:
+        raise WorkedByChildren(
+            f"{name}: {share:.0%} of its CPU time is that of processes it starts ({named(commands)}); {ADVICE}"
+        )
+    present = float(covered(Lives.of(processes, now).present, np.array([began, now]))[0])
+    if present > _ALWAYS * (now - began):
+        raise ProgramUnsupported(
+            f"{name}: processes it starts live beside it nearly all the time ({named(commands)}), and no checkpoint "
+            f"can be taken then; switch them off, or {ADVICE}"
+        )
+
+
+def refuse_outliving(name: str, living: Sequence[Child]) -> None:
+    """Raise ProgramUnsupported where processes live on after the program has ended."""
+    if living:
+        raise ProgramUnsupported(
+            f"{name}: ended, and processes that it started go on ({named(longest_first(living))}): what they "
+            f"take cannot be told; keep it in the foreground (an option of its own), or {ADVICE}"
+        )
+
+
+def refuse_without_room(name: str, commands: Sequence[str], intervals: int) -> None:
+    """Refuse a program in each of whose intervals one of these processes lives. Raises ProgramUnsupported."""
+    raise ProgramUnsupported(
+        f"{name}: in each of its {intervals} intervals lives a process that it started ({named(commands)}), and no "
+        f"checkpoint can be taken then; choose a shorter --interval, or {ADVICE}"
+    )

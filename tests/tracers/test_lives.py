@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of children apart from a program's own, and programs whose children leave no room for phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from native_profiles import INTERVAL, column_of, totals
+from programs import build, symbols
+from tracing import program_of, streams_of
+
+import probe.tracers.native as native
+from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.children import Child
+from probe.tracers.lives import Lives, covered, longest_first, named
+from probe.tracers.native import trace
+
+LIVES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(0, 5)), max_size=12)
+
+
+def children(lives: list[tuple[int, int, int]]) -> list[Child]:
+    return [
+        Child(n, None, False, float(began), ended=float(began + length), gone=float(began + length + unreaped))
+        for n, (began, length, unreaped) in enumerate(lives)
+    ]
+
+
+@given(LIVES)
+def test_the_time_beside_children_is_found(lives: list[tuple[int, int, int]]) -> None:
+    found = Lives.of(children(lives), 100.0)
+    edges = np.arange(0.0, 76.0)
+    alive = [any(began <= k < began + length for began, length, _ in lives) for k in range(75)]
+    present = [any(began <= k < began + length + more for began, length, more in lives) for k in range(75)]
+    assert covered(found.lived, edges).astype(bool).tolist() == alive
+    assert found.beside(edges).tolist() == present
+    assert covered(found.lived, edges[::5]).sum() == pytest.approx(sum(alive))
+
+
+@given(LIVES, st.lists(st.floats(0, 1), min_size=75, max_size=75))
+def test_a_program_has_what_children_leave_and_what_it_computes(
+    lives: list[tuple[int, int, int]], cpu: list[float]
+) -> None:
+    found, edges, own = Lives.of(children(lives), 100.0), np.arange(0.0, 76.0), np.array(cpu)
+    seconds = found.own_seconds(edges, own)
+    alone = ~covered(found.lived, edges).astype(bool)
+    assert (seconds[alone] == 1.0).all() and (seconds > 0).all() and (seconds <= 1.0).all()
+    assert seconds[~alone] == pytest.approx(np.maximum(own[~alone], 1e-9))
+
+
+def test_children_that_have_not_ended_live_until_now() -> None:
+    lives = Lives.of([Child(1, None, False, 2.0, ended=3.0), Child(2, None, False, 5.0)], 7.0)
+    assert lives.lived.tolist() == [[2.0, 3.0], [5.0, 7.0]] and lives.present.tolist() == [[2.0, 7.0]]
+
+
+def test_processes_are_named_by_how_long_they_live() -> None:
+    found = [Child(n, None, False, 0.0, command=c, ended=float(n)) for n, c in enumerate("abcda", 1)]
+    found.append(Child(9, None, False, 3.0, command="e"))
+    assert longest_first(found)[:3] == ["e", "a", "d"]
+    assert named(longest_first(found)) == "6: e, a, d and 2 others"
+
+
+# -- programs
+
+
+@pytest.mark.parametrize("mode", ["start", "system", "fork", "beside", "loop"])
+def test_a_program_with_children_is_traced(mode: str, builds: Path) -> None:
+    path = build("helpers", builds)
+    with streams_of() as streams:
+        program = program_of(path, "200", mode, "4" if mode == "loop" else "50")
+        profile = trace(program, interval=INTERVAL, streams=streams)
+    column = column_of(profile, path, symbols(path)["site_work"])
+    assert column is not None and totals(profile)[column] == 200_000
+    assert profile.processes == {"start": 2, "system": 6, "fork": 3, "beside": 1, "loop": 0}[mode]
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "words"),
+    [
+        ("wrapper", r"9\d% of its CPU time is that of processes it starts \(1: "),
+        ("forever", ProgramUnsupported, "live beside it nearly all the time"),
+        ("zombies", ProgramUnsupported, "live beside it nearly all the time"),
+        ("daemon", ProgramUnsupported, "ended, and processes that it started go on"),
+        ("clone", ProgramUnsupported, "started a process that shares its memory"),
+    ],
+)
+def test_children_that_leave_no_room(mode: str, error: type[Exception], words: str, builds: Path) -> None:
+    arguments = "3000" if mode == "daemon" else "200"
+    with streams_of() as streams, pytest.raises(error, match=words):
+        trace(program_of(build("helpers", builds), arguments, mode), interval=INTERVAL, streams=streams)
+
+
+def test_children_in_every_interval(builds: Path) -> None:
+    with (
+        streams_of() as streams,
+        pytest.raises(ProgramUnsupported, match=r"in each of its \d+ intervals lives"),
+    ):
+        trace(program_of(build("helpers", builds), "400", "system", "10"), interval=0.05, streams=streams)
+
+
+def test_a_child_that_never_ends_is_refused_soon(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at the run's end, a minute later."""
+    monkeypatch.setattr(native, "EARLY_SECONDS", 0.3)
+    with streams_of() as streams, pytest.raises(ProgramUnsupported, match="nearly all the time"):
+        trace(program_of(build("helpers", builds), "20000", "forever"), interval=INTERVAL, streams=streams)
