@@ -14,11 +14,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
 
 from checkpoint.errors import ProbeError, ProgramTooShort
 from checkpoint.process.descriptors import written_files
@@ -27,11 +24,11 @@ from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_delay, running_time
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
-from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.counters import SiteCounters
-from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import NATIVE, SECONDS
-from probe.formats.profile import BlockTable, Profile
+from probe.formats.profile import Profile
+from probe.tracers.columns import blocks_of, counts_of
 from probe.tracers.hot_sites import (
     LEAVING_SECONDS,
     PLAIN_SECONDS,
@@ -43,15 +40,8 @@ from probe.tracers.hot_sites import (
     hottest_sites,
     sites_to_remove,
 )
-from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, matrix_of, sum_of_vectors
-from probe.tracers.lives import (
-    EARLY_SECONDS,
-    Lives,
-    longest_first,
-    refuse_by_time,
-    refuse_outliving,
-    refuse_without_room,
-)
+from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, sum_of_vectors
+from probe.tracers.other_processes import judge_children, judge_early
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.too_few import why_too_few
 
@@ -72,9 +62,6 @@ _LOOKS_PER_INTERVAL = 4
 _SHORTEST_PAUSE = 0.005
 """Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long; but not
 so often that the program keeps losing its counters from its cache to the tracer's."""
-
-_GRACE_SECONDS = 1.0
-"""Helpers end soon after their program: they lose a pipe, or are told to."""
 
 _SHARED = 0.1
 _TICKS = 0.02
@@ -277,7 +264,7 @@ def trace(
         status = _record(recording, progress)
         if os.WIFSIGNALED(status):
             exit_status(program, status, streams)
-        _judge_children(recording)
+        judge_children(tracee, recording.started, recording.seconds)
         ending = tracee.finish()
         others = len(tracee.children.processes()) + len(tracee.around.processes())
     code = exit_status(program, ending.status, streams)
@@ -299,7 +286,7 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
             ended = recording.look(end_row=looks * pause >= recording.interval * _WHOLE)
             looks = 1 if ended else looks + 1
             if ended:
-                _judge_early(recording)
+                judge_early(tracee, recording.started)
             if ended and progress:
                 progress(time.monotonic() - recording.started)
             continue
@@ -307,29 +294,6 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
             return occurrence.status
         _handle_stop(recording, occurrence)
         tracee.resume()
-
-
-def _judge_early(recording: _Recording) -> None:
-    """Raise ProgramUnsupported where the run so far shows that children leave no room."""
-    tracee, now = recording.tracee, time.monotonic()
-    if tracee.children.all and now - recording.started > EARLY_SECONDS:
-        with contextlib.suppress(OSError):  # ended since the last wait: the next one says so
-            own = process_cpu(tracee.pid)
-            refuse_by_time(tracee.program.argv[0], tracee.children, recording.started, now, own)
-
-
-def _judge_children(recording: _Recording) -> None:
-    """Raise ProgramUnsupported where the whole run has shown it, or some go on."""
-    tracee, name = recording.tracee, recording.tracee.program.argv[0]
-    children = tracee.children.processes()
-    if not children:
-        return
-    tracee.children.await_end(_GRACE_SECONDS)
-    refuse_outliving(name, tracee.children.living())
-    refuse_by_time(name, tracee.children, recording.started, tracee.ended_at, tracee.own_cpu)
-    edges = recording.started + np.concatenate([[0.0], np.cumsum(recording.seconds)])
-    if Lives.of(children, tracee.ended_at).beside(edges)[1:-1].all():
-        refuse_without_room(name, longest_first(children), len(recording.seconds))
 
 
 def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
@@ -389,10 +353,10 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         tracer=NATIVE,
         unit=SECONDS,
         interval=recording.interval,
-        counts=_counts(rows, counted),
+        counts=counts_of(rows, counted),
         seconds=np.array(seconds),
-        blocks=_blocks(recording.counters, np.flatnonzero(counted)),
-        executed=_blocks(recording.counters, np.flatnonzero(totals > 0)),
+        blocks=blocks_of(recording.counters, np.flatnonzero(counted)),
+        executed=blocks_of(recording.counters, np.flatnonzero(totals > 0)),
         images=tuple((i.path, i.sha256) for i in recording.counters.images),
         cpu_seconds=cpu_seconds,
         prologue=recording.prologue,
@@ -401,37 +365,4 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         installed_sites=recording.counters.columns,
         install_seconds=recording.install_seconds,
         written=tuple(sorted(recording.written - {str(streams.stdout), str(streams.stderr)})),
-    )
-
-
-def _counts(rows: list[Row], counted: BoolArray) -> sp.csr_array:
-    """Executions in each row, of the columns `counted` alone, which are numbered anew."""
-    number = np.cumsum(counted) - 1
-    lengths = [int(counted[row.columns].sum()) for row in rows]
-    chosen = ((row, counted[row.columns]) for row in rows)
-    vectors = ((number[row.columns[kept]], row.executions[kept]) for row, kept in chosen)
-    return matrix_of(lengths, vectors, int(counted.sum()))
-
-
-def _blocks(counters: SiteCounters, columns: IntArray) -> BlockTable:
-    parts: list[list[npt.NDArray[Any]]] = [[], [], [], [], []]
-    for number, image in enumerate(counters.images):
-        mine = columns[(columns >= image.first) & (columns < image.first + len(image.sites))] - image.first
-        sites = image.sites.take(mine)
-        columns_of_image: list[npt.NDArray[Any]] = [
-            np.full(len(mine), number),
-            sites.offset,
-            sites.block_start,
-            sites.block_bytes,
-            sites.block_instructions,
-        ]
-        for part, values in zip(parts, columns_of_image, strict=True):
-            part.append(values)
-    joined = [np.concatenate(p) if p else np.zeros(0, dtype=np.int64) for p in parts]
-    return BlockTable(
-        joined[0].astype(np.int32),
-        joined[1].astype(np.int64),
-        joined[2].astype(np.int64),
-        joined[3].astype(np.int32),
-        joined[4].astype(np.int32),
     )

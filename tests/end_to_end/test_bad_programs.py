@@ -103,12 +103,12 @@ def test_what_a_run_shows(
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("socket", ("200",), ["a socket (descriptor 3)"]),
-        ("shm", ("200",), ["a memfd (descriptor 3)", "shared memory at 0x", "shared memory (a memfd) at 0x"]),
-        ("holder", ("200", "fifo"), ["a named pipe (descriptor 3)"]),
-        ("holder", ("200", "inotify"), ["an inotify descriptor (descriptor 3)"]),
-        ("holder", ("200", "timerfd"), ["a running timer (descriptor 3)"]),
-        ("holder", ("200", "large"), ["a deleted file of more than 64 MB (descriptor 3, "]),
+        ("socket", ("800",), ["a socket (descriptor 3)"]),
+        ("shm", ("800",), ["a memfd (descriptor 3)", "shared memory at 0x", "shared memory (a memfd) at 0x"]),
+        ("holder", ("800", "fifo"), ["a named pipe (descriptor 3)"]),
+        ("holder", ("800", "inotify"), ["an inotify descriptor (descriptor 3)"]),
+        ("holder", ("800", "timerfd"), ["a running timer (descriptor 3)"]),
+        ("holder", ("800", "large"), ["a deleted file of more than 64 MB (descriptor 3, "]),
     ],
 )
 def test_what_is_held_from_beginning_to_end(

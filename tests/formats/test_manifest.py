@@ -282,6 +282,7 @@ def test_what_no_build_writes_is_refused(place: str, value: Any) -> None:
 CAPTURED: dict[str, Any] = {
     "phase": 1, "interval": 2, "folder": "phase-1", "pid": 7, "warmup": 1, "warm_event": 1, "start_event": 2,
     "end_event": 3, "written": {"/out": "written-1/0"}, "huge": [[0, 4096]],
+    "instead": "",
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from aspen_models import LULESH, MACHINE
 from documentation import ROOT, pages, rows, section
 from programs import build
 from results import result
@@ -80,6 +81,8 @@ def sandbox(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("hmmsearch", "solver", "sorter", "job"):
         shutil.copy(probe.path, folder / f"{name}.probe")
     (folder / "input.dat").write_text("1 2 3\n")
+    shutil.copy(LULESH, folder)
+    shutil.copy(MACHINE, folder / "rig.aspen")
     (folder / "pool.json").write_text(_pool())
     (folder / "request.json").write_text(
         json.dumps({"pod": {"metadata": {"labels": {"probe": "solver"}}}, "nodenames": ["n17", "n18"]})

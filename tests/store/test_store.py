@@ -237,8 +237,8 @@ def test_no_store_is_made_by_looking(tmp_path: Path) -> None:
 
 def test_another_schema_version_is_refused(url: str) -> None:
     with open_store(url) as store, store.writing() as connection:
-        connection.exec_driver_sql("UPDATE probe_store_info SET value = '2'")
-    with pytest.raises(StoreUnusable, match="schema version 2, this program reads and writes 1"):
+        connection.exec_driver_sql("UPDATE probe_store_info SET value = '3'")
+    with pytest.raises(StoreUnusable, match="schema version 3, this program reads and writes 2"):
         open_store(url)
 
 

@@ -80,7 +80,7 @@ def test_a_program_with_children_is_traced(mode: str, builds: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "error", "words"),
     [
-        ("wrapper", r"9\d% of its CPU time is that of processes it starts \(1: "),
+        ("wrapper", ProgramUnsupported, r"9\d% of its CPU time is that of processes it starts \(1: "),
         ("forever", ProgramUnsupported, "live beside it nearly all the time"),
         ("zombies", ProgramUnsupported, "live beside it nearly all the time"),
         ("daemon", ProgramUnsupported, "ended, and processes that it started go on"),

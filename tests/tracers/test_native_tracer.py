@@ -123,7 +123,7 @@ def test_progress_is_told(builds: Path) -> None:
         ("abort", ProgramFailed, "SIGABRT"),
         ("short", ProgramTooShort, "at least 5"),
         ("threads", ProgramUnsupported, "started a thread"),
-        ("forker", "of its CPU time is that of processes it starts"),
+        ("forker", ProgramUnsupported, "of its CPU time is that of processes it starts"),
     ],
 )
 def test_bad_ends(name: str, error: type[ProbeError], words: str, builds: Path) -> None:
