@@ -58,4 +58,4 @@ def life(size: int, turns: int) -> int:
     return len(cells)
 
 
-print(orbits(20, 24000), queens(11), life(300, 100))
+print(orbits(20, 48000), queens(12), life(100, 6000))

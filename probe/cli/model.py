@@ -201,7 +201,7 @@ def generate(
     steps = plan(asked, on, explicit=mode == "explicit", seed=seed, probes=seconds_of_probes(probes, node, url))
     ranks = grid_of(grid)
     if trace is not None:
-        written = write_trace(steps, ranks, trace)
+        written = write_trace(steps, ranks, trace).index
     else:
         assert output is not None
         written = output

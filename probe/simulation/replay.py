@@ -54,25 +54,18 @@ def replay(steps: tuple[Step, ...], grid: Grid, network: Network, links: Links, 
         raise ToolMissing(f"{COMMAND} is not installed: install SimGrid (Debian's package libsimgrid-dev)")
     with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
         folder = Path(made)
-        index = write_trace(steps, grid, folder / "trace", flops_per_second=links.speed)
+        trace = write_trace(steps, grid, folder / "trace", flops_per_second=links.speed)
         platform, hosts = write_platform(network, size_of(grid), links, folder)
-        events = sum(line_count(Path(name)) for name in index.read_text().split())
         begun = time.monotonic()
         said = _run(
             [command, "-np", str(size_of(grid)), "-platform", str(platform), "-hostfile", str(hosts),
-             f"--cfg=contexts/stack-size:{STACK_KB}", *_AS_DESCRIBED, "-replay", str(index)], folder, limit,
+             f"--cfg=contexts/stack-size:{STACK_KB}", *_AS_DESCRIBED, "-replay", str(trace.index)], folder, limit,
         )  # fmt: skip
         wall = time.monotonic() - begun
     found = re.findall(r"Simulation time ([0-9.eE+-]+)", said)
     if not found:
         raise ModelInvalid(f"{COMMAND} named no simulated time: {said[-_SHOWN:].strip()}")
-    return Replayed(float(found[-1]), wall, events)
-
-
-def line_count(path: Path) -> int:
-    """Lines of a file."""
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
+    return Replayed(float(found[-1]), wall, trace.lines)
 
 
 def _run(command: list[str], folder: Path, limit: float) -> str:

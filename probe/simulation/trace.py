@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import ModelInvalid, StorageError
@@ -16,22 +17,32 @@ INDEX = "trace.txt"
 MOST_LINES = 200_000_000
 
 
-def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_second: float = 1e9) -> Path:
+@dataclass(frozen=True)
+class Trace:
+    """A trace on disk: the file to replay, and the lines of all ranks."""
+
+    index: Path
+    lines: int
+
+
+def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_second: float = 1e9) -> Trace:
     """Write the traces into a new folder. Computing is written as operations of a host of that speed.
 
-    Returns the file to replay. Raises ModelInvalid and StorageError.
+    Raises ModelInvalid and StorageError.
     """
     refuse_unfit(steps, grid)
-    lines = size_of(grid) * length(steps)
-    if lines > MOST_LINES:
-        raise ModelInvalid(f"the trace would have {lines} lines, more than {MOST_LINES}: fewer ranks or turns")
+    expected = size_of(grid) * length(steps)
+    if expected > MOST_LINES:
+        raise ModelInvalid(f"the trace would have {expected} lines, more than {MOST_LINES}: fewer ranks or turns")
     try:
         folder.mkdir(parents=True, exist_ok=False)
-        names = []
+        names, lines = [], 0
         for rank in range(size_of(grid)):
             path = folder / f"rank-{rank}.txt"
             with path.open("w") as file:
-                file.writelines(f"{line}\n" for line in rank_lines(steps, rank, grid, flops_per_second))
+                for line in rank_lines(steps, rank, grid, flops_per_second):
+                    file.write(f"{line}\n")
+                    lines += 1
             names.append(path.name)
         index = folder / INDEX
         index.write_text("".join(f"{folder.resolve() / name}\n" for name in names))
@@ -39,7 +50,7 @@ def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_
         raise StorageError(f"{folder}: exists already; name a new folder") from error
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
-    return index
+    return Trace(index, lines)
 
 
 def rank_lines(steps: tuple[Step, ...], rank: int, grid: Grid, flops_per_second: float) -> Iterator[str]:

@@ -249,6 +249,8 @@ def test_json_is_read_and_written_at_one_place() -> None:
         str(path.relative_to(root))
         for folder in ("probe", "checkpoint", "reducer")
         for path in (root / folder).rglob("*.py")
-        if re.search(r"^\s*(import json|from json import)\b(?!, re, sys)", path.read_text(), re.MULTILINE)
+        if re.search(r"^\s*(import json|from json import)\b", path.read_text(), re.MULTILINE)
     ]
-    assert sorted(users) == ["checkpoint/strict_json.py", "probe/candidates/agent_start.py"]
+    in_scripts = ["probe/applications/inputs.py", "probe/candidates/agent_start.py"]
+    """Texts that another Python runs, which has no module of ours."""
+    assert sorted(users) == ["checkpoint/strict_json.py", *in_scripts]

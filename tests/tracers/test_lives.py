@@ -13,9 +13,9 @@ from native_profiles import INTERVAL, column_of, totals
 from programs import build, symbols
 from tracing import program_of, streams_of
 
-import probe.tracers.native as native
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child
+from probe.tracers import other_processes
 from probe.tracers.lives import Lives, covered, longest_first, named
 from probe.tracers.native import trace
 
@@ -103,6 +103,6 @@ def test_children_in_every_interval(builds: Path) -> None:
 
 def test_a_child_that_never_ends_is_refused_soon(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at the run's end, a minute later."""
-    monkeypatch.setattr(native, "EARLY_SECONDS", 0.3)
+    monkeypatch.setattr(other_processes, "EARLY_SECONDS", 0.3)
     with streams_of() as streams, pytest.raises(ProgramUnsupported, match="nearly all the time"):
         trace(program_of(build("helpers", builds), "20000", "forever"), interval=INTERVAL, streams=streams)

@@ -169,7 +169,7 @@ def test_what_was_joined_is_a_profile(recording: tuple[_Recording, Counters, Clo
     streams = Streams(tmp_path / "out", tmp_path / "err")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counters, "installed", 0, raising=False)
-        patch.setattr(native, "_blocks", lambda counters, columns: SimpleNamespace(site=columns))
+        patch.setattr(native, "blocks_of", lambda counters, columns: SimpleNamespace(site=columns))
         profile = native._profile(Program(("made",), "/made", "/"), made, clock.now, streams)
     assert profile.intervals <= MOST and profile.interval == made.interval > DEFAULT_INTERVAL
     assert profile.seconds.sum() == pytest.approx(clock.now)

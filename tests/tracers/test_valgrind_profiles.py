@@ -123,11 +123,12 @@ def share_told(told: np.ndarray, telling: np.ndarray) -> float:
 
 
 def test_native_and_exact_vectors_give_the_same_phases(sorter: Profile, builds: Path) -> None:
-    """But for their number: exact vectors hold libraries too, and are divided more finely. Boundaries lie elsewhere."""
+    """But for their number: exact vectors hold libraries too, and both divide some twenty phases finely. Boundaries lie
+    elsewhere."""
     with streams_of() as streams:
         program = program_of(build("sorter", builds), "1")
         native = trace_program(program, tracer="native", interval=0.02, streams=streams)
     ours, theirs = phases_over_time(native), phases_over_time(sorter)
     assert len(np.unique(ours)) > 2
     by_chance = share_told(ours, np.random.default_rng(1).permutation(theirs))
-    assert share_told(ours, theirs) > max(0.65, by_chance + 0.2)
+    assert share_told(ours, theirs) > by_chance + 0.3

@@ -24,7 +24,7 @@ FOLDER = Path("/var/tmp/probe-hosts")
 _INTERVAL = 0.02
 _PHASES = 8
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
-_TEXT, _TEXT_REPEATED = 200_000, 4
+_TEXT, _TEXT_REPEATED = 150_000, 5
 _TIMES = ("text",) * 80
 """A short text, read often: what a program keeps of it stays small, and so does its probe."""
 
