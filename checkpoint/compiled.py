@@ -24,13 +24,15 @@ def built(
     *,
     libraries: Sequence[str] = (),
     place: Path | None = None,
+    compiler: str = "cc",
 ) -> Path:
-    """Path of `cc` OPTIONS applied to `sources` (headers are only part of the version), in the folder `place` or in the
-    cache. Raises ToolMissing, StorageError.
+    """Path of `compiler` OPTIONS applied to `sources` (headers are only part of the version), in the folder `place` or
+    in the cache. Raises ToolMissing, StorageError.
 
-    `libraries`: options that must come last, such as -lgcc.
+    `libraries`: options that must come last, such as -lgcc. `compiler`: another than this machine's own.
     """
-    digest = hashlib.sha256("\0".join((*compile_options, *libraries)).encode())
+    named = () if compiler == "cc" else (compiler,)
+    digest = hashlib.sha256("\0".join((*named, *compile_options, *libraries)).encode())
     for source in sources:
         digest.update(source.read_bytes())
     kept = (place or own_programs()) / f"{name}-{digest.hexdigest()[:16]}"
@@ -39,13 +41,13 @@ def built(
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         fresh = Path(folder) / name
-        command = ["cc", *compile_options, "-o", str(fresh), *(str(s) for s in sources if s.suffix != ".h")]
+        command = [compiler, *compile_options, "-o", str(fresh), *(str(s) for s in sources if s.suffix != ".h")]
         command += libraries
         try:
             # Its temporary files go with the folder, also where it is interrupted.
             status, said = run_group(command, _SECONDS, environment={**os.environ, "TMPDIR": folder})
         except FileNotFoundError as error:
-            raise ToolMissing("no C compiler (cc): install gcc, or run `probe doctor --fix`") from error
+            raise ToolMissing(f"no C compiler ({compiler}): install gcc, or run `probe doctor --fix`") from error
         except subprocess.TimeoutExpired as error:
             raise ToolMissing(f"compiling {name} did not end within {_SECONDS} s") from error
         if status:

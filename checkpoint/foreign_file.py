@@ -35,6 +35,9 @@ def read_foreign(path: Path, most: int = MOST_BYTES) -> bytes:
                 data = file.read(most + 1)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        # A name with a NUL, from another file.
+        raise StorageError(f"{path}: no file can have this name") from error
     if len(data) > most:
         raise StorageError(f"{path}: larger than {most} bytes; it cannot be what is asked for")
     return data

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from probe.candidates.local import run
     from probe.candidates.remote import CandidateResult, run_on
     from probe.candidates.result import RunResult
+    from probe.emulation.elsewhere.remote import EmulatedNode, emulate_on
+    from probe.emulation.elsewhere.talk import NodeOrders
+    from probe.emulation.plan import EmulateOptions
+    from probe.emulation.running import EmulationResult, emulate
+    from probe.emulation.sampling import profile_usage
+    from probe.emulation.usage import Usage
     from probe.formats.choices import SelectionOptions
     from probe.formats.profile import Profile
     from probe.inspection.description import show
@@ -30,22 +36,39 @@ if TYPE_CHECKING:
     from probe.pipeline.options import BuildOptions
     from probe.pipeline.trace import trace
     from probe.prediction.estimators import Prediction
+    from probe.scaling.asking import ScalingFit, ScalingPrediction
+    from probe.scaling.interface import fit_scaling, plan_scaling, predict_scaling
+    from probe.scaling.planning import ScalingPlan
     from probe.ssh.interface import SshOptions
 
 _HOMES = {
     "BuildOptions": "probe.pipeline.options",
     "BuiltProbe": "probe.pipeline.build",
     "CandidateResult": "probe.candidates.remote",
+    "EmulateOptions": "probe.emulation.plan",
+    "EmulatedNode": "probe.emulation.elsewhere.remote",
+    "EmulationResult": "probe.emulation.running",
+    "NodeOrders": "probe.emulation.elsewhere.talk",
     "Orders": "probe.candidates.agent_client",
     "Prediction": "probe.prediction.estimators",
     "ProbeError": "checkpoint.errors",
     "Profile": "probe.formats.profile",
     "RunResult": "probe.candidates.result",
+    "ScalingFit": "probe.scaling.asking",
+    "ScalingPlan": "probe.scaling.planning",
+    "ScalingPrediction": "probe.scaling.asking",
     "SelectionOptions": "probe.formats.choices",
     "SshOptions": "probe.ssh.interface",
     "TrimmedProbe": "probe.inspection.trimming",
+    "Usage": "probe.emulation.usage",
     "build": "probe.pipeline.build",
+    "emulate": "probe.emulation.running",
+    "emulate_on": "probe.emulation.elsewhere.remote",
     "explain": "probe.inspection.explanation",
+    "fit_scaling": "probe.scaling.interface",
+    "plan_scaling": "probe.scaling.interface",
+    "predict_scaling": "probe.scaling.interface",
+    "profile_usage": "probe.emulation.sampling",
     "run": "probe.candidates.local",
     "run_on": "probe.candidates.remote",
     "show": "probe.inspection.description",
@@ -61,16 +84,30 @@ __all__ = [
     "BuildOptions",
     "BuiltProbe",
     "CandidateResult",
+    "EmulateOptions",
+    "EmulatedNode",
+    "EmulationResult",
+    "NodeOrders",
     "Orders",
     "Prediction",
     "ProbeError",
     "Profile",
     "RunResult",
+    "ScalingFit",
+    "ScalingPlan",
+    "ScalingPrediction",
     "SelectionOptions",
     "SshOptions",
     "TrimmedProbe",
+    "Usage",
     "build",
+    "emulate",
+    "emulate_on",
     "explain",
+    "fit_scaling",
+    "plan_scaling",
+    "predict_scaling",
+    "profile_usage",
     "run",
     "run_on",
     "show",

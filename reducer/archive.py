@@ -30,6 +30,7 @@ from reducer.member_table import (
     MAX_MEMBERS,
     MAX_SIZE,
     is_plain_absolute,
+    version_of,
 )
 from reducer.output_file import create_file, storage_errors
 from reducer.page_store import PageStore
@@ -104,7 +105,7 @@ def write_probe(
             lambda out, name=name, contents=contents: write_member(out, name, contents, compression)
             for name, contents in plan.members(store)
         )
-        size = write_members(path, plan.names, plan.document, members, plan.most_bytes)
+        size = write_members(path, plan.names, plan.document, members, plan.most_bytes, version=plan.version)
         assert size is not None, "no limit was given"
         return ArchiveSizes(size, plan.raw_bytes, plan.file_bytes, store.pages, store.zero_pages, store.distinct_pages)
 
@@ -121,6 +122,8 @@ def write_members(
     members: Iterable[Callable[[IO[bytes]], Entry]],
     most_bytes: int,
     limit: int | None = None,
+    *,
+    version: int = FORMAT_VERSION,
 ) -> int | None:
     """Write a probe of `members`, whose names and order are `names`, whole or not at all; returns its size.
 
@@ -144,7 +147,7 @@ def write_members(
                     return None
             text = document(entries).ljust(room)
             size = out.tell()
-            head = HEADER.pack(MAGIC, FORMAT_VERSION, room, size)
+            head = HEADER.pack(MAGIC, version, room, size)
             out.seek(0)
             out.write(head + hashlib.sha256(head + text).digest() + text)
             out.flush()
@@ -226,6 +229,7 @@ class _Plan:
         self.file_bytes: int = sum(sizes.values())
         self.raw_bytes = sum(sum(item.parts.values()) + sum(item.pages.values()) for item in self._phases)
         self.most_bytes = self.file_bytes + self.raw_bytes + sum(map(len, data.values()))
+        self.version = version_of([part.name for part in item.parts] for item in self._phases)
         self.names = [f"data/{name}" for name in data]
         self.names += [f"file/{digest}" for digest in self._sources]
         for item in self._phases:

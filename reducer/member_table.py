@@ -11,7 +11,7 @@ import hashlib
 import os.path
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from checkpoint.errors import ProbeFileDamaged
 from checkpoint.linux import PAGE_SIZE
 
 MAGIC = b"\x89PROBE\r\n"
-FORMAT_VERSION = 1
+FORMAT_VERSION, WITHOUT_CRIU = 1, 2
+"""Format versions. In the second, phases may lack CRIU's images: readers of the first need them."""
 
 HEADER = struct.Struct("<8sIIQ")
 """Magic, format version, manifest size, file size; a SHA-256 of these and the manifest follows."""
@@ -36,6 +37,9 @@ MAX_SIZE = (1 << 53) - 1
 
 _MOST_INFLATION = {"gzip": 1032, "zstd": 1 << 15, "none": 1}
 """Compressions known, and how many bytes one stored byte can become: a zstd block of 128 KB takes four at least."""
+
+_FLAT_IMAGE, _CRIU_IMAGE = "direct.img", "inventory.img"
+"""Images that the direct restorer and CRIU begin with."""
 
 _MAX_PAGE_NUMBER = (1 << 32) - 1
 _MEMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*\Z")
@@ -127,9 +131,9 @@ def read_table(read: Callable[[int], bytes], name: str) -> Table:
     if len(head) < HEADER.size:
         raise damaged(name, "it is cut off in its header")
     _, version, manifest_size, file_size = HEADER.unpack(head)
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, WITHOUT_CRIU):
         raise ProbeFileDamaged(
-            f"{name} has format version {version}, this program reads version {FORMAT_VERSION}: "
+            f"{name} has format version {version}, this program reads version {FORMAT_VERSION} or {WITHOUT_CRIU}: "
             "use the version of probe that built it, or build it again"
         )
     if manifest_size > MAX_MANIFEST_BYTES:
@@ -150,6 +154,12 @@ def read_table(read: Callable[[int], bytes], name: str) -> Table:
     if file_size != table.file_size or end > file_size:
         raise damaged(name, f"its members end at byte {table.file_size}, its header says {file_size}")
     return table
+
+
+def version_of(phases: Iterable[Iterable[str]]) -> int:
+    """The format version of a probe whose phases have images of these names."""
+    without = ({_FLAT_IMAGE, _CRIU_IMAGE} & set(names) == {_FLAT_IMAGE} for names in phases)
+    return WITHOUT_CRIU if any(without) else FORMAT_VERSION
 
 
 class _Refused(Exception):

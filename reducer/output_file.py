@@ -77,6 +77,16 @@ def create_file(path: Path, undo: ExitStack) -> IO[bytes]:
     return os.fdopen(descriptor, "wb")
 
 
+def make_folder(path: Path) -> None:
+    """Make a new folder, and those above it. Raises StorageError, also where it is there already."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError as error:
+        raise StorageError(f"{path}: exists already; name a new folder") from error
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
+
+
 def _free(folder: Path) -> str:
     try:
         return f", {shutil.disk_usage(folder).free} are free"

@@ -10,17 +10,20 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.criu.images import CheckpointImages
-from checkpoint.criu.pagemap import PageRun, write_pagemap
+from checkpoint.capture.stored import NAME as STATE_NAME
+from checkpoint.capture.stored import write_state
+from checkpoint.criu.pagemap import write_pagemap
+from checkpoint.flat.image import NAME as FLAT_NAME
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.state.process_state import PageRun, ProcessState
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
 from reducer.touched_set import with_positions
@@ -41,7 +44,7 @@ class Reduced:
         return sum(run.pages for run in self.dropped)
 
 
-def reduce_checkpoint(images: CheckpointImages, keep: npt.NDArray[np.bool_], folder: Path, how: Reduction) -> Reduced:
+def reduce_checkpoint(images: ProcessState, keep: npt.NDArray[np.bool_], folder: Path, how: Reduction) -> Reduced:
     """Write the checkpoint to `folder` (new) with only the pages that `keep` flags. StorageError on a full disk.
 
     `keep` has one flag per page in the order of the pages image. On any error `folder` is removed.
@@ -50,14 +53,10 @@ def reduce_checkpoint(images: CheckpointImages, keep: npt.NDArray[np.bool_], fol
     with storage_errors("write", folder, int(keep.sum()) * PAGE_SIZE):
         folder.mkdir(mode=0o700, parents=True)
         try:
-            for path in images.folder.glob("*.img"):
-                if path.name != images.pages_image.name:
-                    shutil.copyfile(path, folder / path.name)
             target = folder / images.pages_image.name
+            _write_description(images, folder, kept_runs if how == "drop" else None)
             if how == "drop":
                 _copy_pages(images.pages_image, target, keep)
-                pagemap = next(images.folder.glob("pagemap-[0-9]*.img"))
-                write_pagemap(folder / pagemap.name, images.pages_id, kept_runs)
             else:
                 _zero_pages(images.pages_image, target, keep)
         except BaseException:
@@ -66,7 +65,19 @@ def reduce_checkpoint(images: CheckpointImages, keep: npt.NDArray[np.bool_], fol
     return Reduced(folder, int(keep.sum()), tuple(dropped))
 
 
-def _split(images: CheckpointImages, keep: npt.NDArray[np.bool_]) -> tuple[list[PageRun], list[PageRun]]:
+def _write_description(images: ProcessState, folder: Path, runs: Sequence[PageRun] | None) -> None:
+    """Everything but the pages, with the page map `runs` (None: as it is)."""
+    if (images.folder / STATE_NAME).exists():
+        write_state(replace(images, folder=folder, page_runs=images.page_runs if runs is None else tuple(runs)))
+        return
+    for path in images.folder.glob("*.img"):
+        if path.name not in (images.pages_image.name, FLAT_NAME):
+            shutil.copyfile(path, folder / path.name)
+    if runs is not None:
+        write_pagemap(folder / f"pagemap-{images.pid}.img", images.pages_id, runs)
+
+
+def _split(images: ProcessState, keep: npt.NDArray[np.bool_]) -> tuple[list[PageRun], list[PageRun]]:
     """The page map's runs cut into those kept and those dropped."""
     kept: list[PageRun] = []
     dropped: list[PageRun] = []

@@ -16,7 +16,7 @@ from checkpoint.linux import PAGE_SIZE
 from reducer.archive import Entry, encode_document, front_size, write_member, write_members
 from reducer.choices import Compression
 from reducer.compression import check_packing, packed_size
-from reducer.member_table import Phase, StoredFile
+from reducer.member_table import Phase, StoredFile, version_of
 from reducer.page_spool import CHUNK_PAGES
 from reducer.page_store import Runs
 from reducer.unpack import ProbeArchive
@@ -60,7 +60,9 @@ def repack(
     """
     check_packing(compression)
     most = source.size_bytes + sum(member.raw_size for member in source.members.values())
-    return write_members(path, kept.names(), kept.document, _members(source, kept, compression), most, limit)
+    version = version_of([name for name, _ in phase.parts] for phase in kept.phases)
+    members = _members(source, kept, compression)
+    return write_members(path, kept.names(), kept.document, members, most, limit, version=version)
 
 
 def _members(source: ProbeArchive, kept: Kept, compression: Compression) -> Iterator[Callable[[IO[bytes]], Entry]]:

@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
-from checkpoint.criu.images import CheckpointImages
-from checkpoint.criu.pagemap import PAGE_LAZY, PageRun
-from checkpoint.criu.protobuf import Message
 from checkpoint.criu.tool import Criu
+from checkpoint.flat.image import FlatImage
 from checkpoint.linux import PAGE_SIZE
-from checkpoint.restore.criu_restore import RestoreJob, observe_touches
+from checkpoint.restore.criu_restore import PageDropped, RestoreJob, observe_touches
+from checkpoint.restore.observation import observe
+from checkpoint.state.process_state import PAGE_LAZY, PageRun, ProcessState
 
 MARGIN_SHARE = 0.1
 """The phase runs on for this share of its region behind the end, so that a slightly longer region finds its pages."""
@@ -32,18 +31,20 @@ _RED_ZONE = 128
 class TouchedSet:
     """Pages touched from the warm-up's start to the margin behind the region, in order of the first touch.
 
-    `address` (page aligned) and `written` (the first touch was a write) have one length.
+    `address` (page aligned) and `written` (the first touch was a write) have one length. `in_groups`: neighbours of
+    touched pages are among them, since the kernel shows no single ones.
     """
 
     address: npt.NDArray[np.uint64]
     written: npt.NDArray[np.bool_]
+    in_groups: bool = False
 
     def __len__(self) -> int:
         return len(self.address)
 
 
 def record_touched_set(
-    job: RestoreJob, images: CheckpointImages, criu: Criu, *, scratch: Path, region_seconds: float
+    job: RestoreJob, images: ProcessState, criu: Criu, *, scratch: Path, region_seconds: float
 ) -> TouchedSet:
     """Restore the phase lazily and note every first touch. Errors as checkpoint.restore.criu_restore.time_phase."""
     found = observe_touches(
@@ -56,15 +57,47 @@ def record_touched_set(
     return TouchedSet(page[first], (raw[first] & np.uint64(1)).astype(bool))
 
 
+def record_touched_directly(
+    job: RestoreJob, images: ProcessState, flat: FlatImage, restorer: Path, *, scratch: Path, region_seconds: float
+) -> TouchedSet:
+    """The same by the direct restorer, as any user: pages in the order of their addresses, and all of the stack, which
+    cannot be mapped from a file. Raises PhaseFailed, NodeUnfit."""
+    spans = [(run.vaddr, run.pages) for run in images.page_runs if run.flags & PAGE_LAZY]
+    found = observe(
+        job, flat, images.pages_image, restorer, spans, lazily=True, scratch=scratch,
+        margin=MARGIN_SHARE * region_seconds,
+    )  # fmt: skip
+    pages = np.array(found.pages, dtype=np.uint64)
+    return TouchedSet(pages, np.isin(pages, np.array(found.written, dtype=np.uint64)), found.in_groups)
+
+
+def check_reduced_directly(
+    job: RestoreJob,
+    reduced: ProcessState,
+    flat: FlatImage,
+    restorer: Path,
+    dropped: Sequence[PageRun],
+    *,
+    scratch: Path,
+) -> None:
+    """Restore the reduced phase once as usual, and look which of its dropped pages were asked for all the same. Raises
+    PageDropped, PhaseFailed, NodeUnfit."""
+    spans = [(run.vaddr, run.pages) for run in dropped]
+    found = observe(job, flat, reduced.pages_image, restorer, spans, lazily=False, scratch=scratch)
+    if found.pages:
+        address = found.pages[0]
+        raise PageDropped(f"phase {job.phase}: the page at {address:#x} was dropped and is asked for", address)
+
+
 def check_reduced(
-    job: RestoreJob, reduced: CheckpointImages, dropped: Sequence[PageRun], criu: Criu, *, scratch: Path
+    job: RestoreJob, reduced: ProcessState, dropped: Sequence[PageRun], criu: Criu, *, scratch: Path
 ) -> None:
     """Restore the reduced phase once with a guard on every dropped page. Raises PageDropped, or as time_phase."""
     guard = [(run.vaddr, run.pages) for run in dropped]
     observe_touches(job, criu, reduced.page_runs, reduced.pages_image, scratch=scratch, margin=0.0, dropped=guard)
 
 
-def pages_to_keep(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[np.bool_]:
+def pages_to_keep(images: ProcessState, touched: TouchedSet) -> npt.NDArray[np.bool_]:
     """One flag per page of the pages image, in its order.
 
     Kept besides the touched ones: everything CRIU does not restore lazily (copied file pages, the vDSO: without its
@@ -83,17 +116,16 @@ def pages_to_keep(images: CheckpointImages, touched: TouchedSet) -> npt.NDArray[
     return keep
 
 
-def _always_kept(images: CheckpointImages) -> set[int]:
+def _always_kept(images: ProcessState) -> set[int]:
     """Pages (addresses) that the kernel or the loader's code may touch in one run and not in the next."""
     areas = []
     if stack := images.registers.get("sp"):
         areas.append((stack - _RED_ZONE, stack + 1))
-    if thread := images.registers.get("fs_base"):
-        areas.append((thread, thread + 1))
-    core = images.core.message(CoreEntry.thread_core) or Message()
-    sequences = core.message(ThreadCoreEntry.rseq_entry) or Message()
-    if address := sequences.integer(RseqEntry.rseq_abi_pointer, 0):
-        areas.append((address, address + max(sequences.integer(RseqEntry.rseq_abi_size, 0), 1)))
+    if base := images.registers.get("fs_base"):
+        areas.append((base, base + 1))
+    thread = images.thread
+    if thread.rseq:
+        areas.append((thread.rseq, thread.rseq + max(thread.rseq_size, 1)))
     return {page for start, end in areas for page in range(start & -PAGE_SIZE, end, PAGE_SIZE)}
 
 

@@ -19,7 +19,7 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).resolve().parents[1]
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
-_FORMATS = ("json", "node-protocol", "phase-image", "probe-format", "profile-format")
+_FORMATS = ("json", "node-protocol", "phase-image", "probe-format", "profile-format", "usage-format")
 """Pages of section 5, file formats; the others are of section 7."""
 _AROUND = ("Environment variables", "Exit codes")
 """Sections of docs/cli.md that belong to all commands: they are in probe(1)."""

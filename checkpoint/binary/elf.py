@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from checkpoint.errors import ProgramNotRunnable
@@ -86,6 +87,17 @@ def check_runnable(path: Path) -> None:
     machine = struct.unpack_from("<H", head, 18)[0]
     if machine != EM_X86_64:
         raise ProgramNotRunnable(f"{path}: made for ELF machine {machine}, not for x86-64 ({EM_X86_64})")
+
+
+def needed_libraries(path: Path) -> list[str]:
+    """Names of the libraries that an ELF file asks for itself; none where it cannot be read as one."""
+    try:
+        with path.open("rb") as file:
+            dynamic = ELFFile(file).get_section_by_name(".dynamic")
+            tags = [] if dynamic is None else dynamic.iter_tags("DT_NEEDED")
+            return [str(tag.needed) for tag in tags]
+    except (OSError, ELFError, ValueError, KeyError, AttributeError):
+        return []
 
 
 def read_image(path: str) -> ElfImage:

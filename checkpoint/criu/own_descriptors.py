@@ -22,8 +22,8 @@ from checkpoint.criu.fields import (
     TimerfdEntry,
     UnixSkEntry,
 )
-from checkpoint.criu.images import CheckpointImages, File, FileKind
 from checkpoint.criu.protobuf import Message
+from checkpoint.state.process_state import File, FileKind, ProcessState
 
 KINDS = (
     FileKind.PIPE, FileKind.UNIX_SOCKET, FileKind.EVENTFD, FileKind.EPOLL, FileKind.SIGNALFD, FileKind.TIMERFD,
@@ -140,7 +140,7 @@ def sends_signals(file: File) -> bool:
     return owner is not None and owner.integer(FownEntry.pid, 0) != 0
 
 
-def pipe_contents(images: CheckpointImages) -> dict[int, PipeContents]:
+def pipe_contents(images: ProcessState) -> dict[int, PipeContents]:
     """What is in each pipe, by its number. ProbeFileDamaged for an image that does not fit."""
     path = images.folder / "pipes-data.img"
     found: dict[int, PipeContents] = {}
@@ -154,7 +154,7 @@ def pipe_contents(images: CheckpointImages) -> dict[int, PipeContents]:
     return found
 
 
-def socket_messages(images: CheckpointImages) -> dict[int, list[bytes | None]]:
+def socket_messages(images: ProcessState) -> dict[int, list[bytes | None]]:
     """What each socket has not yet read, by its file's id; None for a message that descriptors travel in."""
     path = images.folder / "sk-queues.img"
     found: dict[int, list[bytes | None]] = defaultdict(list)
@@ -168,7 +168,7 @@ def socket_messages(images: CheckpointImages) -> dict[int, list[bytes | None]]:
     return found
 
 
-def leads_outside(images: CheckpointImages) -> Iterator[str]:
+def leads_outside(images: ProcessState) -> Iterator[str]:
     """What descriptors of these KINDS lead to something that is not in the checkpoint, or will have changed."""
     files = [(item.fd, images.files[item.file_id]) for item in images.descriptors]
     sockets = {paired_socket(f).inode: paired_socket(f) for _, f in files if f.kind == FileKind.UNIX_SOCKET}

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from checkpoint.criu.entries import damaged, read_entries, write_entries
 from checkpoint.criu.fields import PagemapEntry, PagemapHead
 from checkpoint.criu.protobuf import Field, Message, ProtobufError, WireType
 from checkpoint.linux import PAGE_SIZE
-
-PAGE_PARENT, PAGE_LAZY, PAGE_PRESENT = 1, 2, 4
-"""Flags of a page run: pages are in a parent image, may be left out at restore, are in the pages image."""
+from checkpoint.state.process_state import PAGE_LAZY, PAGE_PARENT, PAGE_PRESENT, PageRun
 
 _KNOWN = {
     PagemapEntry.vaddr, PagemapEntry.compat_nr_pages, PagemapEntry.in_parent, PagemapEntry.flags,
@@ -24,19 +21,6 @@ _KNOWN = {
 }  # fmt: skip
 _U32_MAX = (1 << 32) - 1
 _ADDRESS_END = 1 << 64
-
-
-class PageRun(NamedTuple):
-    """`pages` pages from address `vaddr` on, which follow those of the run before in the pages image."""
-
-    vaddr: int
-    pages: int
-    flags: int
-
-    @property
-    def end(self) -> int:
-        """First address behind the run."""
-        return self.vaddr + self.pages * PAGE_SIZE
 
 
 def read_pagemap(path: Path) -> tuple[int, tuple[PageRun, ...]]:

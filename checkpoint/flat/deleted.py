@@ -9,13 +9,15 @@ from pathlib import Path
 
 from checkpoint.criu.entries import EntryReader, damaged
 from checkpoint.criu.fields import GhostChunkEntry, GhostFileEntry
-from checkpoint.criu.images import CheckpointImages
 from checkpoint.errors import StorageError
 from checkpoint.flat.image import deleted_name
 from checkpoint.process.descriptors import LARGEST_DELETED
+from checkpoint.state.process_state import ProcessState
+
+_U32_MAX = 2**32 - 1
 
 
-def write_deleted(images: CheckpointImages) -> None:
+def write_deleted(images: ProcessState) -> None:
     """Put the contents of every deleted file beside the images, as CRIU has them in its own form.
 
     ProbeFileDamaged for images that do not fit, StorageError.
@@ -38,7 +40,7 @@ def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of a deleted file; the last piece ends where the file does."""
     reader = EntryReader(path, "ghost-file")
     head = reader.entry()
-    if not stat.S_ISREG(head.integer(GhostFileEntry.mode)):
+    if not stat.S_ISREG(head.integer(GhostFileEntry.mode) & _U32_MAX):
         raise damaged(path, "it holds no file")
     if not head.integer(GhostFileEntry.chunks, 0):
         yield 0, reader.rest()

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from checkpoint.criu.images import CheckpointImages, Descriptor, File, FileKind
 from checkpoint.criu.own_descriptors import (
     epoll_watches,
     event_counter,
@@ -21,6 +20,7 @@ from checkpoint.criu.own_descriptors import (
 )
 from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor, deleted_name
 from checkpoint.process.descriptors import is_write_end
+from checkpoint.state.process_state import Descriptor, File, FileKind, ProcessState
 
 _CLOCKS = (0, 1, 7)
 """CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME: the others wake a machine up, which takes a privilege."""
@@ -45,14 +45,14 @@ class Numbered:
         return self.names.index(name)
 
 
-def name_of(images: CheckpointImages, file_id: int) -> str:
+def name_of(images: ProcessState, file_id: int) -> str:
     """The path of a file; of a deleted one the name of its contents among the images."""
     number = images.removed_files.get(file_id)
     return images.files[file_id].path if number is None else deleted_name(number)
 
 
 def open_descriptors(
-    flat: FlatImage, images: CheckpointImages, files: Numbered, outputs: Sequence[str], written: Collection[str]
+    flat: FlatImage, images: ProcessState, files: Numbered, outputs: Sequence[str], written: Collection[str]
 ) -> None:
     """Put the descriptors of `images` into `flat`, with what they have not read and what they watch. `files`: copies
     that are only read, by name; `outputs` and `written` as for `flatten`. Raises NotFlat."""
@@ -97,7 +97,7 @@ def open_descriptors(
 _Maker = Callable[[OpenDescriptor, Descriptor, File], None]
 
 
-def _makers(images: CheckpointImages) -> Mapping[int, _Maker]:
+def _makers(images: ProcessState) -> Mapping[int, _Maker]:
     """By kind of file: what completes the descriptor that makes it anew."""
     ends = _ends(images)
     sockets = {paired_socket(f).inode: item.fd for item, f in _first(images) if f.kind == FileKind.UNIX_SOCKET}
@@ -140,7 +140,7 @@ def _makers(images: CheckpointImages) -> Mapping[int, _Maker]:
     }  # fmt: skip
 
 
-def _first(images: CheckpointImages) -> list[tuple[Descriptor, File]]:
+def _first(images: ProcessState) -> list[tuple[Descriptor, File]]:
     """Each open file once, with the lowest of its descriptors."""
     found: dict[int, Descriptor] = {}
     for item in sorted(images.descriptors, key=lambda d: d.fd):
@@ -148,7 +148,7 @@ def _first(images: CheckpointImages) -> list[tuple[Descriptor, File]]:
     return [(item, images.files[item.file_id]) for item in found.values()]
 
 
-def _ends(images: CheckpointImages) -> dict[tuple[int, bool], int]:
+def _ends(images: ProcessState) -> dict[tuple[int, bool], int]:
     """Descriptors of pipes by (pipe, whether it is the end that is written to). Raises NotFlat."""
     found: dict[tuple[int, bool], int] = {}
     for item, file in _first(images):
@@ -160,7 +160,7 @@ def _ends(images: CheckpointImages) -> dict[tuple[int, bool], int]:
     return found
 
 
-def _fill(flat: FlatImage, images: CheckpointImages, first: Mapping[int, int]) -> None:
+def _fill(flat: FlatImage, images: ProcessState, first: Mapping[int, int]) -> None:
     """What pipes and sockets hold, and what epoll sets watch. `first`: the lowest descriptor of each file."""
     ends = _ends(images)
     for pipe, contents in pipe_contents(images).items():

@@ -19,12 +19,16 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSIONS = (1, 2)
-"""Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew."""
+VERSIONS = (1, 2, 3)
+"""Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew; in 3
+a table of threads beside the first follows the header."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
 """Bytes of the park before the image: code, report, stack, signal frame (restorer.h)."""
+THREAD_ROOM = 0x20000
+"""Bytes of the park behind the image for each thread beside the first."""
+MOST_THREADS = 256
 
 SIGNALS, LIMITS, TIMERS = 64, 16, 3
 
@@ -43,12 +47,13 @@ class Option:
     """What the restorer is asked to do besides (enum option)."""
 
     TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, FILTER_CALLS, ANY_FOLDER = 1, 2, 4, 8, 16
+    MAP_LAZILY, TRACE_MAPPINGS = 32, 64
 
 
 class Confined:
-    """What could be taken away from a phase on a node (enum confinement)."""
+    """What could be taken away from a phase on a node, and how its pages show (enum confinement)."""
 
-    WRITES, CALLS = 1, 2
+    WRITES, CALLS, TOUCHES_IN_GROUPS = 1, 2, 4
 
 
 class Table(ctypes.LittleEndianStructure):
@@ -131,6 +136,18 @@ class Header(ctypes.LittleEndianStructure):
     ]  # fmt: skip
 
 
+class Thread(ctypes.LittleEndianStructure):
+    """A thread beside the first; the fields are those of the header."""
+
+    _fields_ = [
+        ("registers", Registers), ("blocked_signals", _U64), ("stack_pointer", _U64), ("stack_size", _U64),
+        ("stack_flags", _U32), ("rseq_size", _U32), ("clear_tid", _U64), ("robust_list", _U64), ("robust_size", _U64),
+        ("rseq", _U64), ("rseq_signature", _U32), ("unused", _U32), ("name", _U8 * 16), ("xstate", _U64),
+        ("legacy", _U8 * 512), ("ymm_high", _U8 * 256), ("opmask", _U8 * 64), ("zmm_high", _U8 * 512),
+        ("zmm_more", _U8 * 1024),
+    ]  # fmt: skip
+
+
 class Report(ctypes.LittleEndianStructure):
     """First page of the control file (struct report)."""
 
@@ -141,7 +158,7 @@ class Report(ctypes.LittleEndianStructure):
 
 
 STRUCTURES = (
-    Table, Mapping, Run, Patch, OpenDescriptor, Action, Registers, Layout, Limit, Timer, Header, Report,
+    Table, Mapping, Run, Patch, OpenDescriptor, Action, Registers, Layout, Limit, Timer, Header, Thread, Report,
 )  # fmt: skip
 
 
@@ -149,7 +166,8 @@ STRUCTURES = (
 class FlatImage:
     """A flat image taken apart. `files` are the paths, at capture, of the copies that mappings (`file` less one) and
     descriptors number; `written` the same for files that the phase writes; `opened`: files it opens by their paths.
-    `contents`: number of a descriptor, and bytes that it has not read yet. `watches`: of kind WATCH."""
+    `contents`: number of a descriptor, and bytes that it has not read yet. `watches`: of kind WATCH. `threads`: those
+    beside the first."""
 
     header: Header
     mappings: list[Mapping] = field(default_factory=list)
@@ -164,6 +182,7 @@ class FlatImage:
     files: list[str] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
+    threads: list[Thread] = field(default_factory=list)
     strings: bytearray = field(default_factory=bytearray)
 
     def string(self, text: str) -> int:
@@ -198,7 +217,7 @@ def encode(image: FlatImage) -> bytes:
     """
     header = Header.from_buffer_copy(image.header)
     names = bytearray(image.strings)
-    out = bytearray(ctypes.sizeof(Header))
+    out = bytearray(ctypes.sizeof(Header) + (ctypes.sizeof(Table) if image.threads else 0))
 
     def table(records: Sequence[bytes]) -> Table:
         out.extend(b"\0" * (-len(out) % 8))
@@ -228,12 +247,18 @@ def encode(image: FlatImage) -> bytes:
             offsets.append(len(names).to_bytes(8, "little"))
             names += path.encode("utf-8", "surrogateescape") + b"\0"
         setattr(header, name, table(offsets))
+    if image.threads:
+        if len(image.threads) > MOST_THREADS:
+            raise ValueError(f"{len(image.threads)} threads beside the first; at most {MOST_THREADS} are restored")
+        threads = table([bytes(thread) for thread in image.threads])
+        out[ctypes.sizeof(Header) : ctypes.sizeof(Header) + ctypes.sizeof(Table)] = bytes(threads)
     header.strings = Table(table([bytes(names)]).offset, len(names))
     header.magic, header.header_size = MAGIC, ctypes.sizeof(Header)
-    header.version = VERSIONS[any(d.kind > Kind.SAME_AS for d in descriptors)]
+    header.version = 3 if image.threads else VERSIONS[any(d.kind > Kind.SAME_AS for d in descriptors)]
     header.pages = sum(run.pages for run in image.runs)
     header.size = len(out)
     header.park_size = PARK_ROOM + (len(out) + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
+    header.park_size += THREAD_ROOM * len(image.threads)
     if len(out) > MAX_BYTES:
         raise ValueError(f"a flat image of {len(out)} bytes; at most {MAX_BYTES} are read")
     out[: ctypes.sizeof(Header)] = bytes(header)
@@ -254,7 +279,7 @@ def decode(path: Path) -> FlatImage:
     if header.magic != MAGIC:
         raise _damaged(path, "it does not start like one")
     if header.version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
+        known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
         raise _damaged(path, f"version {header.version} is unknown, this program reads {known}")
     if header.size != len(data) or header.checksum != checksum(memoryview(data)[Header.version.offset :]):
         raise _damaged(path, "its size or checksum is wrong")
@@ -275,6 +300,11 @@ def decode(path: Path) -> FlatImage:
             image.contents.append((one.number, content))
         else:
             (image.watches if one.kind == Kind.WATCH else image.descriptors).append(one)
+    if header.version == VERSIONS[-1]:
+        if len(data) < ctypes.sizeof(Header) + ctypes.sizeof(Table):
+            raise _damaged(path, f"it has {len(data)} bytes")
+        threads = Table.from_buffer_copy(data, ctypes.sizeof(Header))
+        image.threads = [Thread.from_buffer_copy(r) for r in records(threads, ctypes.sizeof(Thread))]
     for name in ("stamps", "touch_order", "calls"):
         setattr(image, name, [int.from_bytes(r, "little") for r in records(getattr(header, name), 8)])
     image.strings = bytearray(b"".join(records(header.strings, 1)))

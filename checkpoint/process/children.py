@@ -122,7 +122,15 @@ class Children:
             if clean is not None and not child.thread:
                 clean(pid)
             ptrace(linux.PTRACE_SETOPTIONS, pid, 0, FOLLOW)
-            ptrace(linux.PTRACE_CONT, pid)
+            self._begin(child)
+            self._let_go(child)
+
+    def _begin(self, child: Child) -> None:
+        """Before its first instruction."""
+
+    def _let_go(self, child: Child, deliver: int = 0) -> None:
+        """Past a stop of its own, with signal `deliver` if not 0."""
+        ptrace(linux.PTRACE_CONT, child.pid, 0, deliver)
 
     def look(self) -> None:
         """Take note of what happened to them since the last look, and let those go on that were stopped for it."""
@@ -178,7 +186,7 @@ class Children:
                 return
         else:
             deliver = stop
-        ptrace(linux.PTRACE_CONT, child.pid, 0, deliver)
+        self._let_go(child, deliver)
 
     def await_end(self, seconds: float) -> None:
         """Wait until all have ended, `seconds` at most."""
@@ -197,6 +205,13 @@ class Children:
             for child in list(self._living.values()):
                 reap(child.pid)
                 self._end(child, None)
+
+
+def end(pid: int) -> None:
+    """End a traced process, and wait for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    reap(pid)
 
 
 def reap(pid: int) -> int:

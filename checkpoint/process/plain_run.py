@@ -112,16 +112,21 @@ def children_of(pid: int) -> list[int]:
 
 def run_delay(pid: int) -> float:
     """Seconds the process waited for a processor (/proc/PID/schedstat, second field); 0 where it is not kept."""
-    return _scheduled(pid, 1)
+    return _scheduled(pid, 1) * 1e-9
 
 
 def running_time(pid: int) -> float:
     """Seconds the process had a processor, up to the last tick or the last time it lost it; 0 where it is not kept."""
-    return _scheduled(pid, 0)
+    return _scheduled(pid, 0) * 1e-9
 
 
-def _scheduled(pid: int, field: int) -> float:
+def turns_of(pid: int) -> int:
+    """How often the process, or the thread, was given a processor (third field); 0 where it is not kept."""
+    return _scheduled(pid, 2)
+
+
+def _scheduled(pid: int, field: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[field]) * 1e-9
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[field])
     except (OSError, IndexError, ValueError):
-        return 0.0
+        return 0

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.binary.elf import check_runnable
+from checkpoint.binary.isa import DEFAULT_ISA, ISA_BASELINES
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY, PR_SET_PDEATHSIG
-from checkpoint.process.isa import DEFAULT_ISA, ISA_BASELINES
+from checkpoint.processors import processors
 
 _NOTHING_INHERITED_ABOVE = 3
 
@@ -46,7 +47,8 @@ class Worker:
 class Program:
     """A command line with everything that decides how it runs. `executable` is absolute.
 
-    `worker`: the process to probe, where it is another one than what the command line starts.
+    `worker`: the process to probe, where it is another one than what the command line starts. `threads`: how many
+    threads share its work, and so how many processors every run gets.
     """
 
     argv: tuple[str, ...]
@@ -56,6 +58,7 @@ class Program:
     isa: str = DEFAULT_ISA
     env: dict[str, str] = field(default_factory=dict, repr=False)
     worker: Worker | None = None
+    threads: int = 1
 
     @property
     def probed_executable(self) -> str:
@@ -87,6 +90,8 @@ class Program:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
         del said["worker"]
+        if self.threads == 1:
+            del said["threads"]
         return said if self.worker is None else {**said, "worker": self.worker.to_json()}
 
     @staticmethod
@@ -172,7 +177,7 @@ def become_program(
         os.set_inheritable(standard, True)  # dup2 onto itself, where we had none of our own, leaves it to be closed
     os.closerange(_NOTHING_INHERITED_ABOVE, os.sysconf("SC_OPEN_MAX"))
     if cpu is not None:
-        os.sched_setaffinity(0, {cpu})
+        os.sched_setaffinity(0, processors(cpu, program.threads))
     if before_exec:
         os.kill(os.getpid(), before_exec)
     os.execve(program.executable, list(program.argv), dict(environment))

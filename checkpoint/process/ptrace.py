@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 
+from checkpoint import linux
 from checkpoint.errors import PrivilegeMissing
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,3 +42,30 @@ def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> int:
             )
         raise OSError(number, f"ptrace request {request:#x} on {pid}: {os.strerror(number)}")
     return result
+
+
+def registers_of(number: int) -> Registers:
+    """The registers of a stopped thread."""
+    found = Registers()
+    ptrace(linux.PTRACE_GETREGS, number, 0, ctypes.addressof(found))
+    return found
+
+
+def set_registers(number: int, registers: Registers) -> None:
+    """Give a stopped thread other registers."""
+    ptrace(linux.PTRACE_SETREGS, number, 0, ctypes.addressof(registers))
+
+
+def signal_mask(number: int) -> int:
+    """The signals that a stopped thread has blocked, bit number - 1."""
+    found = ctypes.c_uint64()
+    ptrace(linux.PTRACE_GETSIGMASK, number, ctypes.sizeof(found), ctypes.addressof(found))
+    return found.value
+
+
+def swap_signal_mask(number: int, mask: int) -> int:
+    """Block the signals of `mask` (bit number - 1) in a stopped thread; those blocked so far."""
+    before = signal_mask(number)
+    after = ctypes.c_uint64(mask)
+    ptrace(linux.PTRACE_SETSIGMASK, number, ctypes.sizeof(after), ctypes.addressof(after))
+    return before

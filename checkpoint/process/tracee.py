@@ -28,6 +28,7 @@ from checkpoint.process.children import (
     STOPPING,
     Child,
     Children,
+    end,
     event_message,
     is_thread,
     reap,
@@ -35,8 +36,10 @@ from checkpoint.process.children import (
 )
 from checkpoint.process.memory import ProcessMemory
 from checkpoint.process.occurrence import Ending, Occurrence, What
+from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Program, Streams, fork_stopped
-from checkpoint.process.ptrace import Registers, ptrace
+from checkpoint.process.ptrace import Registers, ptrace, registers_of, set_registers, swap_signal_mask
+from checkpoint.process.threads import HelperThreads, Team
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
 from checkpoint.process.wrapper import reach_worker
 
@@ -54,7 +57,6 @@ _LARGEST_ERRNO = 4095
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
 
-
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
@@ -67,14 +69,17 @@ class Tracee(ProcessMemory):
         self.attached = False
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
-        self.own_cpu = math.nan
-        """CPU seconds at the exit event, those of children not among them."""
+        self.own_cpu, self.helpers_cpu = math.nan, 0.0
+        """CPU seconds of the first thread at its exit event, and of the other threads then."""
         self.executed_cpu = 0.0
         """CPU seconds of a wrapper's worker before its execve, where `started_at` is."""
         self.started_at = 0.0
         self.ended_at = 0.0
         self.children = Children()
         self.around = Children()
+        self.team = Team(program.argv[0], program.threads) if program.threads > 1 else None
+        """The other threads, where they share the program's work."""
+        self.helpers = HelperThreads(program.argv[0]) if self.team is None else self.team
         self.root: Child | None = None
         """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
         self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
@@ -189,16 +194,20 @@ class Tracee(ProcessMemory):
 
     def resume(self, deliver: int = 0) -> None:
         """Let the stopped process run, with signal `deliver` if not 0."""
+        self.helpers.release()
+        self.resume_first(deliver)
+
+    def resume_first(self, deliver: int = 0) -> None:
+        """As `resume`, but other threads that were stopped with the first one stay so."""
         ptrace(linux.PTRACE_CONT, self.pid, 0, deliver)
 
     def wait(self, timeout: float | None = None) -> Occurrence:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
 
-        Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends
-        itself is returned as STOPPED and is not delivered while attached. Children are
-        followed, without returning; starting a thread raises ProgramUnsupported. `timeout` in seconds; None waits for
-        ever. Whatever stop comes first answers a pause that was requested: only where no other comes before it is it
-        returned as PAUSED.
+        Signals on their way to the program are passed on without returning. A SIGSTOP that the program sends itself is
+        returned as STOPPED and is not delivered while attached. Children and further threads are followed, without
+        returning; at a stop, further threads are asleep. `timeout` in seconds; None waits for ever. Whatever stop comes
+        first answers a pause that was requested: only where no other comes before it is it returned as PAUSED.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -207,6 +216,8 @@ class Tracee(ProcessMemory):
             if occurrence is not _PASSED_ON:
                 if occurrence.what is not What.TIMEOUT:
                     self._pause_requested = False
+                if occurrence.what not in (What.TIMEOUT, What.ENDED, What.EXITING):
+                    self.helpers.settle()
                 return occurrence
 
     def _next(self, timeout: float | None) -> Occurrence:
@@ -227,7 +238,9 @@ class Tracee(ProcessMemory):
             self.reopen_memory()
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
-            self.own_cpu = process_cpu(self.pid)
+            whole = process_cpu(self.pid)
+            self.own_cpu = whole if self.team or not self.helpers.all else running_time(self.pid)
+            self.helpers_cpu = max(0.0, whole - self.own_cpu)
             return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
             if stop in STOPPING:
@@ -235,13 +248,13 @@ class Tracee(ProcessMemory):
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
             else:
-                self.resume()
+                self.resume_first()
             return _PASSED_ON
         if stop == signal.SIGTRAP and self._trap_is_ours():
             return Occurrence(What.BREAKPOINT)
         if stop == signal.SIGSTOP and self.attached:
             return Occurrence(What.STOPPED)
-        self.resume(stop)
+        self.resume_first(stop)
         return _PASSED_ON
 
     def _trap_is_ours(self) -> bool:
@@ -251,7 +264,8 @@ class Tracee(ProcessMemory):
         return bool(info[2] == linux.SI_KERNEL)
 
     def _wait_status(self, timeout: float | None) -> int | None:
-        if timeout is None and not (self.children.watched or self.around.watched):
+        followed = (self.children, self.around, self.helpers)
+        if timeout is None and not any(others.watched for others in followed):
             _, status, self.usage = os.wait4(self.pid, linux.WALL)
             return status
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -261,8 +275,8 @@ class Tracee(ProcessMemory):
                 if pid:
                     self.usage = usage
                     return status
-                self.children.look()
-                self.around.look()
+                for others in followed:
+                    others.look()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -271,18 +285,17 @@ class Tracee(ProcessMemory):
                 signal.sigtimedwait({signal.SIGCHLD}, min(left, _POLL_SECONDS))
 
     def _started(self, event: int) -> None:
-        """Follow the child that the program has just started. Raises ProgramUnsupported for a thread."""
+        """Follow what the program has just started. Raises ProgramUnsupported for a process with its memory."""
         child = event_message(self.pid)
         if is_thread(child):
-            raise self._refused(
-                child, "started a thread", "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
-            )
-        shared = shares_memory(self.pid, child)
-        if shared and event != linux.PTRACE_EVENT_VFORK:
-            raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
-        # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
-        self.children.add(child, clean=None if shared else self._clean_copy)
-        self.resume()
+            self.helpers.add(child)
+        else:
+            shared = shares_memory(self.pid, child)
+            if shared and event != linux.PTRACE_EVENT_VFORK:
+                raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
+            # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
+            self.children.add(child, clean=None if shared else self._clean_copy)
+        self.resume_first()
         if self._pause_requested:
             ptrace(linux.PTRACE_INTERRUPT, self.pid)
 
@@ -294,13 +307,8 @@ class Tracee(ProcessMemory):
                 memory.write(code)
 
     def _refused(self, child: int, what: str, advice: str) -> ProgramUnsupported:
-        # A thread goes first: its process cannot be reaped before it. Both may stop once more on their way out.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        reap(child)
-        return ProgramUnsupported(
-            f"{self.program.argv[0]}: {what}; a probe holds one process with one thread. To go on, {advice}."
-        )
+        end(child)
+        return ProgramUnsupported(f"{self.program.argv[0]}: {what}; a probe holds one process. To go on, {advice}.")
 
     def detach(self, *, leave_stopped: bool = False) -> None:
         """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
@@ -339,6 +347,7 @@ class Tracee(ProcessMemory):
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+            self.helpers.end(self.pid)  # a process cannot be reaped before its threads
             self.status = reap(self.pid)
         self.children.kill()
         self.around.kill()
@@ -348,12 +357,10 @@ class Tracee(ProcessMemory):
     # -- registers, memory, system calls
 
     def registers(self) -> Registers:
-        found = Registers()
-        ptrace(linux.PTRACE_GETREGS, self.pid, 0, ctypes.addressof(found))
-        return found
+        return registers_of(self.pid)
 
     def set_registers(self, registers: Registers) -> None:
-        ptrace(linux.PTRACE_SETREGS, self.pid, 0, ctypes.addressof(registers))
+        set_registers(self.pid, registers)
 
     def system_call(self, number: int, *arguments: int) -> int:
         """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
@@ -366,9 +373,9 @@ class Tracee(ProcessMemory):
         call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9 = padded
         self.set_registers(call)
         # A handler of the program's own may not run now: it might leave by longjmp, and never reach the trap.
-        mask = self._swap_signal_mask(_ALL_BUT_TRAP)
+        mask = swap_signal_mask(self.pid, _ALL_BUT_TRAP)
         try:
-            self.resume()
+            self.resume_first()
             occurrence = self.wait(_START_SECONDS)
             if occurrence.what is not What.BREAKPOINT:
                 raise ProgramFailed(f"process {self.pid}: {occurrence.what.value} in an injected system call")
@@ -377,18 +384,11 @@ class Tracee(ProcessMemory):
             if self.status is None:
                 self.write(saved.rip, code)
                 self.set_registers(saved)
-                self._swap_signal_mask(mask)
+                swap_signal_mask(self.pid, mask)
         signed: int = result - 2**64 if result >= 2**63 else result
         if -_LARGEST_ERRNO <= signed < 0:
             raise OSError(-signed, f"system call {number} inside process {self.pid}: {os.strerror(-signed)}")
         return signed
-
-    def _swap_signal_mask(self, mask: int) -> int:
-        """Block the signals of `mask` (bit number - 1) instead of those blocked so far, which are returned."""
-        before, after = ctypes.c_uint64(), ctypes.c_uint64(mask)
-        ptrace(linux.PTRACE_GETSIGMASK, self.pid, ctypes.sizeof(before), ctypes.addressof(before))
-        ptrace(linux.PTRACE_SETSIGMASK, self.pid, ctypes.sizeof(after), ctypes.addressof(after))
-        return before.value
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:
         """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""

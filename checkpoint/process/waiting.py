@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for a process: its state and CPU time by its number; the signal of its end held back, so that waiting wakes."""
+"""Wait for a process: its state, CPU time and memory by its number; the signal of its end held back meanwhile."""
 
 from __future__ import annotations
 
@@ -31,3 +31,12 @@ def process_state(pid: int) -> str:
 def process_cpu(pid: int) -> float:
     """CPU seconds of another process so far (clock_getcpuclockid(3): its number, inverted, in the clock's)."""
     return time.clock_gettime(~pid << 3 | 2)
+
+
+def peak_resident(pid: int) -> int:
+    """Bytes of memory that a process had at its fullest (VmHWM in /proc/PID/status); 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) * 1024
+    except OSError:
+        return 0

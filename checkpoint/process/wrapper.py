@@ -12,7 +12,7 @@ from pathlib import Path
 
 from checkpoint import linux
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
-from checkpoint.process.children import FOLLOW, Child, Children, words_of
+from checkpoint.process.children import FOLLOW, Child, Children, end, words_of
 from checkpoint.process.program import Program, Streams, Worker, fork_stopped
 from checkpoint.process.ptrace import ptrace
 from checkpoint.process.waiting import process_cpu
@@ -68,7 +68,12 @@ def reach_worker(
                 "before; a wrapper has to start the same programs in the same order in every run"
             )
         time.sleep(_POLL_SECONDS)
-    _check_environment(found[0].pid, program, environment)
+    try:
+        _check_environment(found[0].pid, program, environment)
+    except BaseException:
+        # It is no longer followed, so nobody else would end it.
+        end(found[0].pid)
+        raise
     return found[0], root
 
 

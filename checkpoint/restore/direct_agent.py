@@ -108,8 +108,8 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
     _libc.personality(_libc.personality(PERSONALITY_QUERY) | ADDR_NO_RANDOMIZE)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if spec["cpu"] is not None:
-        os.sched_setaffinity(0, {spec["cpu"]})
+    if spec["cpus"]:
+        os.sched_setaffinity(0, spec["cpus"])
     passed = [
         os.open(spec["image"], os.O_RDONLY), os.open(spec["pages"], os.O_RDONLY),
         os.open(spec["copies"], os.O_RDONLY | os.O_DIRECTORY), os.open(folder, os.O_RDONLY | os.O_DIRECTORY), control,
@@ -123,8 +123,11 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
         # It has its files open: by their paths it would fill the node's disk, or change what its next repeat gets.
         mount("none", spec["scratch"], "tmpfs", _HIDDEN, "size=4k,mode=0500")
     limit(resource.RLIMIT_CORE, 1)
-    limit(resource.RLIMIT_NPROC, 0)
-    limit(resource.RLIMIT_CPU, int(spec["region_seconds"] + spec["restore_seconds"]) + 1)
+    if not spec["threads"]:
+        # Where there are threads the restorer starts them first, and then sets it.
+        limit(resource.RLIMIT_NPROC, 0)
+    seconds = spec["region_seconds"] + spec["restore_seconds"]
+    limit(resource.RLIMIT_CPU, (int(seconds) + 1) * (1 + spec["threads"]))
     limit(resource.RLIMIT_FSIZE, spec["file_bytes"])
     limit(resource.RLIMIT_AS, spec["memory_bytes"])
     arguments = ["restorer", str(parent), str(spec["option_bits"])]

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
 from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode, is_deleted_name
+from checkpoint.linux import PAGE_SIZE
+from checkpoint.processors import processors
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, PhaseAgent, RegionTime, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import may_have_private_view
@@ -53,7 +54,6 @@ class DirectAgent(PhaseAgent):
         only_recorded_calls: bool = False,
         touch_in_order: bool = False,
     ) -> None:
-        images = read_checkpoint(job.images)
         path = job.images / NAME
         if not path.is_file():
             raise DirectRefused(
@@ -61,17 +61,18 @@ class DirectAgent(PhaseAgent):
                 "as root with --restorer criu"
             )
         self._flat = decode(path)
-        if self._flat.header.pages != images.pages:
-            raise ProbeFileDamaged(f"phase {job.phase}: {path} is of another checkpoint; build the probe again")
+        pages = pages_image(job, self._flat)
 
         @contextmanager
         def start(folder: Path) -> Iterator[AgentProcess]:
-            spec = direct_spec(job, self._flat, images.pages_image, restorer, folder, cpu)
+            spec = direct_spec(job, self._flat, pages, restorer, folder, cpu)
             self._wanted = _options(job, self._flat, spec["private_view"], only_recorded_calls, touch_in_order)
             spec["option_bits"] = self._wanted
             most = spec["memory_bytes"]
-            with memory_group(most) as own, AgentProcess(_AGENT, {**spec, "memory_group": own}, private=False) as agent:
-                yield agent
+            with memory_group(most, 1 + spec["threads"]) as own:
+                spec["memory_group"] = own
+                with AgentProcess(_AGENT, spec, private=False) as agent:
+                    yield agent
 
         super().__init__(job, scratch, start, _AGENT_SECONDS)
 
@@ -89,6 +90,16 @@ class DirectAgent(PhaseAgent):
             self.warnings.add(
                 "this kernel takes no system call filter: phases are not kept from the network and from other processes"
             )
+
+
+def pages_image(job: RestoreJob, flat: FlatImage) -> Path:
+    """The pages that belong to the flat image in the job's folder. Raises ProbeFileDamaged where they are not there."""
+    found = sorted(job.images.glob("pages-*.img"))
+    if len(found) != 1 or found[0].stat().st_size != flat.header.pages * PAGE_SIZE:
+        raise ProbeFileDamaged(
+            f"phase {job.phase}: {job.images / NAME} is of another checkpoint; build the probe again"
+        )
+    return found[0]
 
 
 def needs_private_view(flat: FlatImage) -> bool:
@@ -122,7 +133,8 @@ def direct_spec(
         "warm": job.warm_event,
         "start": job.start_event,
         "end": job.end_event,
-        "cpu": cpu,
+        "cpus": [] if cpu is None else processors(cpu, job.threads),
+        "threads": len(flat.threads),
         "private_view": _private_view(job, flat, scratch),
         "namespaces": possible_namespaces(),
         "folders": [[path, None] for path in job.folders],
@@ -216,6 +228,7 @@ _STEPS = {
     24: "setting its alternate signal stack or list of robust futexes at {address}",
     25: "making room for descriptors from {detail} on",
     26: "starting it: the node does not let the agent execute it, or open what it needs",
+    27: "starting thread {detail}",
 }
 """What the restorer was doing, by its own numbers (enum step)."""
 
@@ -232,6 +245,7 @@ _HINTS = {
 _STEP_HINTS = {
     (9, errno.EPERM): "this kernel seals its own mappings",
     (15, errno.EPERM): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or a container's filter forbids it",
+    (27, errno.EAGAIN): "this user may have no more threads (ulimit -u, or the limit of a control group)",
     (15, errno.EINVAL): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or ulimit -d is too low",
 }
 _DAMAGED_STEPS = (4, 5, 6)

@@ -27,13 +27,13 @@ _PAUSE_SECONDS = 0.002
 
 
 @contextlib.contextmanager
-def memory_group(most: int) -> Iterator[str]:
-    """A folder for `joining`, whose processes may take `most` bytes together; "" where this user may make none.
+def memory_group(most: int, threads: int = 1) -> Iterator[str]:
+    """A folder for `joining`, whose `threads` may take `most` bytes together; "" where this user may make none.
 
     What is left in the group is ended, and the folder removed, when the block is left.
     """
     name = f"{PREFIX}{os.getpid()}-{time.monotonic_ns():x}"
-    made = next((parent / name for parent in _parents() if _made(parent / name, most)), None)
+    made = next((parent / name for parent in _parents() if _made(parent / name, most, threads)), None)
     try:
         yield str(made or "")
     finally:
@@ -79,7 +79,7 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _made(group: Path, most: int) -> bool:
+def _made(group: Path, most: int, threads: int) -> bool:
     """Whether the group could be made and limited, and takes processes of ours: tried, in a child."""
     try:
         group.mkdir(mode=0o700)
@@ -87,8 +87,8 @@ def _made(group: Path, most: int) -> bool:
         return False
     try:
         _write(group / "memory.max", str(most))
-        # A phase is one process: where the filter is missing, the group refuses another.
-        for name, text in (("memory.swap.max", str(most)), ("memory.oom.group", "1"), ("pids.max", "1")):
+        # Where the filter is missing, the group refuses another process, and another thread.
+        for name, text in (("memory.swap.max", str(most)), ("memory.oom.group", "1"), ("pids.max", str(threads))):
             with contextlib.suppress(OSError):
                 _write(group / name, text)
         well = works(lambda: os.write(joining(str(group)), b"0") != 1)

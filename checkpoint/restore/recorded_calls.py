@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import shutil
 import signal
 import stat
 import tempfile
@@ -39,9 +38,12 @@ from checkpoint.linux import (
 )
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
-from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view, launch
+from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
+from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 MOST_CALLS = 500_000
 """Calls watched one by one. Of a phase that makes more nobody knows which files it uses: it gets a private view."""
@@ -58,7 +60,9 @@ _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 _OPENS = {call_number("open"): 0, call_number("creat"): 0, call_number("openat"): 1, call_number("openat2"): 1}
 """Calls that open a path, and which argument is the path (the one before it is the folder, if it is not 0)."""
 _OPEN_FLAGS = {call_number("open"): "rsi", call_number("openat"): "rdx"}
-_KILL, _OPENAT2, _RT_SIGRETURN = call_number("kill"), call_number("openat2"), call_number("rt_sigreturn")
+_TGKILL = call_number("tgkill")
+_STOPS = (call_number("kill"), _TGKILL)
+_OPENAT2, _RT_SIGRETURN = call_number("openat2"), call_number("rt_sigreturn")
 _CHANGES = {
     call_number(name)
     for name in (
@@ -101,26 +105,15 @@ def record_calls(
 ) -> RecordedCalls:
     """Restore the phase once, on processor `cpu` or where this process is, watch it to its region's end, and end it.
 
-    It sees the node's files through a view of its own, as nobody knows yet what it does to them. Needs root. Raises
-    PhaseFailed, NodeUnfit.
+    It sees the node's files through a view of its own, as nobody knows yet what it does to them; where this user may
+    have none, it may change no file. Raises PhaseFailed, NodeUnfit.
     """
     with tempfile.TemporaryDirectory(prefix=f"calls-{job.phase}-", dir=scratch) as name:
-        spec = direct_spec(job, flat, pages, restorer, Path(name), cpu) | {"option_bits": 0}
-        reader, writer = os.pipe()
-        parent = os.getpid()
-        child = os.fork()
-        if not child:
-            _report(job, spec, flat.stamps, _stub_areas(flat), Path(name), writer, parent)
-        os.close(writer)
-        try:
-            with os.fdopen(reader, "rb") as answers:
-                text = answers.read(_LONGEST_ANSWER)
-        except BaseException:
-            # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
-            os.kill(child, signal.SIGKILL)
-            raise
-        finally:
-            os.waitpid(child, 0)
+        spec = direct_spec(job, flat, pages, restorer, Path(name), cpu)
+        text = answer_of_child(
+            lambda writer, parent: _report(job, spec, flat.stamps, stub_areas(flat), Path(name), writer, parent),
+            _LONGEST_ANSWER,
+        )
     answer: dict[str, Any] = (
         strict_json.loads(text) if text else {"failure": "the process that watched its calls ended without an answer"}
     )
@@ -145,9 +138,7 @@ def _report(
     answer: dict[str, Any] = {"failure": "it failed"}
     try:
         die_with_parent(parent)
-        enter_private_view(spec)
-        for index, source in enumerate(spec["sources"]):
-            shutil.copyfile(source, folder / f"w{index}")
+        spec["option_bits"] = confined(spec, folder)
         control = Control(stamps, str(folder))
         watch = _Watch(
             launch(spec, str(folder), control.fd, traced=True),
@@ -163,7 +154,7 @@ def _report(
             answer = {**vars(found), **pairs, "numbers": sorted(found.numbers)}
         finally:
             watch.end()
-    except _Lost as error:
+    except Lost as error:
         answer = {"failure": str(error)}
     except OSError as error:
         answer = {"refused": str(error)}
@@ -172,7 +163,7 @@ def _report(
         os._exit(0)
 
 
-def _stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
+def stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
     """Address ranges of stubs and their records: memory of no file around the pages that hold event records."""
     pages = [(page, page + PAGE_SIZE) for page in flat.stamps]
     joined: list[tuple[int, int]] = []
@@ -194,10 +185,6 @@ def plain_path(path: str) -> str:
     return f"/{os.path.normpath(path).lstrip('/')}"
 
 
-class _Lost(Exception):
-    """The phase did not come to its region's end."""
-
-
 class _Watch:
     def __init__(
         self, pid: int, region: tuple[int, int], control: Control, seconds: float, sampling_period: float,
@@ -217,7 +204,7 @@ class _Watch:
 
     def run(self) -> RecordedCalls:
         if not os.WIFSTOPPED(self._wait()):
-            raise _Lost(f"it could not be started ({self._said()})")
+            raise Lost(f"it could not be started ({restorer_said(self._control)})")
         ptrace(PTRACE_SETOPTIONS, self._pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
         deliver = 0
         while True:
@@ -225,14 +212,14 @@ class _Watch:
             status = self._wait()
             deliver = 0
             if not os.WIFSTOPPED(status):
-                raise _Lost(f"it ended before its region did ({self._said()})")
+                raise Lost(f"it ended before its region did ({restorer_said(self._control)})")
             stopped = os.WSTOPSIG(status)
             if stopped == _SYSCALL_STOP:
                 self._at_call()
             elif stopped == signal.SIGSTOP:
                 if self._control.event(self._end)[0] and (self._ended or not self._looking):
                     if not self._restored:
-                        raise _Lost("its calls were not seen")
+                        raise Lost("its calls were not seen")
                     if not self._found.complete:
                         self._found.changes_paths = True
                     return self._found
@@ -243,16 +230,10 @@ class _Watch:
     def end(self) -> None:
         """End the phase, if it has not."""
         if not self._gone:
-            os.kill(self._pid, signal.SIGKILL)
-        while not self._gone:
-            self._note_end(os.waitpid(self._pid, WALL)[1])
+            end_phase(self._pid)
 
     def _note_end(self, status: int) -> None:
         self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
-
-    def _said(self) -> str:
-        progress, step, error, *_ = self._control.report()
-        return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"
 
     def _wait(self) -> int:
         if self._called is not None and not self._inside:
@@ -270,10 +251,11 @@ class _Watch:
                 return status
             now = time.monotonic()
             if now > self._deadline:
-                raise _Lost("its region did not end")
+                raise Lost("its region did not end")
             # Inside a call the stop might end it early, which the program could see.
             if now >= self._next_look and self._restored and self._found.complete and not self._inside:
-                os.kill(self._pid, signal.SIGSTOP)
+                # To the first thread alone: another would stop for good, since only the first is traced.
+                _libc.syscall(_TGKILL, self._pid, self._pid, signal.SIGSTOP)
                 self._next_look, self._looking, self._late = now + self._period, True, False
             time.sleep(0 if self._found.complete else _POLL_SECONDS)
 
@@ -311,7 +293,7 @@ class _Watch:
             if not self._in_stubs(registers.rip):
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
-            if number == _KILL:
+            if number in _STOPS:
                 # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0
             found.complete = found.made < MOST_CALLS and time.monotonic() < self._watched_until

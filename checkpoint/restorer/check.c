@@ -6,7 +6,7 @@
 
 #include "restorer.h"
 
-enum table_name { MAPPINGS, RUNS, PATCHES, DESCRIPTORS, STAMPS, TOUCH_ORDER, CALLS, STRINGS, RSEQ };
+enum table_name { MAPPINGS, RUNS, PATCHES, DESCRIPTORS, STAMPS, TOUCH_ORDER, CALLS, STRINGS, RSEQ, THREADS };
 
 #define MOST_STAMPS 64
 #define MOST_CALLS 512
@@ -206,6 +206,43 @@ static void check_descriptors(struct context *c)
 			fail(c->report, STEP_TABLE, 0, all[i].number, DESCRIPTORS);
 }
 
+static int sound_rseq(const struct context *c, u64 rseq)
+{
+	return !rseq || (rseq % 32 == 0 && rseq < USER_END && covered(c, rseq & ~(PAGE - 1), rseq + 32) &&
+			 (mapping_of(c, rseq)->prot & 3) == 3);
+}
+
+/* Each has a stack of its own; what the kernel writes for it lies in the program's memory. */
+static int sound_thread(const struct context *c, const struct thread *t, const struct thread *before)
+{
+	if (t->clear_tid >= USER_END || (t->clear_tid && !covered(c, t->clear_tid & ~(PAGE - 1), t->clear_tid + 4)))
+		return 0;
+	if (t->registers.sp == c->image->registers.sp || t->registers.fs_base == c->image->registers.fs_base)
+		return 0;
+	for (; before < t; before++)
+		if (t->registers.sp == before->registers.sp || t->registers.fs_base == before->registers.fs_base)
+			return 0;
+	return sound_rseq(c, t->rseq);
+}
+
+static void check_threads(struct context *c)
+{
+	const struct header *h = c->image;
+	const struct table *table = threads_of(h);
+	const struct thread *all;
+
+	if (!table)
+		return;
+	bounded(c, table, sizeof(struct thread), THREADS);
+	if (table->offset < sizeof(*h) + sizeof(*table) || table->count > MOST_THREADS ||
+	    h->park_size < park_image_end(h) + table->count * THREAD_ROOM)
+		fail(c->report, STEP_TABLE, 0, table->count, THREADS);
+	all = table_at(c, table);
+	for (u64 i = 0; i < table->count; i++)
+		if (!sound_thread(c, all + i, all))
+			fail(c->report, STEP_TABLE, 0, i, THREADS);
+}
+
 void check_tables(struct context *c)
 {
 	const struct header *h = c->image;
@@ -236,7 +273,7 @@ void check_tables(struct context *c)
 		if (!aligned(touched[i], PAGE) || !covered(c, touched[i], touched[i] + PAGE) ||
 		    !(mapping_of(c, touched[i])->prot & PROT_READ) || mapping_of(c, touched[i])->file)
 			fail(c->report, STEP_TABLE, 0, touched[i], TOUCH_ORDER);
-	if (h->rseq && (h->rseq % 32 || h->rseq >= USER_END || !covered(c, h->rseq & ~(PAGE - 1), h->rseq + 32) ||
-			(mapping_of(c, h->rseq)->prot & 3) != 3))
+	if (!sound_rseq(c, h->rseq))
 		fail(c->report, STEP_TABLE, 0, h->rseq, RSEQ);
+	check_threads(c);
 }

@@ -111,6 +111,4 @@ void confine(struct context *c)
 	drop_capabilities(c);
 	if (c->landlock > 0)
 		use_landlock(c);
-	if (c->options & (FILTER_CALLS | ONLY_RECORDED_CALLS))
-		filter_calls(c);
 }

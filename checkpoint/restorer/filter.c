@@ -12,6 +12,7 @@
 #define SECCOMP_SET_MODE_FILTER 1
 /* Without it old kernels switch off speculation, and the phase runs slower than the program would. */
 #define SECCOMP_FILTER_FLAG_SPEC_ALLOW 4
+#define SECCOMP_FILTER_FLAG_TSYNC 1 /* for all threads */
 #define RET_KILL 0x80000000U
 #define RET_ERRNO 0x00050000U
 #define RET_ALLOW 0x7fff0000U
@@ -136,7 +137,7 @@ static const u8 verdicts[] = {
 /* What the restorer itself still calls before the program runs; restart_syscall is the kernel's own, behind a stop. */
 static const unsigned short still_to_come[] = {
 	SYS_close,	   SYS_munmap,	     SYS_prlimit,	  SYS_personality, SYS_setitimer,
-	SYS_clock_gettime, SYS_rt_sigreturn, SYS_restart_syscall, SYS_exit_group,
+	SYS_clock_gettime, SYS_rt_sigreturn, SYS_restart_syscall, SYS_exit_group,  SYS_futex,
 };
 
 /* Asking a terminal, a pipe or a file system; cloning between own descriptors. Not: putting characters into a terminal,
@@ -372,13 +373,16 @@ void filter_calls(struct context *c)
 {
 	struct instruction code[MOST_INSTRUCTIONS];
 	struct program program = {0, code};
+	u64 whom = thread_count(c->image) ? SECCOMP_FILTER_FLAG_TSYNC : 0;
 	i64 result;
 
 	c->pair = has_pair(c);
 	program.length = (unsigned short)build(c, code);
-	result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
+	result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, whom | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
 	if (result == -EINVAL) /* before Linux 4.17 */
-		result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+		result = CALL3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, whom, &program);
+	if (result > 0) /* a thread that cannot have it */
+		fail(c->report, STEP_CONFINE, -EACCES, 0, 5);
 	if (result < 0 && (c->options & ONLY_RECORDED_CALLS))
 		fail(c->report, STEP_CONFINE, result, 0, 2);
 	if (result >= 0)

@@ -16,7 +16,10 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 2			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 3			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define THREADS_VERSION 3		 /* behind the header comes the table of threads */
+#define MOST_THREADS 256		 /* beside the first */
+#define THREAD_ROOM 0x20000UL		 /* of the park, behind the image, for each of them */
 #define IMAGE_MAX (64UL << 20)
 #define SIGNALS 64
 #define LIMITS 16
@@ -138,6 +141,25 @@ struct header {
 	u8 zmm_more[1024];
 };
 
+/* A thread beside the first. The header has the first one's under the same names. */
+struct thread {
+	struct registers registers;
+	u64 blocked_signals;
+	u64 stack_pointer, stack_size;
+	u32 stack_flags;
+	u32 rseq_size;
+	u64 clear_tid, robust_list, robust_size;
+	u64 rseq;
+	u32 rseq_signature, unused;
+	u8 name[16];
+	u64 xstate;
+	u8 legacy[512];
+	u8 ymm_high[256];
+	u8 opmask[64];
+	u8 zmm_high[512];
+	u8 zmm_more[1024];
+};
+
 /* Where the restorer is, for whoever reads a failure; checkpoint/restore/direct_restore.py has the sentences. */
 enum step {
 	STEP_START = 1,	 /* arguments and inherited descriptors */
@@ -166,6 +188,7 @@ enum step {
 	STEP_THREAD,	 /* robust list or alternate stack; address */
 	STEP_ROOM,	 /* no room for descriptors; detail: from which number on */
 	STEP_AGENT,	 /* starting the restorer; told by whoever starts it */
+	STEP_CLONE,	 /* starting a thread; detail: its number in the table */
 };
 
 /* First page of the control file, which the parent reads; the stamp pages follow it. */
@@ -183,11 +206,19 @@ struct report {
 	u32 unused;
 };
 
-/* What could be taken away here: changing files outside its folder, system calls. */
-enum confinement { WRITES_CONFINED = 1, CALLS_FILTERED = 2 };
+/* What could be taken away here: changing files outside its folder, system calls. And how pages show (observe.c). */
+enum confinement { WRITES_CONFINED = 1, CALLS_FILTERED = 2, TOUCHES_IN_GROUPS = 4 };
 
 /* Bits of the second argument. */
-enum option { TOUCH_IN_ORDER = 1, ONLY_RECORDED_CALLS = 2, CONFINE_WRITES = 4, FILTER_CALLS = 8, ANY_FOLDER = 16 };
+enum option {
+	TOUCH_IN_ORDER = 1,
+	ONLY_RECORDED_CALLS = 2,
+	CONFINE_WRITES = 4,
+	FILTER_CALLS = 8,
+	ANY_FOLDER = 16,
+	MAP_LAZILY = 32,     /* for a tracer: observe.c */
+	TRACE_MAPPINGS = 64, /* likewise */
+};
 
 /* Descriptors that the parent passes. */
 enum inherited { IMAGE_FD = 3, PAGES_FD, COPIES_FD, SCRATCH_FD, CONTROL_FD, INHERITED_END };

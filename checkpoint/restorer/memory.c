@@ -151,7 +151,8 @@ static void fill(struct context *c)
 	const struct run *r = table_at(c, &c->image->runs), *last = r + c->image->runs.count;
 	const struct mapping *m = table_at(c, &c->image->mappings);
 	u64 count = 0, bytes = 0, offset = 0;
-	u32 small = 2;
+	/* A huge page would show a tracer neighbours of what was asked for. */
+	u32 small = 2, never = (c->options & TRACE_MAPPINGS) != 0;
 
 	for (; r < last; r++) {
 		/* A run may go on from one mapping into the next. */
@@ -164,7 +165,7 @@ static void fill(struct context *c)
 				offset += bytes;
 				count = bytes = 0;
 				if (m->small != small)
-					CALL5(SYS_prctl, PR_SET_THP_DISABLE, m->small, 0, 0, 0);
+					CALL5(SYS_prctl, PR_SET_THP_DISABLE, m->small | never, 0, 0, 0);
 				small = m->small;
 			}
 			v[count++] = (struct vector){at, end - at};
@@ -172,7 +173,7 @@ static void fill(struct context *c)
 		}
 	}
 	read_vectors(c, v, count, offset);
-	CALL5(SYS_prctl, PR_SET_THP_DISABLE, c->image->no_huge_pages, 0, 0, 0);
+	CALL5(SYS_prctl, PR_SET_THP_DISABLE, c->image->no_huge_pages | never, 0, 0, 0);
 }
 
 static void patch(struct context *c)
@@ -223,6 +224,8 @@ void rebuild_memory(struct context *c)
 	}
 	set_protections(c, 1);
 	fill(c);
+	if (c->options & MAP_LAZILY)
+		map_lazily(c);
 	patch(c);
 	share_stamps(c);
 	set_protections(c, 0);

@@ -81,7 +81,7 @@ static u32 whole_size(void)
  */
 static void put_state(struct context *c, u8 *state)
 {
-	const struct header *h = c->image;
+	const struct thread *h = c->thread;
 	const struct {
 		u32 number, bytes;
 		const u8 *from;
@@ -115,10 +115,11 @@ static void put_state(struct context *c, u8 *state)
 	copy(state + SOFTWARE_OFFSET, &software, sizeof(software));
 }
 
-void load_registers(struct context *c)
+/* The frame from which the thread's registers will come. */
+void put_registers(struct context *c)
 {
-	const struct header *h = c->image;
-	struct frame *frame = (struct frame *)(c->park + PARK_FRAME);
+	const struct thread *h = c->thread;
+	struct frame *frame = (struct frame *)c->frame;
 	u8 *state = (u8 *)frame + STATE_OFFSET;
 
 	for (u64 i = 0; i < PARK_IMAGE - PARK_FRAME; i += 8)
@@ -133,16 +134,27 @@ void load_registers(struct context *c)
 	frame->ss = (unsigned short)h->registers.ss;
 	frame->state = (u64)state;
 	frame->blocked_signals = h->blocked_signals;
+}
+
+void load_registers(struct context *c)
+{
+	put_registers(c);
 	CALL2(SYS_clock_gettime, CLOCK_MONOTONIC, &c->report->restored_s);
 	c->report->progress = RESTORED;
 	/* What it says is ours: the phase shall not reach it. */
 	CALL2(SYS_munmap, c->report, PAGE);
+	open_gate(c);
+	enter(c);
+}
+
+void enter(struct context *c)
+{
 	__asm__ volatile("mov %0, %%rsp\n"
 			 "mov %1, %%eax\n"
 			 "syscall\n"
 			 "hlt\n"
 			 :
-			 : "r"(frame), "i"(SYS_rt_sigreturn)
+			 : "r"(c->frame), "i"(SYS_rt_sigreturn)
 			 : "memory");
 	__builtin_unreachable();
 }

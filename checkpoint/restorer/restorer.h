@@ -11,6 +11,8 @@
  * made.c	  descriptors that lead to the process itself: pipes, sockets, epoll sets and the like
  * confine.c	  takes away what the phase does not need
  * filter.c	  system calls that it may make
+ * observe.c	  shows a tracer which pages are touched
+ * threads.c	  starts the threads beside the first, and lets them go on together
  * registers.c	  one rt_sigreturn loads all registers, and the program runs on
  *
  * There is no C library and no writable data: the code is copied to the park and runs there. Nothing returns after a
@@ -28,6 +30,10 @@
 #define PARK_FRAME 0x31000UL
 #define PARK_IMAGE 0x41000UL
 
+/* Of the room of a thread beside the first: its signal frame is at its start. */
+#define ROOM_STACK_END 0x1f000UL
+#define ROOM_CONTEXT ROOM_STACK_END
+
 #define MOST_DESCRIPTORS 65536UL
 #define LARGEST_PIPE (1UL << 20) /* bytes: what the kernel lets an ordinary user have (fs.pipe-max-size) */
 
@@ -36,13 +42,37 @@ struct context {
 	struct report *report;
 	u64 options;
 	u64 park;
-	i64 landlock; /* its version, or what says that there is none */
+	const struct thread *thread; /* whose state is set */
+	struct thread first;
+	u64 frame;	   /* address of its signal frame */
+	struct gate *gate; /* none where there is one thread */
+	i64 landlock;	   /* its version, or what says that there is none */
 	/* Inherited descriptors, moved out of the way of the program's own. */
 	i64 pages, copies, scratch, control;
 	u64 opened;	/* entries in the table of descriptors before CONTENTS and WATCH */
 	int pair;	/* whether the program has sockets */
 	u64 first_free; /* no descriptor of the program's has this number, or a higher one */
 };
+
+/* Where threads wait until all can go on. */
+struct gate {
+	u32 ready, open;
+};
+
+static inline const struct table *threads_of(const struct header *h)
+{
+	return h->version < THREADS_VERSION ? 0 : (const struct table *)(h + 1);
+}
+
+static inline u64 thread_count(const struct header *h)
+{
+	return h->version < THREADS_VERSION ? 0 : threads_of(h)->count;
+}
+
+static inline u64 park_image_end(const struct header *h)
+{
+	return PARK_IMAGE + ((h->size + PAGE - 1) & ~(PAGE - 1));
+}
 
 static inline const void *table_at(const struct context *c, const struct table *t)
 {
@@ -73,9 +103,17 @@ void make_descriptor(struct context *c, const struct descriptor *d);
 void watch_descriptors(struct context *c);
 void rebuild_memory(struct context *c);
 void rebuild_state(struct context *c);
+void map_lazily(struct context *c);
+void show_single_pages(struct context *c);
+void trace_mappings(struct context *c);
+void set_own(struct context *c);
+void start_threads(struct context *c);
+void open_gate(struct context *c);
 void confine(struct context *c);
 void filter_calls(struct context *c);
 void start_timers(struct context *c);
+void put_registers(struct context *c);
+__attribute__((noreturn)) void enter(struct context *c);
 __attribute__((noreturn)) void load_registers(struct context *c);
 
 #endif

@@ -22,7 +22,7 @@ static void set_layout(struct context *c)
 
 static void set_thread(struct context *c)
 {
-	const struct header *h = c->image;
+	const struct thread *h = c->thread;
 	i64 result = CALL2(SYS_arch_prctl, ARCH_SET_FS, h->registers.fs_base);
 
 	if (!result)
@@ -47,11 +47,40 @@ static void set_alternate_stack(struct context *c)
 		u64 start;
 		u32 flags, pad;
 		u64 size;
-	} stack = {c->image->stack_pointer, c->image->stack_flags & ~(u32)SS_ONSTACK, 0, c->image->stack_size};
+	} stack = {c->thread->stack_pointer, c->thread->stack_flags & ~(u32)SS_ONSTACK, 0, c->thread->stack_size};
 	i64 result = CALL2(SYS_sigaltstack, &stack, 0);
 
 	if (result < 0)
 		fail(c->report, STEP_THREAD, result, stack.start, stack.size);
+}
+
+/* What the kernel keeps for each thread. */
+void set_own(struct context *c)
+{
+	set_thread(c);
+	set_alternate_stack(c);
+}
+
+static void describe_first(struct context *c)
+{
+	const struct header *h = c->image;
+	struct thread *t = &c->first;
+
+	copy(&t->registers, &h->registers, sizeof(t->registers));
+	t->blocked_signals = h->blocked_signals;
+	t->stack_pointer = h->stack_pointer, t->stack_size = h->stack_size, t->stack_flags = h->stack_flags;
+	t->clear_tid = h->clear_tid, t->robust_list = h->robust_list, t->robust_size = h->robust_size;
+	t->rseq = h->rseq, t->rseq_size = h->rseq_size, t->rseq_signature = h->rseq_signature;
+	copy(t->name, h->name, sizeof(t->name));
+	t->xstate = h->xstate;
+	copy(t->legacy, h->legacy, sizeof(t->legacy));
+	copy(t->ymm_high, h->ymm_high, sizeof(t->ymm_high));
+	copy(t->opmask, h->opmask, sizeof(t->opmask));
+	copy(t->zmm_high, h->zmm_high, sizeof(t->zmm_high));
+	copy(t->zmm_more, h->zmm_more, sizeof(t->zmm_more));
+	c->thread = t;
+	c->frame = c->park + PARK_FRAME;
+	c->gate = 0;
 }
 
 static void set_actions(struct context *c)
@@ -192,14 +221,21 @@ static void make_room(struct context *c)
 
 void rebuild_state(struct context *c)
 {
+	describe_first(c);
 	make_room(c);
 	set_layout(c);
-	set_thread(c);
 	set_actions(c);
-	set_alternate_stack(c);
+	set_own(c);
 	enter_folder(c);
 	open_descriptors(c);
+	if (c->options & MAP_LAZILY)
+		show_single_pages(c);
 	confine(c);
+	start_threads(c);
+	if (c->options & (FILTER_CALLS | ONLY_RECORDED_CALLS))
+		filter_calls(c);
+	if (c->options & TRACE_MAPPINGS)
+		trace_mappings(c);
 	CALL1(SYS_close, c->pages);
 	CALL1(SYS_close, c->copies);
 	CALL1(SYS_close, c->scratch);

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_sites
-from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadedImage
-from checkpoint.process.maps import find_gap, read_maps
+from checkpoint.process.threads import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop
+from checkpoint.stubs.slots import map_stubs
 
-_GUARD = PAGE_SIZE
 _LOOPS = 128
 _LOOP_CODE = 1 << 19
 """Most loops of one image that get copies, and bytes for them. Pages that are not used take no memory."""
@@ -69,6 +68,8 @@ class SiteCounters:
         """Of the loop that a column's site lies in, where it is counted by copies; 0 elsewhere."""
         self._no_loop = np.zeros(0, dtype=bool)
         self._past = np.zeros(0, dtype=np.int64)
+        self._first_past = self._past
+        """As `_past`, of the first thread alone."""
 
     @property
     def columns(self) -> int:
@@ -84,16 +85,13 @@ class SiteCounters:
         sites = image.sites.take(rows)
         code_size, counter_size = counter_code_size(sites), page_align(8 * (len(sites) + _LOOPS))
         size = code_size + _LOOP_CODE
-        maps = read_maps(self._tracee.pid)
         try:
-            base = find_gap(maps, loaded.low, loaded.high, size + counter_size + _GUARD)
+            base = map_stubs(self._tracee, loaded, size, counter_size)
         except LookupError:
             # No room near the image: it is left out, as blocks without a safe instruction are.
             return 0
         counters = base + size
-        stubs = encode_counters(sites, loaded.bias, base, counters)
-        self._tracee.map_memory(base, size, executable=True)
-        self._tracee.map_memory(counters, counter_size, executable=False)
+        stubs = encode_counters(sites, loaded.bias, base, counters, many=self._tracee.team is not None)
         self._tracee.write(base, stubs.code.tobytes())
         low = int(sites.offset[0]) + loaded.bias
         high = int(sites.offset[-1] + sites.length[-1]) + loaded.bias
@@ -112,6 +110,7 @@ class SiteCounters:
         self.images.append(CountedImage(loaded.image.path, loaded.image.sha256, sites, self.columns))
         self.removed = np.concatenate([self.removed, np.zeros(len(sites), dtype=bool)])
         self._past = np.concatenate([self._past, np.zeros(len(sites), dtype=np.int64)])
+        self._first_past = np.concatenate([self._first_past, np.zeros(len(sites), dtype=np.int64)])
         self.copies = np.concatenate([self.copies, np.zeros(len(sites), dtype=np.int64)])
         self._no_loop = np.concatenate([self._no_loop, sites.loop_end == 0])
         return len(self.images) - 1
@@ -119,7 +118,9 @@ class SiteCounters:
     def forget_unmapped(self, known: list[LoadedImage]) -> None:
         """Close the areas of libraries that were unmapped; their counts stay. The stub memory stays mapped."""
         for area in [a for a in self._areas if a.loaded not in known]:
-            self._past += self._counts_of([area])
+            whole, first = self._counts_of([area])
+            self._past += whole
+            self._first_past += first
             self._areas.remove(area)
 
     def forget_all(self) -> None:
@@ -127,16 +128,32 @@ class SiteCounters:
         self._areas.clear()
 
     def read(self) -> npt.NDArray[np.int64]:
-        """Executions of every column since the start, shape (columns,). The program may be running."""
-        return self._past + self._counts_of(self._areas)
+        """Executions of every column since the start by all threads, shape (columns,). The program may be running."""
+        return self.read_both()[0]
 
-    def _counts_of(self, areas: list[_Area]) -> npt.NDArray[np.int64]:
-        counts = np.zeros(self.columns, dtype=np.int64)
+    def read_both(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `read`, and the first thread's part of it."""
+        whole, first = self._counts_of(self._areas)
+        return self._past + whole, self._first_past + first
+
+    def _counts_of(self, areas: list[_Area]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Executions counted in these areas: all, and the first thread's."""
+        whole = np.zeros(self.columns, dtype=np.int64)
+        first = whole if self._slots == 1 else np.zeros(self.columns, dtype=np.int64)
         for area in areas:
+            columns = self.images[area.image].first + area.rows
             values = np.zeros(len(area.rows), dtype=np.int64)
-            self._tracee.read_counters(area.counters, values)
-            counts[self.images[area.image].first + area.rows] += values
-        return counts
+            for slot in range(self._slots):
+                self._tracee.read_counters(area.counters + slot * SLOT_BYTES, values)
+                whole[columns] += values
+                if not slot and first is not whole:
+                    first[columns] += values
+        return whole, first
+
+    @property
+    def _slots(self) -> int:
+        """How many threads have had counters of their own at the same time."""
+        return 1 if self._tracee.team is None else self._tracee.team.slots
 
     def remove(self, columns: npt.NDArray[np.int64]) -> None:
         """Give the sites their own bytes back, for good. The process is stopped, at whatever instruction.
@@ -191,7 +208,7 @@ class SiteCounters:
         loop = Loop(
             area.loaded.image, area.loaded.bias, start, end, int(sites.offset[entered]),
             {int(o): area.counters + 8 * int(k) for o, k in zip(sites.offset[inside], at, strict=True)},
-            area.left + 8 * len(area.loops), bool(sites.flags_dead[entered]),
+            area.left + 8 * len(area.loops), bool(sites.flags_dead[entered]), self._tracee.team is not None,
         )  # fmt: skip
         code = encode_loop(loop, area.code)
         if code is None or area.code + len(code) > area.code_end:
@@ -209,6 +226,7 @@ class SiteCounters:
         for area in self._areas:
             if area.loops:
                 values = np.zeros(len(area.loops), dtype=np.int64)
-                self._tracee.read_counters(area.left, values)
-                left[self.images[area.image].first + area.rows[list(area.loops)]] += values
+                for slot in range(self._slots):
+                    self._tracee.read_counters(area.left + slot * SLOT_BYTES, values)
+                    left[self.images[area.image].first + area.rows[list(area.loops)]] += values
         return left

@@ -31,6 +31,10 @@ NEVER = 1 << 62
 
 _PLAIN_SLOT, _SAVING_SLOT, _MARKER_SLOT = 32, 64, 96
 _JUMP, _NOP = 0xE9, 0x90
+_COUNTER_OPCODE = 3
+"""Bytes of a counting instruction before its displacement."""
+
+GS_PREFIX = b"\x65"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,19 @@ def templates() -> dict[str, Template]:
         inside = {n: a - low for n, a in symbols.items() if low <= a < high and n != name and not n.endswith("_end")}
         found[name] = Template(text[low:high], inside)
     return found
+
+
+@functools.cache
+def template(name: str, many: bool) -> Template:
+    """One piece of stubs.S. `many`: with a counter for each thread (checkpoint/process/threads.py, Team): its
+    instruction gets the prefix that adds the thread's GS base to the counter's address."""
+    found = templates()[name]
+    hole = next((at for label, at in found.holes.items() if label.endswith("_counter_hole")), None)
+    if not many or hole is None:
+        return found
+    at = hole - _COUNTER_OPCODE
+    holes = {label: place + (place > at) for label, place in found.holes.items()}
+    return Template(found.code[:at] + GS_PREFIX + found.code[at:], holes)
 
 
 def _assembled() -> tuple[dict[str, int], bytes]:
@@ -84,13 +101,13 @@ def counter_code_size(sites: SiteTable) -> int:
     return page_align(plain * _PLAIN_SLOT + (len(sites) - plain) * _SAVING_SLOT)
 
 
-def encode_counters(sites: SiteTable, bias: int, base: int, counters: int) -> CounterCode:
+def encode_counters(sites: SiteTable, bias: int, base: int, counters: int, *, many: bool = False) -> CounterCode:
     """Stubs that add one to `counters + 8 * i` for site i, run the displaced instruction and go back.
 
     `bias` is what loading added to the image's addresses, `base` where the stubs will lie. Everything must lie
     within 2 GB: raises OverflowError otherwise. Slots of sites whose flags are dead come first, then the others.
+    `many`: every thread has counters of its own.
     """
-    parts = templates()
     code = np.full(counter_code_size(sites), _NOP, dtype=np.uint8)
     entry = np.zeros(len(sites), dtype=np.int64)
     counter = counters + 8 * np.arange(len(sites), dtype=np.int64)
@@ -99,11 +116,11 @@ def encode_counters(sites: SiteTable, bias: int, base: int, counters: int) -> Co
         group = np.flatnonzero(sites.flags_dead == dead)
         start = base + offset + slot * np.arange(len(group), dtype=np.int64)
         slots = code[offset : offset + slot * len(group)].reshape(-1, slot)
-        template = parts[name]
-        hole = template.holes[f"{name}_counter_hole"]
-        slots[:, : len(template.code)] = np.frombuffer(template.code, dtype=np.uint8)
+        part = template(name, many)
+        hole = part.holes[f"{name}_counter_hole"]
+        slots[:, : len(part.code)] = np.frombuffer(part.code, dtype=np.uint8)
         slots[:, hole : hole + 4] = _displacements(counter[group] - (start + hole + 4))
-        _append_displaced(slots, len(template.code), start, sites.take(group), bias)
+        _append_displaced(slots, len(part.code), start, sites.take(group), bias)
         entry[group] = start
         offset += slot * len(group)
     return CounterCode(base, code, entry)
@@ -184,9 +201,13 @@ class MarkerCode:
     events: list[list[int]]
 
 
-def marker_sizes(event_counts: Sequence[int]) -> tuple[int, int]:
+def _fire(many: bool) -> bytes:
+    return template("fire_many" if many else "fire", many).code
+
+
+def marker_sizes(event_counts: Sequence[int], *, many: bool = False) -> tuple[int, int]:
     """Bytes of code and of data that `encode_markers` makes for so many events per marker, whole pages."""
-    code = _MARKER_SLOT * len(event_counts) + len(templates()["fire"].code)
+    code = _MARKER_SLOT * len(event_counts) + len(_fire(many))
     data = sum(MARKER.size + EVENT_BYTES * (n + 1) for n in event_counts)
     return page_align(code), page_align(data)
 
@@ -199,16 +220,18 @@ def encode_markers(
     data_base: int,
     *,
     spare_events: int = 0,
+    many: bool = False,
 ) -> MarkerCode:
     """One countdown stub per site. `events[i]`: the events of site i, counts rising strictly from 1.
 
     All sites belong to one image, loaded with `bias`. Behind the events of each marker stay `spare_events` free
-    records. Raises OverflowError where 2 GB do not reach.
+    records. `many`: other threads count in copies of the records, and only the first thread's executions count here.
+    Raises OverflowError where 2 GB do not reach.
     """
-    parts = templates()
+    handler = _fire(many)
     fire = code_base + _MARKER_SLOT * len(sites)
-    code = bytearray(page_align(_MARKER_SLOT * len(sites) + len(parts["fire"].code)))
-    code[fire - code_base : fire - code_base + len(parts["fire"].code)] = parts["fire"].code
+    code = bytearray(page_align(_MARKER_SLOT * len(sites) + len(handler)))
+    code[fire - code_base : fire - code_base + len(handler)] = handler
     data = bytearray()
     entries, records, addresses = [], [], []
     for i, wanted in enumerate(events):
@@ -217,7 +240,7 @@ def encode_markers(
         data += MARKER.pack(wanted[0].count if wanted else NEVER, first)
         data += encode_events(wanted) + bytes(EVENT_BYTES * spare_events)
         start = code_base + _MARKER_SLOT * i
-        slot = _marker_slot(sites.take(np.array([i])), bias, start, record, fire)
+        slot = _marker_slot(sites.take(np.array([i])), bias, start, record, fire, many)
         code[start - code_base : start - code_base + _MARKER_SLOT] = slot
         entries.append(start)
         records.append(record)
@@ -238,9 +261,8 @@ def encode_events(events: Sequence[Event]) -> bytes:
     return out + event_record(NEVER, 0)
 
 
-def _marker_slot(site: SiteTable, bias: int, start: int, record: int, fire: int) -> bytes:
-    parts = templates()
-    main, slow = parts["marker"], parts["marker_slow"]
+def _marker_slot(site: SiteTable, bias: int, start: int, record: int, fire: int, many: bool) -> bytes:
+    main, slow = template("marker", many), template("marker_slow", many)
     slot = np.full((1, _MARKER_SLOT), _NOP, dtype=np.uint8)
     slow_at = _MARKER_SLOT - len(slow.code)
     slot[0, : len(main.code)] = np.frombuffer(main.code, dtype=np.uint8)

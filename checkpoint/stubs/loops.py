@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from iced_x86 import Decoder, FlowControl, Instruction, Register
 
 from checkpoint.binary.elf import ElfImage
-from checkpoint.stubs.encode import templates
+from checkpoint.stubs.encode import GS_PREFIX, templates
 
 MOST_TURNS = 64
 _MOST_BYTES = 2048
@@ -26,7 +26,8 @@ _MOST_BYTES = 2048
 @dataclass(frozen=True)
 class Loop:
     """One inner loop as linked: its instructions from `start` to the branch back, and the sites in it by their
-    vaddr, with the addresses of their counters. It is entered at the site `entered`."""
+    vaddr, with the addresses of their counters. It is entered at the site `entered`. `many`: each thread has counters
+    of its own."""
 
     image: ElfImage
     bias: int
@@ -36,6 +37,7 @@ class Loop:
     counters: Mapping[int, int]
     left: int
     flags_dead: bool
+    many: bool = False
 
     @property
     def turns(self) -> int:
@@ -114,6 +116,7 @@ class _Writer:
 
     def _add(self, counter: int, executions: int) -> None:
         """`addq $executions, counter(%rip)`."""
+        self._code += GS_PREFIX if self._loop.many else b""
         behind = self._base + len(self._code) + 8
         self._code += b"\x48\x83\x05" + self._distance(counter, behind) + bytes((executions,))
 

@@ -18,9 +18,7 @@ import numpy as np
 from checkpoint.binary.sites import SiteTable, find_sites
 from checkpoint.errors import Diverged
 from checkpoint.event import EVENT_BYTES, MARKER, event_of
-from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadedImage, LoadWatch
-from checkpoint.process.maps import find_gap, read_maps
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import (
     NEVER,
@@ -30,11 +28,10 @@ from checkpoint.stubs.encode import (
     marker_sizes,
     patched_text,
 )
+from checkpoint.stubs.slots import map_stubs
 
 REGION_EVENTS = 4
 """Events a marker can be given for one region: warm-up start, warm-up end and region end may share a marker."""
-
-_GUARD = PAGE_SIZE
 
 
 @dataclass(frozen=True, order=True)
@@ -117,14 +114,15 @@ class MarkerSet:
         sites = table.take(rows)
         events = [sorted(self.wanted[m], key=lambda e: e.count) for m in markers]
         room = [len(e) + 1 + REGION_EVENTS for e in events]
-        code_size, data_size = marker_sizes(room)
+        many = self.tracee.team is not None
+        code_size, data_size = marker_sizes(room, many=many)
         try:
-            base = find_gap(read_maps(self.tracee.pid), loaded.low, loaded.high, code_size + data_size + _GUARD)
+            base = map_stubs(self.tracee, loaded, code_size, data_size)
         except LookupError as error:
             raise Diverged(f"{loaded.image.path}: {error}, where the traced run had room for its counters") from error
-        self.tracee.map_memory(base, code_size, executable=True)
-        self.tracee.map_memory(base + code_size, data_size, executable=False)
-        code = encode_markers(sites, loaded.bias, events, base, base + code_size, spare_events=REGION_EVENTS + 1)
+        code = encode_markers(
+            sites, loaded.bias, events, base, base + code_size, spare_events=REGION_EVENTS + 1, many=many
+        )
         self.tracee.write(base, code.code)
         self.tracee.write(base + code_size, code.data)
         for i, marker in enumerate(markers):

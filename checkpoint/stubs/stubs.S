@@ -110,8 +110,9 @@ marker_slow_end:
  * The gap is added, not stored: executions by a signal handler since the counter reached zero still count.
  * Stopping is kill(getpid(), SIGSTOP): getpid by system call, since a restored process may have another number.
  */
-	.globl fire, fire_end
-fire:
+	.macro	handler name, clock, whom, column, column_more
+	.globl \name, \name\()_end
+\name:
 	push	%rax
 	push	%rcx
 	push	%rdx
@@ -124,27 +125,29 @@ fire:
 	add	%rax, (%rdi)
 	testl	$1, 8(%rdx)
 	jz	1f
-	call	stop
+	call	stop_in_\name
 1:	testl	$2, 8(%rdx)
 	jz	2f
 	mov	$1, %edi		/* CLOCK_MONOTONIC */
 	lea	16(%rdx), %rsi
 	mov	$228, %eax		/* clock_gettime */
 	syscall
-	mov	$3, %edi		/* CLOCK_THREAD_CPUTIME_ID */
+	mov	$\clock, %edi
 	lea	32(%rdx), %rsi
 	mov	$228, %eax
 	syscall
 	sub	$144, %rsp		/* struct rusage */
-	mov	$1, %edi		/* RUSAGE_THREAD */
+	mov	$\whom, %edi
 	mov	%rsp, %rsi
 	mov	$98, %eax		/* getrusage */
 	syscall
 	imul	$1000000, 16(%rsp), %rcx
 	add	24(%rsp), %rcx		/* ru_stime */
 	mov	%rcx, 48(%rdx)
-	mov	64(%rsp), %rcx		/* ru_minflt */
-	add	72(%rsp), %rcx		/* ru_majflt */
+	mov	\column(%rsp), %rcx
+	.ifnb	\column_more
+	add	\column_more(%rsp), %rcx
+	.endif
 	mov	%rcx, 56(%rdx)
 	mov	$18, %ecx		/* leave no times below the stack: equal runs leave equal memory */
 4:	movq	$0, -8(%rsp,%rcx,8)
@@ -155,14 +158,18 @@ fire:
 2:	orl	$1, 12(%rdx)
 	testl	$4, 8(%rdx)
 	jz	3f
-	call	stop
+	call	stop_in_\name
 3:	pop	%r11
 	pop	%rsi
 	pop	%rdx
 	pop	%rcx
 	pop	%rax
 	ret
-stop:
+	.endm
+
+/* CLOCK_THREAD_CPUTIME_ID, RUSAGE_THREAD; ru_minflt and ru_majflt */
+	handler	fire, 3, 1, 64, 72
+stop_in_fire:
 	mov	$39, %eax		/* getpid */
 	syscall
 	mov	%eax, %edi
@@ -171,4 +178,24 @@ stop:
 	syscall
 	ret
 fire_end:
+
+/*
+ * fire_many: the same in a program whose threads share its work. CLOCK_PROCESS_CPUTIME_ID, RUSAGE_SELF; ru_nivcsw, how
+ * often a thread lost its processor, stands in place of page faults. A signal sent by kill another thread might take.
+ */
+	handler	fire_many, 2, 0, 136
+stop_in_fire_many:
+	push	%rdx
+	mov	$186, %eax		/* gettid */
+	syscall
+	mov	%eax, %esi
+	mov	$39, %eax		/* getpid */
+	syscall
+	mov	%eax, %edi
+	mov	$19, %edx		/* SIGSTOP */
+	mov	$234, %eax		/* tgkill */
+	syscall
+	pop	%rdx
+	ret
+fire_many_end:
 	.section .note.GNU-stack, "", @progbits

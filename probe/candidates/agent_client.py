@@ -161,7 +161,7 @@ class _Session:
         self._channel, self._sender, self._archive, self._orders = channel, sender, archive, orders
         self._answer, self._watcher = answer, watcher
         self._records = {p.id: p for p in manifest.phases if p.can_run and p.id in phases}
-        self._lines = _Lines(channel)
+        self._lines = Lines(channel)
         self._asked: dict[str, int] = {}
         self._greetings, self._greeting = 0, ""
         self._first_need: float | None = None
@@ -349,7 +349,7 @@ class _Session:
         )  # fmt: skip
 
 
-class _Lines:
+class Lines:
     """Lines of the agent, each of bounded length and after a bounded wait."""
 
     def __init__(self, channel: Channel) -> None:

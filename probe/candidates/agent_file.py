@@ -8,6 +8,7 @@ import functools
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +21,15 @@ ROOT = Path(__file__).parents[2]
 NODE_MODULES = (
     "checkpoint/__init__.py", "checkpoint/binary/__init__.py", "checkpoint/binary/syscall_names.py",
     "checkpoint/criu/__init__.py", "checkpoint/criu/entries.py", "checkpoint/criu/fields.py",
-    "checkpoint/criu/images.py", "checkpoint/criu/pagemap.py", "checkpoint/criu/protobuf.py",
+    "checkpoint/criu/images.py", "checkpoint/criu/kernel_state.py", "checkpoint/criu/pagemap.py",
+    "checkpoint/criu/protobuf.py",
     "checkpoint/criu/tool.py", "checkpoint/errors.py", "checkpoint/event.py", "checkpoint/flat/__init__.py",
-    "checkpoint/flat/image.py", "checkpoint/linux.py", "checkpoint/paths.py", "checkpoint/restore/__init__.py",
+    "checkpoint/flat/image.py", "checkpoint/linux.py", "checkpoint/paths.py", "checkpoint/processors.py",
+    "checkpoint/restore/__init__.py",
     "checkpoint/restore/agent_process.py", "checkpoint/restore/criu_agent.py", "checkpoint/restore/criu_restore.py",
     "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/restore/isolation.py",
     "checkpoint/restore/memory_group.py", "checkpoint/restore/private_root.py", "checkpoint/run_command.py",
-    "checkpoint/strict_json.py",
+    "checkpoint/state/__init__.py", "checkpoint/state/process_state.py", "checkpoint/strict_json.py",
     "probe/formats/__init__.py", "probe/formats/checked.py", "probe/formats/kernel_time.py",
     "probe/formats/manifest.py", "probe/formats/manifest_version_1.py", "probe/formats/phase_record.py",
     "probe/formats/reference.py", "probe/node/__init__.py", "probe/node/agent.py", "probe/node/criu_member.py",
@@ -52,21 +55,23 @@ class AgentFile:
 @functools.cache
 def agent_file() -> AgentFile:
     """The agent of this version; the same bytes every time."""
+    members = {}
+    # Nodes need no compiler, and phases are restored there by no program of the probe's author.
+    with contextlib.suppress(ToolMissing):
+        members[OWN_RESTORER] = restorer_bytes()
+    return archive_of(NODE_MODULES, (ROOT / "probe/node/__main__.py").read_bytes(), members)
+
+
+def archive_of(modules: Sequence[str], main: bytes, members: Mapping[str, bytes]) -> AgentFile:
+    """One file that Python runs: these modules of ours, `main` as what is started, and further members."""
+    sources = {name: (ROOT / name).read_bytes() for name in modules}
+    # The package's own one brings the whole Python interface along.
+    sources.update({"probe/__init__.py": b"", "__main__.py": main})
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in NODE_MODULES:
-            _add(archive, name, (ROOT / name).read_bytes())
-        # The package's own one brings the whole Python interface along.
-        _add(archive, "probe/__init__.py", b"")
-        _add(archive, "__main__.py", (ROOT / "probe/node/__main__.py").read_bytes())
-        # Nodes need no compiler, and phases are restored there by no program of the probe's author.
-        with contextlib.suppress(ToolMissing):
-            _add(archive, OWN_RESTORER, restorer_bytes())
+        for name, data in {**sources, **members}.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
     data = out.getvalue()
     return AgentFile(data, hashlib.sha256(data).hexdigest())
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    entry = zipfile.ZipInfo(name, _DATE)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(entry, data)

@@ -17,7 +17,14 @@ from probe.formats.manifest import Manifest
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
-from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase, away_from, measure_phases, measuring_cpu
+from probe.node.measuring import (
+    DEFAULT_REPEATS,
+    MeasuredPhase,
+    away_from,
+    check_processors,
+    measure_phases,
+    measuring_cpu,
+)
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
 from probe.prediction.estimators import Prediction
@@ -115,6 +122,7 @@ def run(
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
         check_node(manifest)
+        check_processors(str(probe_path), manifest.threads, None)
         with shown.stage("check") as report:
             archive.verify()
             check_external(manifest.files.external)

@@ -106,7 +106,7 @@ def run_on(
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
         archive.verify()
-    connections = _Connections(ssh or SshOptions())
+    connections = Connections(ssh or SshOptions())
     with ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="candidate") as pool:
         running: list[Future[CandidateResult]] = []
         try:
@@ -126,7 +126,7 @@ def parse_candidate(text: str) -> tuple[Address, ...]:
     return tuple(parse_address(one.strip()) for one in text.split(","))
 
 
-class _Connections:
+class Connections:
     """All connections, so that whoever is interrupted can end them."""
 
     def __init__(self, ssh: SshOptions) -> None:
@@ -162,7 +162,7 @@ class _Connections:
 
 class _Candidate:
     def __init__(
-        self, probe: Path, manifest: Manifest, nodes: Sequence[Address], connections: _Connections, orders: Orders,
+        self, probe: Path, manifest: Manifest, nodes: Sequence[Address], connections: Connections, orders: Orders,
         watcher: Callable[[str], Watcher],
     ) -> None:  # fmt: skip
         self._probe, self._manifest, self._nodes = probe, manifest, nodes
@@ -262,7 +262,7 @@ class _Candidate:
                     ask(connection.start, self._probe, archive, self._manifest, wanted, self._orders, answer, watcher)
                 watcher.say("done")
             except NodeSilent as error:
-                raise _named(error, address) from error
+                raise named(error, address) from error
             except NodeUnreachable as error:
                 if limit.left <= 0:
                     raise _too_long(limit, address) from error
@@ -270,15 +270,15 @@ class _Candidate:
                 hopeless = in_vain >= ATTEMPTS or attempt == MOST_CONNECTIONS
                 # What never answered will not do so now: a wrong name, a key that is not accepted.
                 if hopeless or self._connections.given_up.is_set() or not (reached or answer.node):
-                    raise _named(error, address) from error
+                    raise named(error, address) from error
                 watcher.say(f"{error}; connecting again")
                 self._connections.given_up.wait(_PAUSE_SECONDS * in_vain)
             except NodeMisbehaved as error:
                 # Nor is what it said before worth anything.
                 answer.phases.clear()
-                raise _named(error, address) from error
+                raise named(error, address) from error
             except ProbeError as error:
-                raise _named(error, address) from error
+                raise named(error, address) from error
         raise NodeUnreachable(f"{address.text}: it is started again and again; see why, and run again")
 
 
@@ -289,7 +289,7 @@ def _too_long(limit: TimeLimit, address: Address) -> NodeUnreachable:
     )
 
 
-def _named(error: ProbeError, address: Address) -> ProbeError:
+def named(error: ProbeError, address: Address) -> ProbeError:
     """The same error with the node's name in front."""
     text = str(error)
     if isinstance(error, NodeMisbehaved):

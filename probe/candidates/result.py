@@ -58,7 +58,7 @@ class RunResult:
                     "failure": measured.failure,
                     "restorer": measured.restorer,
                     "kernel": _in_kernel(record, measured),
-                    "repeats": [vars(t) for t in measured.times],
+                    "repeats": [{k: v for k, v in vars(t).items() if k != "switches"} for t in measured.times],
                 }
             )
         said = self.prediction.to_json()

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
+from checkpoint.errors import Diverged, ProgramUnsupported
 from probe.cli.parameters import (
     BUDGET,
     COMPRESS,
@@ -29,9 +30,16 @@ from probe.cli.parameters import (
 )
 from probe.cli.rows import AS_JSON
 from probe.cli.show import print_description
-from probe.formats.choices import RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.formats.choices import AUTO, RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.progress import display_for
+from probe.terminal import say
 from reducer.choices import REDUCTIONS, Compression, Reduction
+
+if TYPE_CHECKING:
+    from probe.pipeline.options import BuildOptions
+
+WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, and `probe emulate` uses the same"
 
 
 @click.command()
@@ -75,6 +83,23 @@ from reducer.choices import REDUCTIONS, Compression, Reduction
     help="Leave this file, or the files in this folder, out: every node must have them. Repeatable.",
 )
 @COMPRESS
+@click.option(
+    "--capture",
+    type=click.Choice((AUTO, DIRECT, CRIU)),
+    default=AUTO,
+    show_default=True,
+    help="direct: as any user; criu: needs root; auto: criu as root, direct as any other user.",
+)
+@click.option("--flow", is_flag=True, help="Record what each phase executes, for `probe check`.")
+@click.option(
+    "--synthetic-data", is_flag=True, help="Leave out contents of memory that a phase's time does not depend on."
+)
+@click.option(
+    "--synthetic-budget",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="What --synthetic-data may take; without it two fifths of the build until then.",
+)
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
 @BUDGET
@@ -90,6 +115,7 @@ from reducer.choices import REDUCTIONS, Compression, Reduction
 )
 @click.option("--weights", type=click.Path(path_type=Path, readable=False), help="The weights of --simpoints.")
 @click.option("--resume", is_flag=True, help="Go on after the last finished stage in --work.")
+@click.option("--estimate", is_flag=True, help="Run PROGRAM once, and say what building takes; write nothing.")
 @AS_JSON
 @QUIET
 @PROGRAM
@@ -108,6 +134,10 @@ def build(
     how: Reduction,
     external: tuple[str, ...],
     compress: Compression,
+    capture: str,
+    flow: bool,
+    synthetic_data: bool,
+    synthetic_budget: float | None,
     with_criu: bool,
     target_error: float | None,
     budget: int | None,
@@ -117,6 +147,7 @@ def build(
     simpoints: Path | None,
     weights: Path | None,
     resume: bool,
+    estimate: bool,
     as_json: bool,
     quiet: bool,
     program: tuple[str, ...],
@@ -126,6 +157,8 @@ def build(
         raise click.UsageError("--program and --worker exclude each other")
     if (simpoints is None) != (weights is None):
         raise click.UsageError("--simpoints and --weights go together")
+    if estimate and (as_json or resume):
+        raise click.UsageError("--estimate is for people, before a build: leave out --json and --resume")
     from probe.pipeline.build import build as build_probe
     from probe.pipeline.options import BuildOptions
     from probe.prediction.target_error import DEFAULT_TARGET
@@ -139,7 +172,11 @@ def build(
         reduce=how,
         external=external,
         compress=compress,
+        flow=flow,
+        synthetic_data=synthetic_data,
+        synthetic_budget=synthetic_budget,
         with_criu=with_criu,
+        capture=capture,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
         points=read_points(simpoints, weights) if simpoints and weights else (),
         target_error=DEFAULT_TARGET if target_error is None else target_error,
@@ -148,14 +185,37 @@ def build(
         program=worker_program,
         worker=worker,
     )
-    build_probe(
-        program,
-        output,
-        options=options,
-        stdin=stdin,
-        scrub=scrub_env,
-        work=work,
-        resume=resume,
-        display=display_for(quiet),
-    )
+    if estimate:
+        _print_estimate(program, options, stdin, work)
+        return
+    try:
+        build_probe(
+            program,
+            output,
+            options=options,
+            stdin=stdin,
+            scrub=scrub_env,
+            work=work,
+            resume=resume,
+            display=display_for(quiet),
+        )
+    except (ProgramUnsupported, Diverged) as error:
+        raise type(error)(f"{error}; {WITHOUT_PROBE}") from error
     print_description(output, as_json)
+
+
+def _print_estimate(program: tuple[str, ...], options: BuildOptions, stdin: str, work: Path | None) -> None:
+    from probe.inspection.build_estimate import estimate_build
+    from probe.report.wording import seconds, size
+
+    found = estimate_build(program, options, stdin=stdin, work=work)
+    stages = ", ".join(f"{name} {runs}" for name, runs in found.runs.items())
+    say(f"one run      {seconds(found.seconds)} (CPU {seconds(found.cpu)}), {size(found.resident)} of memory")
+    say(f"full runs    {sum(found.runs.values())}: {stages}")
+    say(f"time         {seconds(found.run_seconds)} for these runs, and some seconds for each phase")
+    say(
+        f"work folder  at most {size(found.room)} in {found.folder}, with {found.phases} phases; "
+        f"{size(found.free)} are free there"
+    )
+    if found.room > found.free:
+        say("warning: that may not fit: give --work on a larger disk, or fewer --max-phases", err=True)

@@ -68,7 +68,7 @@ def machine(machine_file: Path, socket: str) -> Machine:
     from probe.models.machine import read_machine
     from probe.models.reader import read_model
 
-    return read_machine(read_model(machine_file), _given({}), socket)
+    return read_machine(read_model(machine_file), _given({}), socket, str(machine_file))
 
 
 def _given(settings: dict[str, float]) -> Settings:

@@ -22,6 +22,7 @@ from probe.terminal import console, say_json
 
 if TYPE_CHECKING:
     from probe.candidates.agent_client import Orders
+    from probe.emulation.elsewhere.talk import NodeOrders
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -43,6 +44,14 @@ _SSH_OPTIONS = (
         "--known-hosts", type=click.Path(path_type=Path, readable=False), help="Instead of ~/.ssh/known_hosts."
     ),
 )
+_JOBS = click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Candidates at a time.")
+_WAIT = click.option(
+    "--wait",
+    type=click.IntRange(0, 86400),
+    default=int(WAIT_SECONDS),
+    show_default=True,
+    help="Seconds to wait for another measurement on a node.",
+)
 _RUN_OPTIONS = (
     click.option(
         "--split",
@@ -50,24 +59,27 @@ _RUN_OPTIONS = (
         metavar="NODE,NODE...",
         help="Nodes declared identical: each runs some of the phases. Repeatable.",
     ),
-    click.option("--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Candidates at a time."),
+    _JOBS,
     click.option(
         "--cache-dir", default="", metavar="PATH", help="Folder on the nodes.  [default: ~/.cache/probe-node]"
     ),
     click.option(
         "--cache-size", type=Size(), default="4G", show_default=True, help="What it may keep there after a run."
     ),
-    click.option(
-        "--wait",
-        type=click.IntRange(0, 86400),
-        default=int(WAIT_SECONDS),
-        show_default=True,
-        help="Seconds to wait for another measurement on a node.",
-    ),
+    _WAIT,
     click.option(
         "--node-limit",
         type=click.IntRange(1, 604800),
         help="Seconds that a node may take in all.  [default: from the probe's own times]",
+    ),
+)
+_EMULATION_OPTIONS = (
+    _JOBS,
+    _WAIT,
+    click.option(
+        "--node-limit",
+        type=click.IntRange(1, 604800),
+        help="Seconds that the emulation may take on a node.  [default: from the profile's own times]",
     ),
 )
 
@@ -82,6 +94,13 @@ def ssh_options(command: _Command) -> _Command:
 def candidate_options(command: _Command) -> _Command:
     """Add all options to a command; it gets them as keywords, for CandidateOptions."""
     for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return ssh_options(command)
+
+
+def emulation_options(command: _Command) -> _Command:
+    """Add the options of emulations on other nodes; the command gets them as keywords, for EmulationChoice."""
+    for option in reversed(_EMULATION_OPTIONS):
         command = option(command)
     return ssh_options(command)
 
@@ -113,6 +132,29 @@ class SshChoice:
             accept_new_host_key=self.accept_new_host_key,
             identity=self.identity,
         )
+
+
+@dataclass(frozen=True)
+class EmulationChoice(SshChoice):
+    """The options of `probe emulate` for other nodes, as given."""
+
+    jobs: int
+    wait: float
+    node_limit: float | None
+
+    @property
+    def named(self) -> bool:
+        """Whether other nodes are asked for."""
+        return bool(self.on or self.hosts)
+
+    def addresses(self) -> list[Address]:
+        """Every node. ProbeError where that is nonsense."""
+        return [address for group in self.groups() for address in group]
+
+    def orders(self) -> NodeOrders:
+        from probe.emulation.elsewhere.talk import NodeOrders
+
+        return NodeOrders(limit_seconds=self.node_limit, lock_seconds=self.wait)
 
 
 @dataclass(frozen=True)

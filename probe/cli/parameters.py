@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import click
 
-from checkpoint.process.isa import DEFAULT_ISA, ISA_BASELINES
+from checkpoint.binary.isa import DEFAULT_ISA, ISA_BASELINES
 from probe.formats.choices import AUTO, INSTRUCTIONS, SECONDS, TRACERS, unit_of
 from reducer.choices import COMPRESSIONS
 

@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from checkpoint.errors import NotInStore
 from probe.cli.parameters import Size
 from probe.cli.rows import FORMAT, JSON, STORE, TABLE, print_rows, seconds
+from probe.cli.scaling_options import TypeWait
 from probe.terminal import say, say_json
 
 if TYPE_CHECKING:
     from probe.ranking import Decision
-    from probe.store.records import Candidate
+    from probe.ranking.measures import Measured, Ranked
+    from probe.store.emulations import StoredEmulation
+    from probe.store.opening import Store
+    from probe.store.records import StoredProbe
 
 
 @click.command()
@@ -34,6 +39,16 @@ if TYPE_CHECKING:
 )
 @click.option("--explain", is_flag=True, help="Say of every node and cluster why, not only of those used.")
 @click.option("--limit", type=click.IntRange(1, 1000000), help="Without --tasks: at most so many nodes.")
+@click.option(
+    "--by",
+    type=click.Choice(("time", "energy", "end")),
+    default="time",
+    show_default=True,
+    help="Without --tasks: order by run time, joules, or wait and run.",
+)
+@click.option(
+    "--wait", "waits", type=TypeWait(), multiple=True, help="TYPE=DURATION in the queue, in place of the runs' median."
+)
 @FORMAT
 @STORE
 def rank(
@@ -45,11 +60,14 @@ def rank(
     threshold: float,
     explain: bool,
     limit: int | None,
+    by: str,
+    waits: tuple[tuple[str, float], ...],
     form: str,
     url: str | None,
 ) -> None:
-    """Order nodes by the predicted time of PROBE; with --tasks, choose those that are worth using."""
+    """Order nodes by what is predicted of PROBE; with --tasks, choose those that are worth using."""
     from probe.ranking.decision import decide
+    from probe.ranking.measures import rank_candidates
     from probe.ranking.pool import Workload, pool_from_file, pool_from_store
     from probe.store.opening import open_store
     from probe.store.reading import candidates, find_probe
@@ -59,10 +77,16 @@ def rank(
     if tasks is None:
         if pool is not None:
             raise click.UsageError("--pool goes with --tasks; without it the store's nodes are ordered")
+        if waits and by != "end":
+            raise click.UsageError("--wait goes with --by end")
         with open_store(url, create=False) as opened:
-            found = candidates(opened, find_probe(opened, str(probe_name)), limit=limit)
-        _print_candidates(found, form)
+            probe, emulated = _probe_or_emulations(opened, str(probe_name))
+            nodes = candidates(opened, probe, limit=limit if by == "time" else None) if probe else []
+            found = rank_candidates(opened, nodes, by, dict(waits))[:limit]
+        _print_candidates(found, emulated[:limit], by, form)
         return
+    if by != "time":
+        raise click.UsageError("--by goes without --tasks: tasks are given out by time")
     work = Workload(tasks, task_size, result_size)
     if probe_name is None:
         chosen = pool_from_file(pool) if pool else None
@@ -74,24 +98,92 @@ def rank(
     _print_decision(decide(chosen, work, threshold=threshold), form, explain)
 
 
-def _print_candidates(found: Sequence[Candidate], form: str) -> None:
+def _probe_or_emulations(opened: Store, name: str) -> tuple[StoredProbe | None, list[StoredEmulation]]:
+    """The probe of that name, and what was emulated of the same command; without a probe emulations of that name.
+
+    Raises NotInStore without either.
+    """
+    from probe.store.emulations import stored_emulations
+    from probe.store.reading import find_probe
+
+    try:
+        probe = find_probe(opened, name)
+    except NotInStore:
+        found = stored_emulations(opened, name=name)
+        if not found:
+            raise
+        return None, found
+    return probe, stored_emulations(opened, program=probe.program)
+
+
+def _print_emulations(emulated: Sequence[StoredEmulation], predicted: set[str]) -> None:
+    """For people, apart from predictions. `predicted`: nodes that a probe has predicted for."""
+    if not emulated:
+        return
+    columns = {
+        "node": lambda r: r["node"],
+        "cluster": lambda r: r["cluster"] or "-",
+        "emulated": lambda r: seconds(r["seconds"]),
+        "interval": lambda r: "none" if r["low"] is None else f"{seconds(r['low'])} to {seconds(r['high'])}",
+        "kernel": lambda r: r["kernel"],
+        "": lambda r: f"stale: {r['stale']}" if r["stale"] else "prefer the probe" if r["node"] in predicted else "",
+    }
+    say()
+    say("emulations, which are no predictions:")
+    print_rows([one.to_json() for one in emulated], TABLE, "emulations", columns)
+
+
+def _print_candidates(found: Sequence[Ranked], emulated: Sequence[StoredEmulation], by: str, form: str) -> None:
     from probe.store.records import iso
 
-    usable = [candidate for candidate in found if not candidate.stale]
+    usable = [known for one in found if not one.candidate.stale and (known := one.measure(by))]
     rows = []
-    for candidate in found:
+    for one in found:
+        measured, candidate = one.measure(by), one.candidate
         # Where intervals overlap, the order may be the other way round.
-        overlaps = bool(usable) and not candidate.stale and candidate.low <= usable[0].high
-        rows.append({**asdict(candidate), "made_at": iso(candidate.made_at), "as_fast_as_best": overlaps})
+        overlaps = bool(usable) and not candidate.stale and measured is not None and measured.low <= usable[0].high
+        more = {**_keys("joules", one.joules), "energy_source": one.energy_source}
+        ends = {"wait": one.wait, **_keys("end", one.end), "as_fast_as_best": overlaps}
+        rows.append({**asdict(candidate), "made_at": iso(candidate.made_at), **more, **ends})
+    first = {"time": "may be the fastest", "energy": "may need the least", "end": "may end first"}[by]
     columns = {
         "node": lambda r: r["node"],
         "cluster": lambda r: r["cluster"] or "-",
         "predicted": lambda r: seconds(r["seconds"]),
         "interval": lambda r: f"{seconds(r['low'])} to {seconds(r['high'])}",
+        **_COLUMNS[by],
         "#": lambda r: str(r["prediction"]),
-        "": lambda r: f"stale: {r['stale']}" if r["stale"] else "may be the fastest" if r["as_fast_as_best"] else "",
+        "": lambda r: f"stale: {r['stale']}" if r["stale"] else first if r["as_fast_as_best"] else "",
     }
-    print_rows(rows, form, "candidates", columns)
+    print_rows(rows, form, "candidates", columns, emulations=[one.to_json() for one in emulated])
+    if form == TABLE:
+        _print_emulations(emulated, {one.candidate.node for one in found if not one.candidate.stale})
+
+
+def _keys(name: str, measured: Measured | None) -> dict[str, float | None]:
+    if measured is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: measured.value, f"{name}_low": measured.low, f"{name}_high": measured.high}
+
+
+def _joules(row: dict[str, Any]) -> str:
+    if row["joules"] is None:
+        return "unknown"
+    return f"{row['joules']:.4g} J ({row['joules_low']:.4g} to {row['joules_high']:.4g})"
+
+
+def _end(row: dict[str, Any]) -> str:
+    if row["end"] is None:
+        return "unknown"
+    return f"{seconds(row['end'])} ({seconds(row['end_low'])} to {seconds(row['end_high'])})"
+
+
+_COLUMNS: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
+    "time": {},
+    "energy": {"energy": _joules, "by": lambda r: r["energy_source"] or "-"},
+    "end": {"waits": lambda r: "-" if r["wait"] is None else seconds(r["wait"]), "ends after": _end},
+}
+"""Columns of one order alone."""
 
 
 def _print_decision(decision: Decision, form: str, explain: bool) -> None:

@@ -68,6 +68,9 @@ def fit(
 @SETTINGS
 @click.option("--like", metavar="TYPE", help="Join this type's curve with probes, for a type without runs.")
 @click.option("--mpi-seconds", type=click.FloatRange(min=0), help="MPI time of each kernel, in place of the curve's.")
+@click.option(
+    "--network", type=click.Path(path_type=Path, readable=False), help="Its bandwidth by message size, as of osu_bw."
+)
 @FORMS
 @AS_JSON
 @STORE
@@ -79,23 +82,27 @@ def predict(
     settings: dict[str, float],
     like: str | None,
     mpi_seconds: float | None,
+    network: Path | None,
     forms: str,
     as_json: bool,
     url: str | None,
 ) -> None:
     """Predict run time and energy, with a 95 % interval."""
     from probe.applications.application import read_application
-    from probe.scaling.asking import Question, predict_application
+    from probe.applications.network import read_bandwidths
+    from probe.scaling.asking import Question, predict_where_possible
     from probe.store.opening import open_store
 
     application = read_application(application_file)
-    asked = Question(node_type, settings, like, mpi_seconds, forms, kernels)
+    bandwidths = None if network is None else read_bandwidths(network)
+    asked = Question(node_type, settings, like, mpi_seconds, forms, kernels, bandwidths)
     with open_store(url, create=False) as opened:
-        found = predict_application(opened, application, asked, cores)
-    rows = [prediction.to_json() for prediction in found]
+        answer = predict_where_possible(opened, application, asked, cores)
+    found, said = answer.predictions, answer.to_json()
     if as_json:
-        say_json({"format_version": FORMAT_VERSION, "application": application.name, "predictions": rows})
+        say_json({"format_version": FORMAT_VERSION, "application": application.name, **said})
         return
+    rows = said["predictions"]
     shown: list[dict[str, Any]] = []
     for row in rows:
         shown += [{**kernel, "cores": row["cores"]} for kernel in row["kernels"]]
@@ -111,6 +118,8 @@ def predict(
         "by": lambda r: r["energy_source"] or "-",
     }
     print_rows(shown, "table", "predictions", columns)
+    for one in answer.refused:
+        say(f"none on {one.cores} cores: {one.reason}")
     for warning in dict.fromkeys(w for row in rows for kernel in row["kernels"] for w in kernel["warnings"]):
         say(f"warning: {warning}")
     if len(found) > 1 and found[0].cores < found[-1].cores:
@@ -164,3 +173,51 @@ def plot(
             say(str(place))
     for reason in done.refused:
         say(f"not predicted: {reason}")
+
+
+@scale.command()
+@APPLICATION
+@KERNELS
+@click.option("--node-type", help="Of this type of nodes alone.")
+@click.option(
+    "--format", "form", type=click.Choice(("extrap",)), default="extrap", show_default=True, help="What reads it."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, readable=False),
+    help="Folder to write to. [default: standard output, for one kernel and type]",
+)
+@STORE
+def export(
+    application_file: Path,
+    kernels: tuple[str, ...],
+    node_type: str | None,
+    form: str,
+    output: Path | None,
+    url: str | None,
+) -> None:
+    """Write the runs behind each curve for other programs: Extra-P's text format."""
+    from probe.applications.application import read_application
+    from probe.report.figure_files import write_file
+    from probe.scaling.asking import fit_application
+    from probe.scaling.exporting import extrap_text, file_name
+    from probe.store.opening import open_store
+    from reducer.output_file import storage_errors
+
+    application = read_application(application_file)
+    with open_store(url, create=False) as opened:
+        found = fit_application(opened, application, kernels=kernels, node_type=node_type)
+    if output is not None:
+        with storage_errors("write", output):
+            output.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for model in found.models:
+            text = extrap_text(model).encode()
+            say(str(write_file(output / file_name(model), lambda out, text=text: out.write(text))))  # type: ignore[misc]
+    elif len(found.models) == 1:
+        say(extrap_text(found.models[0]).rstrip())
+    else:
+        names = ", ".join(model.name for model in found.models)
+        raise click.UsageError(f"runs of {names}: give -o for a folder, or --kernel and --node-type for one of them")
+    for one in found.refused:
+        say(f"none: {one.kernel}: {one.reason}", err=True)

@@ -48,9 +48,12 @@ class LongDuration(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """Numbers of cores such as 1,2,4 or 16..128, which doubles from 16 on."""
+    """Numbers of cores, or of something else, such as 1,2,4 or 16..128, which doubles from 16 on."""
 
     name = "numbers"
+
+    def __init__(self, of: str = "cores") -> None:
+        self._of = of
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
@@ -62,7 +65,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg, unused-ignore]
                 self.fail(f"{value!r} is not a list of numbers such as 1,2,4 or 16..128", param, ctx)
             number, end = int(first), int(last) if dots else int(first)
             if number < 1 or end < number:
-                self.fail(f"{value!r}: {part} is no number of cores, or ends before it begins", param, ctx)
+                self.fail(f"{value!r}: {part} is no number of {self._of}, or ends before it begins", param, ctx)
             while number <= end:
                 found.add(number)
                 number *= 2

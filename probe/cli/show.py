@@ -79,12 +79,24 @@ def _warmup(described: dict[str, Any]) -> str:
 
 
 def _outside(described: dict[str, Any]) -> str:
-    """The time in other processes, and how many there were."""
+    """The time in other processes and threads, and how many there were."""
     return (
-        f"{percent(described['share'], 2)} of the time in {described['processes']} other processes "
+        f"{percent(described['share'], 2)} of the time in {described['processes']} other processes or threads "
         f"({described['wall_seconds']:.3g} s, {described['cpu_seconds']:.3g} s CPU): "
         + ", ".join(described["commands"])
     )
+
+
+def _data(described: dict[str, Any]) -> list[str]:
+    """How much of the memory is the program's own, and why the phases kept it that did."""
+    from probe.inspection.real_data import real_sentence
+
+    lines = [f"data            {real_sentence(described)}"]
+    kept: dict[str, list[str]] = {}
+    for phase in described["phases"]:
+        if why := phase["synthetic"]["refused"]:
+            kept.setdefault(why, []).append(str(phase["id"]))
+    return [*lines, *(f"real data       in phases {', '.join(ids)}: {why}" for why, ids in kept.items())]
 
 
 def print_probe(description: dict[str, Any]) -> None:
@@ -112,8 +124,12 @@ def print_probe(description: dict[str, Any]) -> None:
         "restored without root and CRIU",
         f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",
     ]
+    if d["threads"] > 1:
+        lines.append(f"threads         {d['threads']} share the work: a node needs as many processors")
     if d["outside"]["processes"]:
         lines.append(f"outside         {_outside(d['outside'])}")
+    if any(p["synthetic"]["refused"] or p["synthetic"]["words"] for p in d["phases"]):
+        lines += _data(d)
     for line in lines:
         say(one_line(line))
     table = Table(box=None, pad_edge=False)

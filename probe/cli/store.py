@@ -3,16 +3,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import click
 
-from checkpoint.errors import ProbeError, StorageError
-from checkpoint.foreign_file import read_foreign_json
 from probe.cli.parameters import Duration, Moment, Size, Throughput
 from probe.cli.rows import (
     AS_JSON,
@@ -25,6 +19,7 @@ from probe.cli.rows import (
     seconds,
     throughput,
 )
+from probe.cli.stored_results import import_, usages
 from probe.cli.stored_runs import import_runs, runs, upgrade
 from probe.terminal import say
 
@@ -34,74 +29,7 @@ def store() -> None:
     """Keep predictions, nodes and observed run times, and look at them."""
 
 
-@store.command("import")
-@click.argument("files", metavar="RESULT.json...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--probe", "probe_file", type=click.Path(path_type=Path), help="The probe file, to tell its input apart.")
-@click.option("--name", help="Name of the probe. [default: that of its file]")
-@click.option("--node", help="Name of the node, in place of its host name.")
-@click.option("--cluster", help="Cluster that the node belongs to.")
-@click.option("--tag", "tags", multiple=True, help="Mark the probe with this word. Repeatable.")
-@click.option("--at", "moment", type=Moment(), help="When it was measured. [default: when the file was written]")
-@AS_JSON
-@STORE
-def import_(
-    files: tuple[Path, ...],
-    probe_file: Path | None,
-    name: str | None,
-    node: str | None,
-    cluster: str | None,
-    tags: tuple[str, ...],
-    moment: float | None,
-    as_json: bool,
-    url: str | None,
-) -> None:
-    """Store what `probe run --json` printed; - is standard input."""
-    from probe.store.importing import import_results, input_checksum
-    from probe.store.opening import open_store
-
-    inputs = input_checksum(probe_file) if probe_file else ""
-    read = [(path, *_results(path)) for path in files]
-    stored = known = 0
-    with open_store(url) as opened:
-        for path, results, written in read:
-            try:
-                done = import_results(
-                    opened,
-                    results,
-                    made_at=moment or written,
-                    name=name,
-                    node=node,
-                    cluster=cluster,
-                    inputs=inputs,
-                    tags=tags,
-                )
-            except ProbeError as error:
-                raise type(error)(f"{path}: {error}") from error
-            stored, known = stored + len(done.stored), known + done.known
-        print_outcome(
-            as_json,
-            f"{opened.name}: {stored} predictions stored, {known} were there already",
-            store=opened.name,
-            stored=stored,
-            known=known,
-        )
-
-
-def _results(path: Path) -> tuple[list[Mapping[str, Any]], float]:
-    """The results in a file, and when it was written. Raises ProbeError, StorageError."""
-    value = read_foreign_json(path, "give the file that `probe run --json` printed")
-    try:
-        written = time.time() if str(path) == "-" else path.stat().st_mtime
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error
-    if isinstance(value, dict) and isinstance(value.get("candidates"), list):
-        # What `--on` printed: candidates without a prediction have nothing to store.
-        value = [one.get("result") for one in value["candidates"] if isinstance(one, dict)]
-        value = [result for result in value if result is not None]
-    return value if isinstance(value, list) else [value], written
-
-
-for _command in (runs, import_runs, upgrade):
+for _command in (import_, usages, runs, import_runs, upgrade):
     store.add_command(_command)
 
 
@@ -278,17 +206,27 @@ def observe(probe_name: str, node_name: str, took: float, moment: float | None, 
 @click.option("--probe", "probe_name", help="Of this probe alone.")
 @click.option("--node", "node_name", help="On this node alone.")
 @click.option("--runs", is_flag=True, help="List every observed run, not the summary.")
+@click.option(
+    "--method",
+    type=click.Choice(("probe", "emulation")),
+    default="probe",
+    show_default=True,
+    help="What foretold: predictions of probes, or emulations.",
+)
 @FORMAT
 @STORE
-def calibration(probe_name: str | None, node_name: str | None, runs: bool, form: str, url: str | None) -> None:
-    """Show how well predictions foretold what was observed, by month."""
+def calibration(
+    probe_name: str | None, node_name: str | None, runs: bool, method: str, form: str, url: str | None
+) -> None:
+    """Show how well predictions, or emulations, foretold what was observed, by month."""
+    from probe.store.emulations import foretold
     from probe.store.observing import calibration as calibrate
     from probe.store.observing import observed
     from probe.store.opening import open_store
     from probe.store.reading import find_node, find_probe
 
     with open_store(url, create=False) as opened:
-        seen = observed(
+        seen = (observed if method == "probe" else foretold)(
             opened,
             probe=find_probe(opened, probe_name) if probe_name else None,
             node=find_node(opened, node_name) if node_name else None,
@@ -311,7 +249,7 @@ def calibration(probe_name: str | None, node_name: str | None, runs: bool, form:
     columns = {
         "period": lambda r: r["period"],
         "runs": lambda r: str(r["count"]),
-        "interval held": lambda r: f"{100 * r['held']:.0f} % of 95 %",
+        "interval held": lambda r: "-" if r["held"] is None else f"{100 * r['held']:.0f} % of 95 %",
         "bias": lambda r: percent(r["bias"]),
         "error": lambda r: f"{100 * r['error']:.1f} %",
         "worst": lambda r: f"{100 * r['worst']:.1f} %",

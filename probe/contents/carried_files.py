@@ -10,8 +10,8 @@ import stat
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from checkpoint.criu.images import CheckpointImages, file_mappings, open_files
 from checkpoint.errors import ProbeError, ProgramUnsupported, StorageError
+from checkpoint.state.process_state import ProcessState, file_mappings, open_files
 from probe.formats.manifest import OUTPUT, ExternalFile, PrivateFile
 from probe.node.files import file_sha256
 from reducer.archive import ContainedFile
@@ -26,7 +26,7 @@ _CLOCK_STEP = 0.02
 
 
 def needed_files(
-    images: Sequence[tuple[CheckpointImages, Collection[str]]],
+    images: Sequence[tuple[ProcessState, Collection[str]]],
     executable: str,
     outputs: Iterable[str],
     opened: Iterable[str] = (),
@@ -98,9 +98,7 @@ def external_files(files: Iterable[ContainedFile]) -> list[ExternalFile]:
     ]
 
 
-def copy_written_files(
-    image: CheckpointImages, folder: Path, outputs: Iterable[str], *, since: float
-) -> dict[str, Path]:
+def copy_written_files(image: ProcessState, folder: Path, outputs: Iterable[str], *, since: float) -> dict[str, Path]:
     """Copy every regular file that will not stay as it is, while the process is stopped: path -> copy in `folder`.
 
     Those are the files open for writing, and those it reads that were changed after `since` (seconds of the epoch, the

@@ -10,8 +10,8 @@ import numpy as np
 from iced_x86 import Instruction
 
 from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.binary.isa import ISA_BASELINES
 from checkpoint.binary.sites import decode_functions, find_sites
-from checkpoint.process.isa import ISA_BASELINES
 from checkpoint.process.program import Program
 from probe.formats.profile import BlockTable, Profile
 from probe.node.facts import cpu_flags

@@ -12,8 +12,9 @@ import numpy as np
 import scipy.sparse as sp
 from elftools.elf.elffile import ELFFile
 
-from checkpoint.criu.images import CheckpointImages, VmaStatus, file_mappings, read_checkpoint
+from checkpoint.capture.stored import read_state
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.state.process_state import ProcessState, VmaStatus, file_mappings
 from probe.formats.arrays import FloatArray
 from probe.formats.checkpoints import FlatPhase
 from probe.formats.interval_table import MOST_COORDINATES, IntervalTable
@@ -68,7 +69,7 @@ def phase_code(
         chosen = next(p for p in selection.phases if p.id == phase.phase)
         sums = np.asarray(rows[chosen.members].sum(axis=0), dtype=np.float64).ravel()
         largest = [int(c) for c in np.argsort(-sums, kind="stable")[:MOST_BLOCKS] if sums[c] > 0]
-        checkpoint = read_checkpoint(checkpoints[phase.phase])
+        checkpoint = read_state(checkpoints[phase.phase])
         pages = np.fromfile(touched[phase.phase], dtype="<u8") if phase.phase in touched else np.zeros(0, dtype="<u8")
         blocks = profile.blocks
         found.append(
@@ -113,7 +114,7 @@ class _Images:
         return next((v + offset - start for start, n, v in self._segments[path] if start <= offset < start + n), None)
 
 
-def _seen(phase: FlatPhase, checkpoint: CheckpointImages, images: _Images) -> tuple[tuple[int, int, int], ...]:
+def _seen(phase: FlatPhase, checkpoint: ProcessState, images: _Images) -> tuple[tuple[int, int, int], ...]:
     mappings = file_mappings(checkpoint)
     starts = [m.start for m in mappings]
     found: dict[tuple[int, int], int] = {}
@@ -129,7 +130,7 @@ def _seen(phase: FlatPhase, checkpoint: CheckpointImages, images: _Images) -> tu
     return tuple((image, address, times) for (image, address), times in sorted(found.items()))
 
 
-def _memory(checkpoint: CheckpointImages, touched: Any) -> tuple[tuple[str, str, int, int], ...]:
+def _memory(checkpoint: ProcessState, touched: Any) -> tuple[tuple[str, str, int, int], ...]:
     touched = np.sort(touched & ~np.uint64(PAGE_SIZE - 1))
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for vma in checkpoint.vmas:

@@ -41,12 +41,27 @@ _NO_SPACE: Final = 200 << 20
 _LOW_SHARED: Final = 64 << 20
 
 
+NEEDED, BETTER, FOR_CRIU = "needed", "better", "criu"
+"""What a check is about: building and running at all, doing it well, or `--capture criu` and `--restorer criu`."""
+
+_NEED = {
+    "privileges": FOR_CRIU, "criu": FOR_CRIU, "userfaultfd": FOR_CRIU, "namespaces": BETTER, "valgrind": BETTER,
+    "pin": BETTER, "load": BETTER, "governor": BETTER,
+}  # fmt: skip
+
+
+def need_of(name: str) -> str:
+    """What the check of this name is about."""
+    return _NEED.get(name, NEEDED)
+
+
 @dataclass(frozen=True)
 class Finding:
     """Result of one check.
 
     `remedy` is empty when nothing is to be done. `fixable` tells whether `fix` can mend it here, with the
-    privileges at hand. `exit_code` is that of the error a build would end with (`checkpoint.errors`).
+    privileges at hand. `exit_code` is that of the error a build would end with (`checkpoint.errors`). `need`: NEEDED,
+    BETTER or FOR_CRIU.
     """
 
     name: str
@@ -55,6 +70,7 @@ class Finding:
     remedy: str = ""
     fixable: bool = False
     exit_code: int = 0
+    need: str = NEEDED
 
 
 def checks(folder: Path) -> list[tuple[str, Callable[[], Finding]]]:
@@ -135,9 +151,8 @@ def _privileges() -> Finding:
         and subprocess.run([sudo, "-n", "true"], stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
         == 0
     ):
-        return _warn("not root, but `sudo -n` works", "run build and run as `sudo -n probe ...`")
-    remedy = "become root, or let sudo work without a password; CRIU needs it for dump and restore"
-    return _fail(PrivilegeMissing, "neither root nor `sudo -n`", remedy)
+        return _ok("not root: probes are captured and restored directly; `sudo -n` works")
+    return _ok("not root: probes are captured and restored directly")
 
 
 def _ptrace() -> Finding:
@@ -188,7 +203,9 @@ def _criu() -> Finding:
     remedy = "install a private CRIU with `probe doctor --fix`"
     try:
         criu = find_criu()
-    except CriuError as error:
+    except (CriuError, OSError) as error:
+        if not _is_root():
+            return _warn(str(error), "nothing, unless root is to capture with it")
         return _fail(CriuError, str(error), remedy, fixable=shutil.which("apt-get") is not None)
     found = f"CRIU {format_version(criu.version)} ({criu.origin})"
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +16,14 @@ from rich.text import Text
 from checkpoint.criu.private_copy import fetch_private_criu
 from checkpoint.criu.tool import format_version
 from checkpoint.errors import ProbeError, ToolMissing
-from probe.doctor.checks import GOVERNORS, Finding, checks
+from probe.doctor.checks import BETTER, FOR_CRIU, GOVERNORS, NEEDED, Finding, checks, need_of
 from probe.terminal import console, say, say_json
 
 FORMAT_VERSION: Final = 1
 """Version of the JSON report; raised when a key changes its meaning or goes away."""
 
 _APT_TIMEOUT: Final = 900.0
+_HEADINGS: Final = {NEEDED: "needed", BETTER: "better with", FOR_CRIU: "only for --capture criu and --restorer criu"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
             found = check()
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             found = Finding(name, "fail", f"the check itself broke: {error}", exit_code=ProbeError.exit_code)
-        findings.append(replace(found, name=name))
+        findings.append(replace(found, name=name, need=need_of(name)))
     return findings
 
 
@@ -107,17 +108,28 @@ def _print(findings: list[Finding], repairs: list[Repair]) -> None:
     if out.is_terminal:
         table = Table("", "check", "found", box=None, pad_edge=False)
         marks = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
-        for finding in findings:
-            table.add_row(Text(*marks[finding.status]), finding.name, "\n-> ".join(_lines(finding)))
+        for heading, group in _groups(findings):
+            table.add_row("", Text(heading, "bold"), "")
+            for finding in group:
+                table.add_row(Text(*marks[finding.status]), finding.name, "\n-> ".join(_lines(finding)))
         out.print(table)
     else:
-        for finding in findings:
-            say(f"{finding.status:4}  {finding.name:13}  " + "\n".join(_indented(_lines(finding))))
+        for heading, group in _groups(findings):
+            say(f"{heading}:")
+            for finding in group:
+                say(f"{finding.status:4}  {finding.name:13}  " + "\n".join(_indented(_lines(finding))))
     for repair in repairs:
         say(f"{'mended' if repair.done else 'could not mend'} {repair.name}: {repair.detail}")
     fixable = [f.name for f in findings if f.fixable and f.status != "ok"]
     if fixable and not repairs:
         say(f"`probe doctor --fix` can mend: {', '.join(fixable)}")
+
+
+def _groups(findings: list[Finding]) -> Iterator[tuple[str, list[Finding]]]:
+    """(heading, findings) of what is needed, what helps, and what CRIU alone wants."""
+    for need, heading in _HEADINGS.items():
+        if group := [finding for finding in findings if finding.need == need]:
+            yield heading, group
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -17,6 +17,7 @@ from probe.formats.checked import (
     TEXT,
     by_name,
     many,
+    optional,
     read,
     record,
 )
@@ -26,11 +27,38 @@ _PAIRS = many(many(ADDRESS, 2, 2))
 
 
 @dataclass(frozen=True)
+class ReducedPhase:
+    """A phase's checkpoint as it will be shipped.
+
+    `folder` below the work folder; `raw_bytes` and `raw_pages` of the checkpoint as it was captured; `kept_pages` of it
+    in `folder`; `touched` counts pages touched; `whole` says why nothing was taken out ("" if something was);
+    `in_groups`: the kernel showed neighbours of touched pages with them.
+    """
+
+    phase: int = field(metadata=NUMBER)
+    folder: str = field(metadata=NAME_BELOW)
+    raw_bytes: int = field(metadata=COUNT)
+    raw_pages: int = field(metadata=COUNT)
+    kept_pages: int = field(metadata=COUNT)
+    touched: int = field(metadata=COUNT)
+    whole: str = field(metadata=TEXT)
+    in_groups: bool = field(default=False, metadata=FLAG)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> ReducedPhase:
+        """Inverse of `to_json`. Raises Unsound, as all here do."""
+        return read(ReducedPhase, value)
+
+
+@dataclass(frozen=True)
 class CapturedPhase:
     """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
     event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
     address ranges that hold huge pages. `instead`: what the program held at the interval first chosen, and no probe
-    can; "" where this is that one."""
+    can; "" where this is that one. `reduced`: what was made of it at once, of which `folder` is then the folder too."""
 
     phase: int = field(metadata=NUMBER)
     interval: int = field(metadata=NUMBER)
@@ -43,38 +71,14 @@ class CapturedPhase:
     written: dict[str, str] = field(metadata=by_name(PATH, NAME_BELOW))
     huge: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
     instead: str = field(default="", metadata=TEXT)
+    reduced: ReducedPhase | None = field(default=None, metadata=optional(record(ReducedPhase)))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> CapturedPhase:
-        """Inverse of `to_json`. Raises Unsound, as all here do."""
         return read(CapturedPhase, value)
-
-
-@dataclass(frozen=True)
-class ReducedPhase:
-    """A phase's checkpoint as it will be shipped.
-
-    `folder` below the work folder; `raw_bytes` and `raw_pages` of the checkpoint as CRIU wrote it; `kept_pages` of it
-    in `folder`; `touched` counts pages touched; `whole` says why nothing was taken out ("" if something was).
-    """
-
-    phase: int = field(metadata=NUMBER)
-    folder: str = field(metadata=NAME_BELOW)
-    raw_bytes: int = field(metadata=COUNT)
-    raw_pages: int = field(metadata=COUNT)
-    kept_pages: int = field(metadata=COUNT)
-    touched: int = field(metadata=COUNT)
-    whole: str = field(metadata=TEXT)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> ReducedPhase:
-        return read(ReducedPhase, value)
 
 
 @dataclass(frozen=True)

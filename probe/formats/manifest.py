@@ -42,7 +42,10 @@ MANIFEST_VERSION = 2
 OUTSIDE_VERSION = 3
 """Of a probe of a program with other processes: a reader of version 2 would take their time for the program's."""
 
-READ_VERSIONS = (1, MANIFEST_VERSION, OUTSIDE_VERSION)
+THREADS_VERSION = 4
+"""Of a probe of threads that share the work: a reader of version 3 would give them one processor."""
+
+READ_VERSIONS = (1, MANIFEST_VERSION, OUTSIDE_VERSION, THREADS_VERSION)
 
 OUTPUT = "output"
 """Purpose of private copies in the probe's list of files; this node's own files never stand in for them."""
@@ -195,6 +198,7 @@ class Manifest:
     trimmed_from: phases it had before `probe trim`, 0 if it was never trimmed.
     outside: the time of processes that the program started; None where it started none.
     warmup_trials: how the warm-up was chosen, shortest first; empty where it was given.
+    threads: how many share the work, and so how many processors a node must have.
     """
 
     program: ProgramRecord = field(metadata=record(ProgramRecord))
@@ -213,6 +217,7 @@ class Manifest:
     trimmed_from: int = field(default=0, metadata=COUNT)
     outside: OutsideRecord | None = field(default=None, metadata=optional(record(OutsideRecord)))
     warmup_trials: tuple[WarmupTrial, ...] = field(default=(), metadata=many(record(WarmupTrial)))
+    threads: int = field(default=1, metadata=COUNT)
 
     @property
     def coverage(self) -> float:
@@ -242,6 +247,8 @@ class Manifest:
         return hashlib.sha256(strict_json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
     def flaw(self) -> str:
+        if not self.threads:
+            return "no thread"
         if len({phase.id for phase in self.phases}) != len(self.phases):
             return "two phases with the same id"
         if any(phase.representative >= self.timing.intervals for phase in self.phases):
@@ -252,7 +259,11 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         version = MANIFEST_VERSION if self.outside is None else OUTSIDE_VERSION
-        return {"manifest_version": version, **asdict(self)}
+        said = asdict(self)
+        if self.threads == 1:
+            # No key where there is none to share with: the file is as other versions write it.
+            del said["threads"]
+        return {"manifest_version": version if self.threads == 1 else THREADS_VERSION, **said}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Manifest:

@@ -28,6 +28,9 @@ from probe.formats.kernel_time import KernelShare, kernel_share
 DIRECT, CRIU = "direct", "criu"
 """The two ways to restore a phase."""
 
+NO_CRIU_IMAGES = "captured without CRIU"
+"""`failure` of the way by CRIU, of a phase that has no images for it."""
+
 
 @dataclass(frozen=True)
 class Times:
@@ -112,6 +115,63 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True)
+class ReplacedMapping:
+    """Mappings of one file or kind: their pages, 64-bit words other than zero, and those of them that were replaced."""
+
+    name: str = field(metadata=TEXT)
+    pages: int = field(metadata=COUNT)
+    words: int = field(metadata=COUNT)
+    replaced: int = field(metadata=COUNT)
+
+    def flaw(self) -> str:
+        return "more words replaced than there are" if self.replaced > self.words else ""
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """What of a phase's memory is synthetic, and how that was verified (probe/flow/synthesis.py).
+
+    pages, pages_by_word, kept_pages   replaced as a whole, replaced in part, kept
+    words, all_words    64-bit words replaced, of those that are not zero
+    mappings            the same by mapping
+    pattern             what they were replaced by; "" if nothing was
+    patterns_tried, trials   patterns, and restores with replaced pages
+    blocks, executions  that are the same with the program's own data
+    points, address_steps, unknown_steps   likewise addresses: compared in so many steps, not known in so many
+    time_ratio, time_error   CPU time over that with the program's own data, standard error; None if not compared
+    refused             why nothing was replaced; "" if something was
+    """
+
+    pages: int = field(metadata=COUNT)
+    pages_by_word: int = field(metadata=COUNT)
+    kept_pages: int = field(metadata=COUNT)
+    words: int = field(metadata=COUNT)
+    all_words: int = field(metadata=COUNT)
+    mappings: tuple[ReplacedMapping, ...] = field(metadata=many(record(ReplacedMapping)))
+    pattern: str = field(metadata=TEXT)
+    patterns_tried: int = field(metadata=COUNT)
+    trials: int = field(metadata=COUNT)
+    blocks: int = field(metadata=COUNT)
+    executions: int = field(metadata=COUNT)
+    points: int = field(metadata=COUNT)
+    address_steps: int = field(metadata=COUNT)
+    unknown_steps: int = field(metadata=COUNT)
+    time_ratio: float | None = field(metadata=optional(SPREAD))
+    time_error: float | None = field(metadata=optional(SPREAD))
+    refused: str = field(default="", metadata=TEXT)
+
+    def flaw(self) -> str:
+        if self.words > self.all_words:
+            return "more words replaced than there are"
+        return "replaced, and refused" if self.words and self.refused else ""
+
+    @property
+    def real_share(self) -> float:
+        """Share of the words other than zero that are the program's own."""
+        return 1.0 - self.words / self.all_words if self.all_words else 1.0
+
+
+@dataclass(frozen=True)
 class PhaseRecord:
     """One phase of a probe.
 
@@ -122,6 +182,7 @@ class PhaseRecord:
     criu, direct                restored on the reference node by CRIU, by the direct restorer
     stratum                     phases with the same number are parts of one stratum; -1 for one that is all of it
     calls                       system calls of warm-up and region; -1 if not watched
+    synthetic                   what of its memory is synthetic; None where that was not wanted
     """
 
     id: int = field(metadata=NUMBER)
@@ -139,6 +200,7 @@ class PhaseRecord:
     direct: Times = field(default=Times(), metadata=record(Times))
     stratum: int = field(default=-1, metadata=whole(-1, MOST_NUMBER))
     calls: int = field(default=-1, metadata=whole(-1))
+    synthetic: Synthetic | None = field(default=None, metadata=optional(record(Synthetic)))
 
     @property
     def can_run(self) -> bool:
@@ -149,6 +211,11 @@ class PhaseRecord:
     def only_criu(self) -> str:
         """Why the direct restorer cannot restore it ("" if it can)."""
         return self.direct.failure
+
+    @property
+    def only_direct(self) -> bool:
+        """Whether it was captured without CRIU, which cannot restore it then."""
+        return self.criu.failure == NO_CRIU_IMAGES
 
     def restored(self, restorer: str) -> Times:
         """On the reference node, in the same way as by `restorer` where that succeeded there."""

@@ -8,8 +8,6 @@ of time, an instruction-exact tracer's are numbers of instructions.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -25,16 +23,18 @@ import scipy.sparse as sp
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.process.program import Program
-from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.arrays import FloatArray, IntArray, write_arrays
 
 FORMAT_VERSION = 1
+THREADS_VERSION = 2
+"""Of a profile of threads that share the work."""
 _MAGIC = "probe profile"
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, EOFError, RuntimeError,
     NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
-_ARRAYS = ("counts_", "blocks_", "executed_", "markers_", "seconds")
+_ARRAYS = ("counts_", "first_", "blocks_", "executed_", "markers_", "seconds")
 _LARGEST, _WIDEST = 1e18, 8
 """Of a number in the header; bytes of a number in an array."""
 
@@ -97,7 +97,10 @@ class Profile:
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
     exit_status  of the traced run
     processes    other processes that were seen beside the traced one: its children, its wrapper
+    helper_threads  threads that were seen beside the first one
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
+    first        N x B sparse, the part of `counts` that the first thread executed, by which boundaries are found; None
+                 where no other thread shares its work
     """
 
     program: Program
@@ -118,7 +121,9 @@ class Profile:
     markers: Markers = field(default_factory=Markers.none, repr=False)
     exit_status: int = 0
     processes: int = 0
+    helper_threads: int = 0
     counted_share: float = 1.0
+    first: sp.csr_array | None = field(default=None, repr=False)
 
     @property
     def intervals(self) -> int:
@@ -142,7 +147,7 @@ def save_profile(profile: Profile, path: Path) -> None:
     """Write atomically, readable by the owner alone. Raises StorageError, leaving nothing behind."""
     header = {
         "magic": _MAGIC,
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if profile.first is None else THREADS_VERSION,
         "program": profile.program.to_json(),
         "tracer": profile.tracer,
         "unit": profile.unit,
@@ -156,6 +161,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "written": list(profile.written),
         "exit_status": profile.exit_status,
         "processes": profile.processes,
+        "helper_threads": profile.helper_threads,
         "counted_share": profile.counted_share,
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
@@ -167,20 +173,11 @@ def save_profile(profile: Profile, path: Path) -> None:
         "counts_indptr": profile.counts.indptr,
         "seconds": profile.seconds,
     }
+    if profile.first is not None:
+        arrays |= {f"first_{part}": getattr(profile.first, part) for part in ("data", "indices", "indptr")}
     for name, table in (("blocks", profile.blocks), ("executed", profile.executed), ("markers", profile.markers)):
         arrays |= {f"{name}_{column}": value for column, value in vars(table).items()}
-    partial = None
-    try:
-        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        Path(partial).replace(path)
-        partial = None
-    except OSError as error:
-        raise StorageError(f"{path}: the profile could not be written: {error.strerror}") from error
-    finally:
-        if partial is not None:
-            Path(partial).unlink(missing_ok=True)
+    write_arrays(path, arrays, "the profile")
 
 
 def load_profile(path: Path) -> Profile:
@@ -190,9 +187,10 @@ def load_profile(path: Path) -> Profile:
             header = strict_json.loads(bytes(stored["header"]))
             if header.get("magic") != _MAGIC:
                 raise ProbeFileDamaged(f"{path}: not a profile")
-            if header["format_version"] != FORMAT_VERSION:
+            if header["format_version"] not in (FORMAT_VERSION, THREADS_VERSION):
                 raise ProbeFileDamaged(
-                    f"{path}: profile format {header['format_version']}; this version reads {FORMAT_VERSION}"
+                    f"{path}: profile format {header['format_version']}; this version reads {FORMAT_VERSION} and "
+                    f"{THREADS_VERSION}"
                 )
             return _from_arrays(header, stored)
     except FileNotFoundError as error:
@@ -215,6 +213,9 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
     if "markers_boundary" in stored:
         markers = Markers(**{c: stored[f"markers_{c}"] for c in ("boundary", "column", "distance")})
         _check_markers(markers, n, b)
+    first = None
+    if header["format_version"] == THREADS_VERSION:
+        first = _counts(stored["first_data"], stored["first_indices"], stored["first_indptr"], n, b)
     seconds = stored["seconds"]
     lengths = [{len(column) for column in vars(table).values()} for table in tables]
     if len(seconds) != n or lengths[0] != {b} or len(lengths[1]) != 1:
@@ -242,7 +243,9 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         markers=markers,
         exit_status=int(header.get("exit_status", 0)),
         processes=int(_number(header.get("processes", 0), int)),
+        helper_threads=int(_number(header.get("helper_threads", 0), int)),
         counted_share=_number(header.get("counted_share", 1.0)),
+        first=first,
     )
 
 

@@ -3,5 +3,11 @@
 
 from __future__ import annotations
 
+EMULATION_VERSION = 1
+"""Of the JSON of `probe emulate`."""
+
+METHOD = "emulation"
+"""Told by what `probe emulate` prints, and by no prediction."""
+
 RESULT_VERSION = 1
 """Raised when a key changes its meaning or goes away."""

@@ -75,9 +75,11 @@ class TimedProfile:
     agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
     kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
     again_wall, again_cpu  R x M, the intervals' times in R further runs, stamped at boundaries that cost nothing
-    beside         M, whether a child of the program lived in the interval; empty where it had none
+    beside         M, whether a child of the program lived in the interval, or a thread that it may wait for ran; empty
+                   where it had none
     outside        time of these children, which no interval holds: `seconds` and `cpu` are the program's own
     shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
+    resident       bytes of memory that the program had at its fullest; 0 where that is not known
     """
 
     counts: sp.csr_array = field(repr=False)
@@ -98,6 +100,7 @@ class TimedProfile:
     again_cpu: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
     beside: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool), repr=False)
     outside: Outside = field(default_factory=Outside)
+    resident: int = 0
 
     @property
     def alone(self) -> BoolArray:
@@ -168,6 +171,7 @@ def save_timing(timed: TimedProfile, path: Path) -> None:
         counts_indptr=timed.counts.indptr,
         counts_shape=np.array(timed.counts.shape),
         outside=np.array([timed.outside.wall, timed.outside.cpu]),
+        resident=timed.resident,
         commands=np.array(timed.outside.commands, dtype=np.str_),
         beside=timed.beside,
         **{n: getattr(timed, n) for n in (*_ARRAYS, *_LATER_ARRAYS, *scalars)},
@@ -186,6 +190,7 @@ def load_timing(path: Path) -> TimedProfile:
                 counts=counts,
                 **{name: z[name] for name in (*_ARRAYS, *_LATER_ARRAYS) if name in _ARRAYS or name in z.files},
                 wall_seconds=float(z["wall_seconds"]),
+                resident=int(z["resident"]) if "resident" in z.files else 0,
                 **_outside(z),
                 **whole,
             )

@@ -13,8 +13,11 @@ from probe.formats.choices import SECONDS
 from probe.formats.kernel_time import KernelShare
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU
-from reducer.member_table import FORMAT_VERSION
+from probe.inspection.real_data import phase_data, real_data
 from reducer.unpack import open_probe
+
+FORMAT_VERSION = 1
+"""Version of the JSON."""
 
 
 def show(path: Path | str) -> dict[str, Any]:
@@ -48,7 +51,9 @@ def show(path: Path | str) -> dict[str, Any]:
         "size_bytes": size,
         "raw_bytes": manifest.raw_bytes,
         "coverage": manifest.coverage,
+        **real_data(manifest),
         "outside": _outside(manifest),
+        "threads": manifest.threads,
         "trimmed_from": manifest.trimmed_from or None,
         "phases": [
             {
@@ -75,6 +80,7 @@ def show(path: Path | str) -> dict[str, Any]:
                 },
                 "warmup_intervals": p.warmup,
                 "pages": p.checkpoint.pages(),
+                **phase_data(p),
                 "status": "ok" if p.can_run else "failed",
                 "failure": p.criu.failure,
             }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from checkpoint.errors import ModelInvalid
 from probe.models import syntax as s
@@ -62,7 +62,7 @@ def communication(use: s.Use, known: Environment) -> Collective | Exchange:
     count = natural(use.amount, known, "an amount of communication", use.place)
     size = 1 if use.size is None else natural(use.size, known, "a size", use.place)
     names = [trait.name for trait in use.traits]
-    kinds = [name for name in names if name in (*COLLECTIVES, NEAREST, OFFSET)]
+    kinds = list(dict.fromkeys(name for name in names if name in (*COLLECTIVES, NEAREST, OFFSET)))
     if len(kinds) != 1:
         known_kinds = ", ".join([*COLLECTIVES, NEAREST, OFFSET])
         raise ModelInvalid(f"{use.place}: communication is one of {known_kinds}; found {' and '.join(kinds) or 'none'}")
@@ -77,6 +77,16 @@ def communication(use: s.Use, known: Environment) -> Collective | Exchange:
     parts = [part for part in PARTS if part in names] or list(PARTS)
     elements = {offset: count ** (3 - _differs(offset)) for offset in _around() if PARTS[_differs(offset) - 1] in parts}
     return Exchange(elements, size, UP in names, PERIODIC in names)
+
+
+def sent_elements(use: s.Use, count: Any) -> Any:
+    """How many elements an inner rank sends, of a count that may be a formula."""
+    names = [trait.name for trait in use.traits]
+    if NEAREST in names:
+        parts = [part for part in PARTS if part in names] or list(PARTS)
+        around = sum(count ** (3 - _differs(offset)) for offset in _around() if PARTS[_differs(offset) - 1] in parts)
+        return around / 2 if UP in names else around
+    return count * max(1, len({trait.arguments for trait in use.traits if trait.name == OFFSET}))
 
 
 def _refuse_others(use: s.Use, allowed: set[str]) -> None:

@@ -103,7 +103,7 @@ class Pricing:
         names = [trait.name for trait in use.traits]
         if len(names) != 1 or names[0] not in self._probes:
             wanted = " ".join(names) or "a name"
-            raise ModelInvalid(f"{use.place}: no seconds for the probe {wanted}: --probe {wanted}=FILE or SECONDS")
+            raise ModelInvalid(f"{use.place}: no seconds for the probe {wanted}: --probe {wanted}=SECONDS")
         return number(use.amount, known) * self._probes[names[0]]
 
     def _messages(self, use: s.Use, known: Environment) -> tuple[float, float]:

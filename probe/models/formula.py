@@ -11,6 +11,7 @@ import sympy
 
 from checkpoint.errors import ModelInvalid
 from probe.models import syntax as s
+from probe.models.communication import communicates, sent_elements
 from probe.models.expressions import PREFIXES, WORD, WORD_BYTES, WORD_SIZE, function_of, names_in
 from probe.models.walk import MOST_CALLS
 
@@ -97,6 +98,12 @@ def _named(name: s.Name, known: Known) -> Any:
     raise ModelInvalid(f"{name.place}: {name.name} is not defined")
 
 
+def _amount(use: s.Use, known: Known) -> Any:
+    """Pieces of a use; of communication those that an inner rank sends, as prices count them."""
+    amount = formula(use.amount, known)
+    return sent_elements(use, amount) if communicates(use) else amount
+
+
 class _Summing:
     """Sums one resource along the control flow."""
 
@@ -147,7 +154,7 @@ class _Summing:
         mine = [use for use in block.uses if use.resource == self._resource]
         self.seen |= bool(mine)
         one: Any = sympy.Integer(1)
-        amounts = [formula(use.amount, known) * (one if use.size is None else formula(use.size, known)) for use in mine]
+        amounts = [_amount(use, known) * (one if use.size is None else formula(use.size, known)) for use in mine]
         instances = one if block.instances is None else formula(block.instances, known)
         return instances * reduce(lambda a, b: a + b, amounts, sympy.Integer(0))
 

@@ -20,7 +20,7 @@ def uses(application: s.Application) -> dict[str, list[str]]:
     for block in executions(application):
         for use in block.uses:
             traits = found.setdefault(use.resource, [])
-            traits += [trait.name for trait in use.traits if trait.name not in traits]
+            traits += [name for name in dict.fromkeys(trait.name for trait in use.traits) if name not in traits]
     return found
 
 

@@ -72,15 +72,16 @@ class Machine:
         )
 
 
-def read_machine(source: s.Source, settings: Settings, socket: str = "") -> Machine:
+def read_machine(source: s.Source, settings: Settings, socket: str = "", file: str = "the model") -> Machine:
     """The machine that a source describes, seen from one kind of socket; the first one if none is named.
 
+    file: what a complaint about the whole source calls it.
     Raises ModelInvalid: no machine or more than one, unknown parts, no such socket, a resource in two places.
     """
     machines = [c for c in source.components.values() if c.kind == "machine"]
     if len(machines) != 1:
         found = ", ".join(c.name for c in machines) or "none"
-        raise ModelInvalid(f"a machine model has one machine; found: {found}")
+        raise ModelInvalid(f"{file}: a machine model has one machine; found: {found}")
     parameters = [*source.parameters, *(p for c in source.components.values() for p in c.parameters)]
     known = settings.resolve(parameters, {})
     ways = [way for way in _ways(source, machines[0], known, (), 1) if way[-1][0].kind == "socket"]

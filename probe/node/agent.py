@@ -29,7 +29,7 @@ from probe.node.criu_member import CRIU_NAME, unpack_criu
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
-from probe.node.measuring import MeasuredPhase, measure_phases, measuring_cpu
+from probe.node.measuring import MeasuredPhase, check_processors, measure_phases, measuring_cpu
 from probe.node.member_cache import ArrivingMembers, MemberCache, own_folder
 from probe.node.phases import AUTO, OWN_RESTORER, RESTORER_NAME, phases_here, restorers_here
 from probe.node.protocol import ALIVE_SECONDS, VERSION, Input, Lost, encode
@@ -174,6 +174,7 @@ def _serve(folder: Path, answers: Answers) -> None:
     threading.Thread(target=answers.stay_alive, args=(line.silence / 4,), daemon=True).start()
     manifest = Manifest.from_json(table.manifest)
     check_node(manifest)
+    check_processors("this node", manifest.threads, cpu)
     check_external(manifest.files.external)
     only = frozenset(int(p) for p in order["phases"])
     with own_run(own_folder(folder)) as run:

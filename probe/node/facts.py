@@ -9,11 +9,13 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkpoint.errors import NodeUnfit
 from checkpoint.linux import PAGE_SIZE
-from probe.formats.manifest import Manifest
+
+if TYPE_CHECKING:
+    from probe.formats.manifest import Manifest
 
 OLDEST_KERNEL = (3, 18)
 """First Linux on which an ordinary user can set a process's heap and stack bounds (PR_SET_MM_MAP)."""

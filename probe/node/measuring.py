@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from checkpoint.criu.tool import Criu
-from checkpoint.errors import PhaseFailed, ProbeError
+from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeError
 from checkpoint.restore.criu_restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
 from probe.formats.phase_record import CRIU, DIRECT
@@ -67,6 +67,17 @@ def measuring_cpu() -> int | None:
     """The processor to pin measured processes to: the last one allowed, None on a single-processor machine."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[-1] if len(allowed) > 1 else None
+
+
+def check_processors(name: str, threads: int, cpu: int | None) -> None:
+    """Raise NodeUnfit where fewer processors are allowed here than `threads` threads need at the same time. `cpu`: one
+    that this process keeps off; `name` stands in the message."""
+    allowed = len(os.sched_getaffinity(0) | ({cpu} if cpu is not None else set()))
+    if threads > allowed:
+        raise NodeUnfit(
+            f"{name}: {threads} threads, but {allowed} processors allowed here (taskset, cgroup, --cpus-per-task): run "
+            "it where there are more, or build the probe with fewer threads (OMP_NUM_THREADS)"
+        )
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import CriuError, NodeUnfit, ProbeFileDamaged, ToolMissing
 from checkpoint.linux import PAGE_SIZE
@@ -94,6 +93,10 @@ def phases_here(
     for phase in manifest.phases:
         if not phase.can_run or (only is not None and phase.id not in only):
             continue
+        if phase.only_direct and restorers.direct is None:
+            raise NodeUnfit(
+                f"phase {phase.id}: was captured without CRIU, which cannot restore it; leave --restorer criu out"
+            )
         written = folder / f"written-{phase.id}"
         job = RestoreJob(
             phase=phase.id,
@@ -106,13 +109,14 @@ def phases_here(
             start_event=phase.events.start,
             end_event=phase.events.end,
             expected_seconds=phase.expected_seconds,
+            threads=manifest.threads,
         )
-        direct = restorers.direct is not None and not (phase.only_criu and restorers.criu)
+        direct = restorers.direct is not None and (phase.only_direct or not (phase.only_criu and restorers.criu))
         found.append(
             PhaseToMeasure(
                 job,
                 DIRECT if direct else CRIU,
-                fall_back=restorers.criu is not None,
+                fall_back=restorers.criu is not None and not phase.only_direct,
                 unpack=_unpacker(archive, manifest, phase, files, written),
                 size=phase.checkpoint.kept_pages * PAGE_SIZE,
             )
@@ -126,7 +130,5 @@ def _unpacker(
     def unpack(folder: Path) -> None:
         files.copy_private_files(manifest.files.private, phase.id, written)
         archive.extract_phase(phase.id, folder)
-        # A pages image shorter than its page map says would make CRIU spin for ever.
-        read_checkpoint(folder)
 
     return unpack

@@ -22,6 +22,10 @@ DISTURBED = 0.05
 _STOLEN = 0.05
 """Share of a repeat that the hypervisor may give to other machines."""
 
+_SWITCHES = 2
+"""Times that threads may lose a processor in any region; besides, once a second each. A thread that waits for another
+by spinning is not slowed down when that loses its processor: CPU time would not tell."""
+
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -41,7 +45,7 @@ class QuietJudge:
         told: Callable[[int, str, RegionTime, str], None] = lambda *_: None,
     ) -> None:
         self._phases = {phase.id: phase for phase in manifest.phases}
-        self._clock = manifest.reference.clock
+        self._clock, self._threads = manifest.reference.clock, manifest.threads
         self._cpu, self._arriving, self._told = cpu, arriving, told
         self._began_arriving = False
         self._stolen_before = 0.0
@@ -69,6 +73,8 @@ class QuietJudge:
         # Ticks are too coarse for a short region: what was stolen around it is compared with all of it.
         stolen = _processor_seconds(self._cpu)[1] - self._stolen_before
         if stolen > _STOLEN * (time.restore + time.warm + time.wall) + 2 / _TICK:
+            return OTHER_WORK
+        if time.switches is not None and time.switches > _SWITCHES + self._threads * time.wall:
             return OTHER_WORK
         return OTHER_WORK if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
 

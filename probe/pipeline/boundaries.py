@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from checkpoint.process.children import Child
 from checkpoint.stubs.markers import Marker
-from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_SITE, BlockTable, Profile
 from probe.formats.selection import Selection
@@ -75,13 +75,19 @@ class StampedRun:
     started_cpu: float = 0.0
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
     children: tuple[Child, ...] = ()
+    active: tuple[tuple[float, float], ...] = ()
+    starts: tuple[float, ...] = ()
     others: Outside = field(default_factory=Outside)
     executed_cpu: float = 0.0
+    resident: int = 0
 
 
 def site_counts(profile: Profile) -> sp.csr_array:
-    """Executions of each column's site in each interval, N x B; 0 for columns without a site."""
-    counts = profile.counts.astype(np.int64)
+    """Executions of each column's site in each interval, N x B; 0 for columns without a site.
+
+    Where threads share the work, those by the first thread: its are the markers.
+    """
+    counts = (profile.counts if profile.first is None else profile.first).astype(np.int64)
     if profile.unit == INSTRUCTIONS:
         counts = counts @ _coverage(profile.blocks)
     found = sp.csr_array(counts)
@@ -131,6 +137,7 @@ def candidates(
     totals = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel()
     seconds = float(profile.seconds.sum()) if native_seconds is None else native_seconds
     cost = totals * MARKER_SECONDS / max(seconds, 1e-9)
+    shared = _shared_sites(profile)
     so_far = np.zeros(counts.shape[1], dtype=np.int64)
     found: list[Candidate] = []
     for boundary in range(1, profile.intervals):
@@ -142,9 +149,21 @@ def candidates(
         near = np.isin(both, _seen_behind(profile, boundary)) & (cost[both] <= _CHEAP)
         if near.any():
             both, steady = both[near], steady[near]
+        alone = ~shared[both]
+        if alone.any():
+            both, steady = both[alone], steady[alone]
         chosen = _chosen(both, steady, cost, most)
         found += [Candidate(boundary, int(c), int(so_far[c]) + 1) for c in chosen]
     return _without_dear(found, cost)
+
+
+def _shared_sites(profile: Profile) -> BoolArray:
+    """By column: whether other threads execute it too. Who does how much of shared work may differ from run to run, so
+    that a site of the first thread alone is a better marker."""
+    if profile.first is None:
+        return np.zeros(profile.counts.shape[1], dtype=bool)
+    found: BoolArray = np.asarray((profile.counts - profile.first).sum(axis=0)).ravel() > 0
+    return found
 
 
 def _without_dear(found: list[Candidate], cost: FloatArray) -> list[Candidate]:

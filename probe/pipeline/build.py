@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from checkpoint.capture.conditions import check_traceable
 from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import PrivilegeMissing, ProbeError, StorageError
 from checkpoint.process.environment import scrubbed
@@ -15,26 +17,47 @@ from checkpoint.process.program import Program, check_randomisation_control, res
 from probe.formats.checkpoints import WarmupChoice
 from probe.formats.choices import AUTO, SECONDS, unit_of
 from probe.formats.manifest import Manifest
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline import capture, flatten, pack, reduce, reference, select, self_check, trace, validate, warmup
+from probe.pipeline import (
+    capture,
+    flatten,
+    pack,
+    reduce,
+    reference,
+    select,
+    self_check,
+    synthesize,
+    trace,
+    validate,
+    warmup,
+)
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs
 from probe.pipeline.stage import Build, KeptStage, Stage
-from probe.pipeline.work_folder import StageFiles, WorkFolder, work_folder
 from probe.prediction.target_error import check_target_error
 from probe.progress import Display, Silent
+from probe.work_folder import StageFiles, WorkFolder, work_folder
 from reducer.archive import ArchiveSizes
 from reducer.compression import check_packing
 from reducer.output_file import check_target, full_disk_named
 
-KEPT: tuple[KeptStage, ...] = (trace, reference, validate, select, warmup, capture, reduce, flatten)
-"""Stages that leave their result in the work folder, in order; warm-up runs where the warm-up is to be tried."""
+KEPT: tuple[KeptStage, ...] = (trace, reference, validate, select, warmup, capture, reduce, flatten, synthesize)
+"""Stages that leave their result in the work folder, in order; warm-up runs where the warm-up is to be tried,
+synthesize where data are to be left out."""
 
 ANEW: tuple[Stage, ...] = (self_check, pack)
 """Stages behind them, which every build does, a resumed one too."""
 
 STAGE_FILES = tuple(StageFiles(stage.NAME, stage.FILES, stage.OPTIONS) for stage in KEPT)
 OPTIONS_OF_NO_FILE = tuple(option for stage in ANEW for option in stage.OPTIONS)
+
+
+def full_runs(options: BuildOptions) -> dict[str, int]:
+    """By the names of the stages that make any: how often each runs the whole program."""
+    stages = [stage for stage in KEPT if stage is not warmup or options.warmup == AUTO]
+    runs = {stage.NAME: stage.runs(options) for stage in (*stages, *ANEW)}
+    return {name: number for name, number in runs.items() if number}
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,8 @@ def build(
     Runs the program in `cwd` (default: here) with environment `env` (default: ours), nine times in full: traced, twice
     plainly, once in `env` as it is, timed, captured, and `options.runs` (3) times between the rounds of the self-check.
     It lacks the variables that `scrub` names (checkpoint/process/environment.py). With `work` every stage leaves its
-    result there; `resume` goes on after the last finished one, in the environment of that build. Needs root.
+    result there; `resume` goes on after the last finished one, in the environment of that build. Needs root for
+    checkpoints by CRIU alone (`options.capture`).
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
     Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
@@ -78,7 +102,14 @@ def build(
         )
     environment = scrubbed(os.environ if env is None else env, scrub)
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=environment)
-    criu = check_machine(target)
+    chosen = replace(chosen, capture=capture_here(chosen.capture), flow=chosen.flow or chosen.synthetic_data)
+    if chosen.synthetic_budget is not None and not chosen.synthetic_data:
+        raise ProbeError("--synthetic-budget: nothing is to be replaced; add --synthetic-data")
+    criu = check_machine(target, chosen.capture)
+    if chosen.capture == DIRECT:
+        check_traceable(program.argv[0], program.executable)
+        if chosen.with_criu:
+            raise ProbeError("--with-criu: checkpoints that are captured directly are not for CRIU; add --capture criu")
     check_packing(chosen.compress)
     check_target_error(chosen.target_error)
     for name in chosen.external:
@@ -111,12 +142,23 @@ def _with_environment_of(folder: WorkFolder, program: Program, scrub: Sequence[s
     return replace(program, env=stored)
 
 
-def check_machine(target: Path) -> Criu:
-    """The CRIU to build with. Raises StorageError, PrivilegeMissing, CriuError, ToolMissing."""
+def capture_here(wanted: str) -> str:
+    """How this user captures checkpoints, CRIU or DIRECT, where `wanted` may be AUTO."""
+    if wanted != AUTO:
+        return wanted
+    return DIRECT if os.geteuid() else CRIU
+
+
+def check_machine(target: Path, capture: str) -> Criu | None:
+    """The CRIU to build with, None without. Raises StorageError, PrivilegeMissing, CriuError, ToolMissing."""
     check_target(target)
-    if os.geteuid() != 0:
-        raise PrivilegeMissing("building a probe needs root for its checkpoints: run it as root or with `sudo -n`")
     check_randomisation_control()
+    if capture == DIRECT:
+        return None
+    if os.geteuid() != 0:
+        raise PrivilegeMissing(
+            "--capture criu needs root for its checkpoints: run it as root or with `sudo -n`, or leave it out"
+        )
     return find_criu()
 
 
@@ -126,7 +168,7 @@ def run_stages(build: Build) -> None:
     if wanted != AUTO:
         build.warmup = WarmupChoice(wanted, ())
     for stage in KEPT:
-        if stage is warmup and wanted != AUTO:
+        if (stage is warmup and wanted != AUTO) or (stage is synthesize and not build.options.synthetic_data):
             continue
         if build.folder.is_finished(stage.NAME):
             stage.load(build)
@@ -134,10 +176,18 @@ def run_stages(build: Build) -> None:
             _run(stage, build)
             stage.save(build)
             build.folder.finish(stage.NAME)
+            if stage is reference:
+                build.display.note(_runs_to_come(build))
         build.warnings += stage.doubts(build)
     for fresh in ANEW:
         _run(fresh, build)
         build.warnings += fresh.doubts(build)
+
+
+def _runs_to_come(build: Build) -> str:
+    left = sum(n for name, n in full_runs(build.options).items() if not build.folder.is_finished(name))
+    each = statistics.median(build.reference.wall)
+    return f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
 
 
 def _run(stage: Stage, build: Build) -> None:

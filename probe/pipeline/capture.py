@@ -8,8 +8,6 @@ runs the program's own code with at most two patched instructions.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import time
 from collections import defaultdict
@@ -17,47 +15,48 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.criu.images import CheckpointImages, read_checkpoint
+from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
+from checkpoint.capture.direct import capture_process
+from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
-from checkpoint.errors import CriuError, Diverged
+from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
-from checkpoint.process.descriptors import LARGEST_DELETED, outside, refusal_of_phases
+from checkpoint.process.descriptors import outside, refusal_of_phases
 from checkpoint.process.loader import LoadWatch
-from checkpoint.process.maps import huge_ranges
-from checkpoint.process.program import Program, Streams
+from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.contents.carried_files import copy_written_files, needed_files, set_apart
+from probe.contents.captured_files import CAPTURE_RUN, captured_outputs, checkpoint_files
+from probe.contents.carried_files import copy_written_files, set_apart
 from probe.formats.checkpoints import CapturedPhase
 from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
+from probe.pipeline.reduce import reduced_at_once, reduces_at_once
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
 from probe.tracers.worker import let_wrapper_end
-from reducer.archive import ContainedFile
+from probe.work_folder import each
 
-NAME = "capture"
-OPTIONS: tuple[str, ...] = ()
-FILES = ("captured.json", "phase-*", "written-*")
+NAME = CAPTURE_RUN
+OPTIONS = ("capture", "reduce")
+FILES = ("captured.json", "phase-*", "written-*", "touched-*.bin")
 
 _RESULT = "captured.json"
 
 MOST_LEFT_OUT = 0.05
 """Share of the time of phases that a probe may do without, because none of their intervals can be captured."""
 
-DUMP_SECONDS = 300.0
 RUNS = 3
 """Capture runs, each with other intervals for the phases at which the program held what no probe can."""
 
-_DUMPED_STOPPED = 3
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
 
@@ -66,18 +65,21 @@ def capture(
     profile: Profile,
     plans: list[RegionPlan],
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     streams: Streams,
     expected_seconds: float,
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
-    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+    on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
+    on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
     unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
-    """Run the program once and dump every planned phase below `folder`. `progress` gets the phases done.
+    """Run the program once and capture every planned phase below `folder`. `progress` gets the phases done.
 
-    `on_dump` is called while the process stands at a phase, and returns the copies it made of files being written.
+    `criu` takes the checkpoints; without it they are captured directly, as any user. `on_dump` is called while the
+    process stands at a phase, and returns the copies it made of files being written. `on_captured` gets the finished
+    checkpoint before the process goes on, and returns what became of it.
     `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
@@ -106,13 +108,16 @@ def capture(
             if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
                 for plan in waiting.pop(reached):
                     try:
-                        captured.append(run.dump(plan, criu, folder, on_dump))
+                        phase = run.dump(plan, criu, folder, on_dump)
+                        begun = time.monotonic()
+                        captured.append(on_captured(phase))
+                        deadline += time.monotonic() - begun
                     except _Unfit as error:
                         faults[plan.phase] = error.faults
                     if progress:
                         progress(len(captured) + len(faults))
                 if waiting:
-                    tracee.continue_from_stop()
+                    run.go_on(criu)
                 continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
@@ -123,6 +128,7 @@ def capture(
             tracee.resume()
         if profile.program.worker is not None:
             run.watch.disarm()
+            run.go_on(criu)
             let_wrapper_end(tracee, deadline)
     if unfit is None and faults:
         raise refusal_of_phases(profile.program.argv[0], faults)
@@ -171,17 +177,20 @@ class _CaptureRun:
     def dump(
         self,
         plan: RegionPlan,
-        criu: Criu,
+        criu: Criu | None,
         folder: Path,
-        on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]],
+        on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
     ) -> CapturedPhase:
-        """Dump the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
+        """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
-        if found := outside(self.tracee.pid):
+        self.tracee.helpers.settle()
+        found = outside(self.tracee.pid)
+        if self.tracee.team is not None:
+            found += locks_in_use(self.tracee, self.tracee.team)
+        if found:
             raise _Unfit(found)
-        huge = tuple(huge_ranges(self.tracee.pid))
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -198,17 +207,15 @@ class _CaptureRun:
 
             start_event = warm_event if plan.start == plan.warm else address(plan.start)
             end_event = address(plan.end)
-            if self.tracee.attached:
-                self.tracee.detach(leave_stopped=True)
-            self.tracee.wait_until_stopped()
-            criu.dump(
-                self.tracee.pid, target, leave_stopped=True, timeout=DUMP_SECONDS, largest_deleted=LARGEST_DELETED
-            )
-            self.tracee.wait_until_stopped()
-            self.tracee.reattach()
+            if criu is not None:
+                done = dump_process(self.tracee, target, criu)
+            else:
+                done = capture_process(self.tracee, target, f"phase {plan.phase}")
         if armed:
             self.watch.arm()
-        copies = on_dump(plan, self._checked(target))
+        if problems := unsupported(done.state):
+            raise _Unfit(problems)
+        copies = on_dump(plan, done.state)
         return CapturedPhase(
             phase=plan.phase,
             interval=plan.representative,
@@ -219,26 +226,16 @@ class _CaptureRun:
             start_event=start_event,
             end_event=end_event,
             written={path: str(copy.relative_to(folder)) for path, copy in copies.items()},
-            huge=huge,
+            huge=done.huge,
         )
 
-    def _checked(self, folder: Path) -> CheckpointImages:
-        # A time namespace image makes CRIU enter a new one, for which a restored process has no use.
-        for image in folder.glob("timens-*.img"):
-            image.unlink()
-        with contextlib.suppress(FileNotFoundError):
-            (folder / "dump.log").unlink()
-        images = read_checkpoint(folder)
-        if problems := unsupported(images):
-            raise _Unfit(problems)
-        if images.state != _DUMPED_STOPPED:
-            raise CriuError(f"{folder}: the process was not dumped in its stopped state; use CRIU 4.1 or newer")
-        return images
-
-
-def captured_outputs(folder: Path) -> tuple[str, str]:
-    """Files for the output of the capture run whose checkpoints are below `folder`."""
-    return str(folder / f"{NAME}.stdout"), str(folder / f"{NAME}.stderr")
+    def go_on(self, criu: Criu | None) -> None:
+        """Let the process run on from a stop at which it was captured."""
+        if criu is not None:
+            self.tracee.continue_from_stop()
+        else:
+            # The signal that stopped it was never delivered: nothing is to be continued.
+            self.tracee.resume()
 
 
 def take_checkpoints(
@@ -246,15 +243,16 @@ def take_checkpoints(
     timed: TimedProfile,
     plans: list[RegionPlan],
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     cpu: int | None,
     progress: Callable[[float], None],
+    on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
     unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
     """One capture run: every plan's checkpoint, and copies of the files it was writing, below `folder`.
 
-    `progress` gets the share done; `unfit` as for `capture`. Raises as `capture` does.
+    `progress` gets the share done; `on_captured` and `unfit` as for `capture`. Raises as `capture` does.
     """
     begun = time.time()
     return capture(
@@ -269,47 +267,22 @@ def take_checkpoints(
         on_dump=lambda plan, images: copy_written_files(
             images, folder / f"written-{plan.phase}", captured_outputs(folder), since=begun
         ),
+        on_captured=on_captured,
         unfit=unfit,
     )
 
 
-def written_copies(folder: Path, phase: CapturedPhase) -> dict[str, Path]:
-    """Copies of the files that `phase` had open for writing, by their paths."""
-    return {path: folder / copy for path, copy in phase.written.items()}
-
-
-def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: CapturedPhase, images: str) -> RestoreJob:
-    """What it takes to restore `phase`, captured below `folder`, from the folder `images` in it."""
-    seconds = timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum()
-    return RestoreJob(
-        phase=phase.phase,
-        images=folder / images,
-        outputs=captured_outputs(folder),
-        folders=(program.probed_cwd,),
-        binds=(),
-        written=[(str(copy), path) for path, copy in written_copies(folder, phase).items()],
-        warm_event=phase.warm_event,
-        start_event=phase.start_event,
-        end_event=phase.end_event,
-        expected_seconds=float(seconds),
-    )
-
-
-def checkpoint_files(
-    folder: Path,
-    program: Program,
-    captured: Sequence[CapturedPhase],
-    outputs: tuple[str, ...],
-    opened: Sequence[str] = (),
-) -> list[ContainedFile]:
-    """The files that the checkpoints below `folder` map or read, or open (`opened`) while they run."""
-    images = [(read_checkpoint(folder / c.folder), c.written) for c in captured]
-    return needed_files(images, os.path.realpath(program.probed_executable), outputs, opened)
+def runs(_options: BuildOptions) -> int:
+    """The run that checkpoints are taken from."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:
     """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
-    another interval of the phase in a further run. Raises as `capture` does."""
+    another interval of the phase in a further run. A directly captured phase is reduced before the next is captured.
+    Raises as `capture` does."""
+    if build.timed.resident:
+        build.display.note(room_sentence(build))
     tried = {phase.id: [phase.representative] for phase in build.selection.phases}
     faults: dict[int, list[str]] = {}
     done: list[CapturedPhase] = []
@@ -325,6 +298,7 @@ def run(build: Build, report: Report) -> None:
             folder=build.folder.path,
             cpu=build.cpu,
             progress=report,
+            on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
             unfit=unfit,
         )
         for phase, found in unfit.items():
@@ -337,6 +311,16 @@ def run(build: Build, report: Report) -> None:
         raise refusal_of_phases(build.program.argv[0], faults)
     build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
     _leave_out(build)
+
+
+def room_sentence(build: Build) -> str:
+    """How large the work folder becomes at most, before it does."""
+    phases, whole = len(build.selection.phases), build.timed.resident / 1e9
+    copies = phases + 1 if reduces_at_once(build) else 2 * phases
+    return (
+        f"{build.folder.path}: grows by {copies * whole:.2f} GB at most (the program has {whole:.2f} GB of memory, and "
+        f"there are {phases} phases)"
+    )
 
 
 def _leave_out(build: Build) -> None:

@@ -8,29 +8,35 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.convert import flatten
-from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
-from checkpoint.flat.image import encode
+from checkpoint.flat.image import decode, encode
+from checkpoint.flow.watching import FlowWatcher
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.direct_restore import pages_image
+from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.recorded_calls import record_calls
+from probe.contents.captured_files import restore_job
+from probe.flow.recording import record_flow
+from probe.flow.stored import PhaseFlow, as_json, from_json
 from probe.formats.checkpoints import FlatPhase
-from probe.pipeline.capture import restore_job
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 
 NAME = "flatten"
-OPTIONS: tuple[str, ...] = ()
-FILES = ("flat.json", "phase-*/direct.img", "phase-*/gone-*.img")
+OPTIONS = ("flow",)
+FILES = ("flat.json", "flow.json", "phase-*/direct.img", "phase-*/gone-*.img")
 
-_RESULT = "flat.json"
+_THREADS = "several threads work in it: what they execute together is not the same in two runs"
+
+_RESULT, _FLOW = "flat.json", "flow.json"
 
 
 def flatten_phases(
@@ -55,20 +61,12 @@ def flatten_phases(
 def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu: int | None) -> FlatPhase:
     target = job.images / IMAGE_NAME
     target.unlink(missing_ok=True)
-    images = read_checkpoint(job.images)
+    images = read_state(job.images)
     try:
-        write_deleted(images)
-        flat = flatten(
-            images,
-            (job.warm_event, job.start_event, job.end_event),
-            outputs=job.outputs,
-            written=[path for _, path in job.written],
-            huge=huge,
-            touched=_touched(folder, job.phase),
-        )
-        target.write_bytes(encode(flat))
+        flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
         calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
-        flat.calls = sorted(calls.numbers) if calls.complete else []
+        # The first thread alone is watched: of calls that others make nobody knows.
+        flat.calls = sorted(calls.numbers) if calls.complete and not flat.threads else []
         flat.opened = calls.opened
         flat.header.calls_made = calls.made
         flat.header.changes_paths = calls.changes_paths
@@ -93,6 +91,11 @@ def _touched(folder: Path, phase: int) -> list[int]:
     return [int(address) for address in np.frombuffer(path.read_bytes(), dtype="<u8") & ~np.uint64(PAGE_SIZE - 1)]
 
 
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
+
+
 def run(build: Build, report: Report) -> None:
     """Flatten all phases. Raises StorageError."""
     folder = build.folder.path
@@ -100,15 +103,33 @@ def run(build: Build, report: Report) -> None:
         (restore_job(build.program, build.timed, folder, phase, reduced.folder), phase.huge)
         for phase, reduced in zip(build.captured, build.reduced, strict=True)
     ]
-    build.flat = flatten_phases(jobs, folder=folder, cpu=build.cpu, progress=report)
+    both = 2 if build.options.flow else 1
+    build.flat = flatten_phases(jobs, folder=folder, cpu=build.cpu, progress=lambda share: report(share / both))
+    if build.options.flow:
+        for number, ((job, _), flat) in enumerate(zip(jobs, build.flat, strict=True)):
+            build.flow[flat.phase] = _flow(job, flat, folder, build.cpu)
+            report((1 + (number + 1) / len(jobs)) / both)
+
+
+def _flow(job: RestoreJob, flat: FlatPhase, folder: Path, cpu: int | None) -> PhaseFlow:
+    if flat.refused:
+        return PhaseFlow(None, 0, flat.refused)
+    image = decode(job.images / IMAGE_NAME)
+    if image.threads:
+        return PhaseFlow(None, 0, _THREADS)
+    return record_flow(FlowWatcher(job, image, pages_image(job, image), restorer(), scratch=folder, cpu=cpu))
 
 
 def save(build: Build) -> None:
     build.folder.write_json(_RESULT, [phase.to_json() for phase in build.flat])
+    if build.options.flow:
+        build.folder.write_json(_FLOW, as_json(build.flow))
 
 
 def load(build: Build) -> None:
     build.flat = build.folder.read(_RESULT, each(FlatPhase.from_json))
+    if build.options.flow:
+        build.flow = build.folder.read(_FLOW, from_json)
 
 
 def doubts(build: Build) -> list[str]:

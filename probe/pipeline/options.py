@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from checkpoint.process.isa import DEFAULT_ISA
-from probe.formats.choices import DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
+from checkpoint.binary.isa import DEFAULT_ISA
+from probe.formats.choices import AUTO, DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection.simpoint import Point
 from reducer.choices import Compression, Reduction
@@ -22,8 +22,11 @@ class BuildOptions:
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
     that a prediction for this node should have; the self-check then repeats more often, for at most `budget` seconds
-    (None: as long as the build took so far). `best_effort`: not reaching it is a note, and no warning. `program`,
-    `worker`: which of a wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker).
+    (None: as long as the build took so far). `best_effort`: not reaching it is a note, and no warning. `capture`:
+    DIRECT, CRIU, or AUTO: by CRIU as root, directly as any other user. `program`, `worker`: which of a wrapper's
+    processes is probed, by what it executes or by its number (probe.tracers.worker). `flow`: record what each phase
+    executes, for `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not depend on,
+    for which `synthetic_budget` seconds may be spent (None: two fifths of the build's time until then); needs `flow`.
     """
 
     tracer: str = "auto"
@@ -41,8 +44,12 @@ class BuildOptions:
     target_error: float | None = None
     budget: float | None = None
     best_effort: bool = False
+    capture: str = AUTO
     program: str | None = None
     worker: int | None = None
+    flow: bool = False
+    synthetic_data: bool = False
+    synthetic_budget: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""

@@ -9,12 +9,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from checkpoint.compiled import restorer
-from checkpoint.errors import NoPrediction, ProbeError
+from checkpoint.errors import NoPrediction, ProbeError, ProgramUnsupported
+from probe.contents.captured_files import captured_outputs, checkpoint_files, written_copies
 from probe.contents.carried_criu import pack_criu
 from probe.contents.carried_files import external_files, private_files, set_apart
 from probe.contents.cpu_features import needed_features
 from probe.contents.members import interval_table, phase_code, touched_name
+from probe.flow.stored import FLOW_NAME
+from probe.flow.stored import encode as encode_flow
 from probe.formats.arrays import FloatArray
+from probe.formats.checkpoints import FlatPhase
 from probe.formats.interval_table import MEMBER as INTERVALS_NAME
 from probe.formats.interval_table import encode as encode_intervals
 from probe.formats.intervals import WORK_UNIT, outside_share, vectors, work
@@ -33,7 +37,7 @@ from probe.formats.manifest import (
 )
 from probe.formats.phase_code import CODE_NAME
 from probe.formats.phase_code import encode as encode_code
-from probe.formats.phase_record import CRIU, DIRECT, CheckpointRecord, Events, InRun, PhaseRecord, Times
+from probe.formats.phase_record import CRIU, DIRECT, NO_CRIU_IMAGES, CheckpointRecord, Events, InRun, PhaseRecord, Times
 from probe.formats.reference import Reference
 from probe.formats.selection import Phase
 from probe.formats.timing import TimedProfile
@@ -41,7 +45,7 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.pipeline.capture import captured_outputs, checkpoint_files, written_copies
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_phases
@@ -56,6 +60,11 @@ LEAST_COVERAGE = 0.9
 
 
 _MOST_COMMANDS = 20
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:
@@ -74,7 +83,7 @@ def run(build: Build, report: Report) -> None:
         private += listed
     rows, amounts = vectors(build.profile, build.timed), work(build.profile, build.timed)
     records = _records(build, amounts)
-    _require_coverage(records, build.measured)
+    _require_coverage(records, build.measured, build.flat)
     build.warnings += doubts_of_phases(records, build.reference, build.measured)
     # Of time, as of nothing, there is no direct estimate.
     total_work = 0.0 if build.profile.thin else float(amounts.sum())
@@ -142,6 +151,7 @@ def _manifest(
         notes=tuple(dict.fromkeys(build.notes)),
         outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
+        threads=program.threads,
     )
 
 
@@ -176,7 +186,9 @@ def _data(
     data[RESTORER_NAME] = restorer().read_bytes()
     folders = {c.id: c.folder for c in checkpoints}
     data[CODE_NAME] = encode_code(phase_code(build.profile, rows, build.selection, build.flat, folders, touched))
-    if build.options.with_criu:
+    if build.flow:
+        data[FLOW_NAME] = encode_flow(build.flow)
+    if build.options.with_criu and build.criu is not None:
         data[CRIU_NAME] = pack_criu(build.criu)
     return data
 
@@ -193,7 +205,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
     records = []
     by_criu, directly = ({m.phase: m for m in build.measured if m.restorer == name} for name in (CRIU, DIRECT))
     for phase, reduced, flat in zip(build.captured, build.reduced, build.flat, strict=True):
-        result = by_criu[phase.phase]
+        result = by_criu.get(phase.phase, MeasuredPhase(phase.phase, (), NO_CRIU_IMAGES))
         direct = directly.get(phase.phase, MeasuredPhase(phase.phase, ()))
         chosen = by_id[phase.phase]
         at = chosen.representative
@@ -227,6 +239,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 direct=_times(direct, flat.refused or direct.failure),
                 stratum=chosen.stratum,
                 calls=flat.calls_made,
+                synthetic=build.synthetic.get(chosen.id),
             )
         )
     return records
@@ -266,7 +279,7 @@ def _warm(measured: MeasuredPhase) -> float:
     return float(np.median([t.warm for t in measured.times])) if measured.times else 0.0
 
 
-def _require_coverage(records: list[PhaseRecord], measured: Sequence[MeasuredPhase]) -> None:
+def _require_coverage(records: list[PhaseRecord], measured: Sequence[MeasuredPhase], flat: Sequence[FlatPhase]) -> None:
     """Raise the first phase's error where too little of the run could be restored."""
     coverage = sum(r.time_share for r in records if r.can_run)
     if coverage >= LEAST_COVERAGE:
@@ -274,6 +287,10 @@ def _require_coverage(records: list[PhaseRecord], measured: Sequence[MeasuredPha
     first: ProbeError | None = next((m.error for m in measured if m.error is not None), None)
     if first is not None:
         raise first
+    if all(record.only_direct for record in records) and (reason := next((f.refused for f in flat if f.refused), "")):
+        raise ProgramUnsupported(
+            f"the phases cannot be restored as they were captured: {reason}; build as root with --capture criu"
+        )
     raise NoPrediction(
         f"the phases chosen cover {coverage:.0%} of the run, {LEAST_COVERAGE:.0%} are needed; allow more --max-phases"
     )

@@ -1,30 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduce every phase to the pages that it touches, and try it once without the others."""
+"""Reduce every phase to the pages that it touches, and try it once without the others.
+
+Directly captured phases are reduced while the program still stands where they begin: of all their whole copies no more
+than one is on the disk at a time. By CRIU a phase is restored under its own process number, which the program has.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from checkpoint.criu.images import read_checkpoint
+from checkpoint.capture.stored import read_state
+from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
+from checkpoint.flat.descriptors import NotFlat
+from checkpoint.flat.image import FlatImage
 from checkpoint.restore.criu_restore import RestoreJob
-from probe.formats.checkpoints import ReducedPhase
-from probe.pipeline.capture import restore_job
+from checkpoint.restore.flat_image import write_flat_image
+from checkpoint.state.process_state import ProcessState
+from probe.contents.captured_files import restore_job
+from probe.formats.checkpoints import CapturedPhase, ReducedPhase
+from probe.node.facts import available_memory
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import each
 from probe.progress import Report
+from probe.work_folder import each
 from reducer.choices import Reduction
-from reducer.reduction import reduce_checkpoint
-from reducer.touched_set import check_reduced, pages_to_keep, record_touched_set
+from reducer.reduction import Reduced, reduce_checkpoint
+from reducer.touched_set import (
+    TouchedSet,
+    check_reduced,
+    check_reduced_directly,
+    pages_to_keep,
+    record_touched_directly,
+    record_touched_set,
+)
 
 NAME = "reduce"
-OPTIONS = ("reduce",)
+OPTIONS: tuple[str, ...] = ()
+"""None of its own: what is captured directly is reduced at once, and its whole copies are gone."""
+
 FILES = ("reduced.json", "phase-*-reduced", "touched-*.bin")
 
 _RESULT = "reduced.json"
@@ -33,62 +54,137 @@ _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 """What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
 
 
+_MEMORY_SLACK = 64 << 20
+"""Bytes for what restores and watches a phase."""
+
+_IN_GROUPS = "this kernel shows touched pages in groups of 16: phases are larger than needed"
+
+
 def touched_file(folder: Path, phase: int) -> Path:
     """Where the stage leaves a phase's touched pages: little-endian 64-bit addresses in order of first touch."""
     return folder / f"touched-{phase}.bin"
 
 
-def reduce_phases(
-    jobs: Sequence[tuple[RestoreJob, float]],
-    criu: Criu,
-    *,
-    how: Reduction,
-    folder: Path,
-    progress: Callable[[float], None],
-) -> list[ReducedPhase]:
-    """Reduce every phase; the second part of a job is its region's seconds.
+def reduce_phase(phase: PhaseToReduce, criu: Criu | None, *, how: Reduction, folder: Path) -> ReducedPhase:
+    """Reduce one phase, observed by `criu`, or directly without it.
 
     A phase that fails while it is observed, or asks for a page that was taken out, is kept whole and says why.
     """
-    done = []
-    for number, (job, seconds) in enumerate(jobs):
-        done.append(_reduce(job, seconds, criu, how, folder))
-        progress((number + 1) / len(jobs))
-    return done
-
-
-def _reduce(job: RestoreJob, seconds: float, criu: Criu, how: Reduction, folder: Path) -> ReducedPhase:
-    images = read_checkpoint(job.images)
+    job = phase.job
+    images = read_state(job.images)
     raw = sum(path.stat().st_size for path in job.images.glob("*.img"))
     whole = ReducedPhase(job.phase, job.images.name, raw, images.pages, images.pages, 0, "as asked (--reduce none)")
     if how == "none":
         return whole
     target = folder / f"{job.images.name}-reduced"
     shutil.rmtree(target, ignore_errors=True)
+    observer = _ByCriu(criu, folder) if criu is not None else _Directly(phase, folder)
     try:
-        touched = record_touched_set(job, images, criu, scratch=folder, region_seconds=seconds)
+        touched = observer.touched(job, images, phase.seconds)
     except _HARMLESS as error:
         return replace(whole, whole=f"its touched set could not be recorded: {error}")
     touched_file(folder, job.phase).write_bytes(touched.address.astype("<u8").tobytes())
     keep = pages_to_keep(images, touched)
     reduced = reduce_checkpoint(images, keep, target, how)
     try:
-        job = replace(job, images=target)
-        check_reduced(job, read_checkpoint(target), reduced.dropped, criu, scratch=folder)
+        observer.check(replace(job, images=target), reduced)
     except _HARMLESS as error:
         shutil.rmtree(target, ignore_errors=True)
         return replace(whole, touched=len(touched), whole=f"it failed without its untouched pages: {error}")
-    return ReducedPhase(job.phase, target.name, raw, images.pages, int(np.count_nonzero(keep)), len(touched), "")
+    kept = int(np.count_nonzero(keep))
+    return ReducedPhase(job.phase, target.name, raw, images.pages, kept, len(touched), "", touched.in_groups)
+
+
+@dataclass(frozen=True)
+class PhaseToReduce:
+    """A phase, its region's seconds, and the address ranges that had huge pages."""
+
+    job: RestoreJob
+    seconds: float
+    huge: Sequence[tuple[int, int]] = ()
+
+
+class _Observer(Protocol):
+    def touched(self, job: RestoreJob, images: ProcessState, seconds: float) -> TouchedSet:
+        """What the phase touches."""
+
+    def check(self, job: RestoreJob, reduced: Reduced) -> None:
+        """Raises what costs the phase its reduction where it needs a dropped page."""
+
+
+@dataclass(frozen=True)
+class _ByCriu:
+    criu: Criu
+    scratch: Path
+
+    def touched(self, job: RestoreJob, images: ProcessState, seconds: float) -> TouchedSet:
+        return record_touched_set(job, images, self.criu, scratch=self.scratch, region_seconds=seconds)
+
+    def check(self, job: RestoreJob, reduced: Reduced) -> None:
+        check_reduced(job, read_state(job.images), reduced.dropped, self.criu, scratch=self.scratch)
+
+
+@dataclass(frozen=True)
+class _Directly:
+    phase: PhaseToReduce
+    scratch: Path
+
+    def touched(self, job: RestoreJob, images: ProcessState, seconds: float) -> TouchedSet:
+        flat = self._flat(job, images)
+        return record_touched_directly(job, images, flat, restorer(), scratch=self.scratch, region_seconds=seconds)
+
+    def check(self, job: RestoreJob, reduced: Reduced) -> None:
+        images = read_state(job.images)
+        flat = self._flat(job, images)
+        check_reduced_directly(job, images, flat, restorer(), reduced.dropped, scratch=self.scratch)
+
+    def _flat(self, job: RestoreJob, images: ProcessState) -> FlatImage:
+        try:
+            return write_flat_image(job, images, self.phase.huge)
+        except NotFlat as error:
+            raise NodeUnfit(str(error)) from error
+
+
+def reduces_at_once(build: Build, times: int = 2) -> bool:
+    """Whether phases can be reduced beside the program: captured directly, with memory for it so many times over."""
+    available = available_memory()
+    needed = times * build.timed.resident + _MEMORY_SLACK
+    return build.criu is None and (available is None or available > needed)
+
+
+def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:
+    """`phase`, below `folder`, with its reduced checkpoint in place of the whole one, where `reduces_at_once`.
+
+    The process that it was taken from may still live. Raises StorageError.
+    """
+    # In a job with little more memory than the program the kernel would end one of the two.
+    if not reduces_at_once(build, 1):
+        return phase
+    reduced = _reduced(build, phase, folder)
+    if reduced.folder != phase.folder:
+        shutil.rmtree(folder / phase.folder)
+    return replace(phase, folder=reduced.folder, reduced=reduced)
+
+
+def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
+    job = restore_job(build.program, build.timed, folder, phase, phase.folder)
+    seconds = float(build.timed.seconds[phase.interval])
+    # Which pages threads touch may differ each time.
+    how = "none" if build.program.threads > 1 else build.options.reduce
+    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=how, folder=folder)
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:
-    """Reduce all phases. Raises StorageError."""
-    folder, timed = build.folder.path, build.timed
-    jobs = [
-        (restore_job(build.program, timed, folder, phase, phase.folder), float(timed.seconds[phase.interval]))
-        for phase in build.captured
-    ]
-    build.reduced = reduce_phases(jobs, build.criu, how=build.options.reduce, folder=folder, progress=report)
+    """Reduce all phases that are not yet. Raises StorageError."""
+    build.reduced = []
+    for phase in build.captured:
+        build.reduced.append(phase.reduced or _reduced(build, phase, build.folder.path))
+        report(len(build.reduced) / len(build.captured))
 
 
 def save(build: Build) -> None:
@@ -100,6 +196,10 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
+    if build.program.threads > 1:
+        build.notes.append("its threads may touch other pages each time: phases are kept whole")
+        return []
     if build.options.reduce == "none":
         return []
-    return [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]
+    kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]
+    return kept + [_IN_GROUPS] * any(phase.in_groups for phase in build.reduced)

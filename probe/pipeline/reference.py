@@ -16,6 +16,7 @@ from checkpoint.process.program import Program
 from probe.formats.arrays import FloatArray
 from probe.formats.reference import Reference
 from probe.formats.timing import IntervalRun
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.stage import Build
 from probe.prediction.level import level_of_sum
@@ -128,11 +129,17 @@ def measure_reference(
         cpu=tuple(r.cpu for r in done),
         blocked_share=blocked,
         plain_environment=(own.wall, own.cpu),
-        clock="cpu" if blocked < CPU_BOUND_BLOCKED else "wall",
+        # The CPU time of threads that share the work says nothing of how long it takes.
+        clock="cpu" if blocked < CPU_BOUND_BLOCKED and program.threads == 1 else "wall",
         early_wall=tuple(r.wall for r in done),
         early_cpu=tuple(r.cpu for r in done),
         waited_share=statistics.median(min(1.0, r.waited / r.wall) for r in done),
     )
+
+
+def runs(_options: BuildOptions) -> int:
+    """Plain runs, and the run in the caller's own environment."""
+    return EARLY_RUNS + 1
 
 
 def run(build: Build, report: Report) -> None:

@@ -14,6 +14,7 @@ from probe.formats.choices import SECONDS
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, join_intervals
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_selection
 from probe.progress import Report
@@ -35,6 +36,11 @@ ENOUGH_INTERVALS = 100
 
 JOINED = (JOINED_FINE, 2, 1)
 """How many of the intervals as traced are tried as one, from the longest on."""
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
 
 
 def run(build: Build, report: Report) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.compiled import restorer
+from probe.contents.captured_files import restore_job
 from probe.formats.choices import RANDOM
 from probe.formats.intervals import interval_times, outside_share, work
 from probe.formats.phase_record import DIRECT
@@ -19,7 +20,7 @@ from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.capture import restore_job
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.reference import SpreadRuns
 from probe.pipeline.stage import Build
 from probe.pipeline.validate import interval_run
@@ -140,6 +141,11 @@ def self_check(
     return SelfCheck(measured, runs.reference(early), narrowed)
 
 
+def runs(options: BuildOptions) -> int:
+    """Plain runs between the rounds."""
+    return options.runs
+
+
 def run(build: Build, report: Report) -> None:
     """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
     folder, options = build.folder.path, build.options
@@ -175,7 +181,8 @@ def _phases(build: Build) -> list[PhaseToMeasure]:
     phases = []
     for phase, reduced, flat in zip(build.captured, build.reduced, build.flat, strict=True):
         job = restore_job(build.program, build.timed, build.folder.path, phase, reduced.folder)
-        phases.append(PhaseToMeasure(job))
+        if build.criu is not None:
+            phases.append(PhaseToMeasure(job))
         if not flat.refused:
             phases.append(PhaseToMeasure(job, DIRECT))
     return phases

@@ -11,17 +11,19 @@ from typing import Protocol
 
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
+from probe.flow.stored import PhaseFlow
 from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
 from probe.formats.manifest import Manifest
+from probe.formats.phase_record import Synthetic
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase
 from probe.pipeline.options import BuildOptions
-from probe.pipeline.work_folder import WorkFolder
 from probe.prediction.target_error import Narrowed
 from probe.progress import Display, Report
+from probe.work_folder import WorkFolder
 from reducer.archive import ArchiveSizes
 
 
@@ -29,19 +31,21 @@ from reducer.archive import ArchiveSizes
 class Build:
     """One build under way: what was asked for, and what its stages have found so far.
 
-    A stage sets the fields below `notes` that bear its name in the comment, whether it ran or was loaded.
+    Without `criu` checkpoints are captured, observed and restored directly. A stage sets the fields below `notes` that
+    bear its name in the comment, whether it ran or was loaded.
     """
 
     program: Program
     options: BuildOptions
     folder: WorkFolder
-    criu: Criu
+    criu: Criu | None
     display: Display
     target: Path
     cpu: int | None
     begun: float = field(default_factory=time.monotonic)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
 
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in
@@ -52,6 +56,8 @@ class Build:
     captured: Sequence[CapturedPhase] = field(init=False)  # capture
     reduced: Sequence[ReducedPhase] = field(init=False)  # reduce; phases in the order of `captured`
     flat: Sequence[FlatPhase] = field(init=False)  # flatten; likewise
+    flow: dict[int, PhaseFlow] = field(default_factory=dict)  # flatten, by phase; empty if it was not wanted
+    synthetic: dict[int, Synthetic] = field(default_factory=dict)  # synthesize, by phase; empty if it was not wanted
     measured: Sequence[MeasuredPhase] = field(init=False)  # self-check: each phase in every way of restoring
     narrowed: Narrowed | None = field(init=False)  # self-check, where a width was wanted
     manifest: Manifest = field(init=False)  # pack
@@ -68,6 +74,9 @@ class Stage(Protocol):
     @property
     def OPTIONS(self) -> tuple[str, ...]:
         """Build options that concern this stage before any other; an option of no stage concerns the first."""
+
+    def runs(self, options: BuildOptions, /) -> int:
+        """Full runs of the program that the stage makes, if nothing has to be done twice."""
 
     def run(self, build: Build, report: Report) -> None:
         """Do the stage's work and set its fields of `build`; `report` gets the share done, 0 to 1."""

@@ -7,27 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoint.binary.elf import needed_libraries
+from checkpoint.binary.isa import DEFAULT_ISA
+from checkpoint.capture.conditions import check_traceable
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import shortened
-from checkpoint.process.isa import DEFAULT_ISA
 from checkpoint.process.plain_run import run_plain
-from checkpoint.process.program import Worker, resolve_program
+from checkpoint.process.program import Program, Worker, resolve_program
+from checkpoint.process.threads import WorkingThreads
 from probe.formats.choices import NATIVE
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
-from probe.node.measuring import away_from, measuring_cpu
+from probe.node.measuring import away_from, check_processors, measuring_cpu
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, note_run, output_streams
 from probe.pipeline.stage import Build
-from probe.pipeline.work_folder import work_folder
 from probe.progress import Display, Report, Silent
 from probe.tracers import trace_program
 from probe.tracers.lives import WorkedByChildren
 from probe.tracers.worker import WorkerChoice, find_worker, is_wrapper
+from probe.work_folder import work_folder
 from reducer.output_file import check_target, full_disk_named
 
 NAME = "trace"
 OPTIONS: tuple[str, ...] = ()
 FILES = ("profile.npz", "worker.json", "find-worker.*", "trace.stdout", "trace.stderr", "trace.files.json")
+
+_OPENMP = ("libgomp", "libomp", "libiomp")
 
 _PROFILE, _WORKER = "profile.npz", "worker.json"
 
@@ -56,9 +62,18 @@ def trace(
             full_disk_named(folder.path),
             bounded_outputs(folder.path),
         ):
-            profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+            try:
+                profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+            except WorkingThreads as error:
+                program = with_threads(program, tracer, error, cpu)
+                profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
         save_profile(profile, target)
     return profile
+
+
+def runs(_options: BuildOptions) -> int:
+    """The counted run; a wrapper is run once more, to find its worker."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:
@@ -70,6 +85,8 @@ def run(build: Build, report: Report) -> None:
         _find_worker(build, choice)
     try:
         _trace(build)
+    except WorkingThreads as error:
+        _trace_team(build, error)
     except WorkedByChildren:
         if choice.given or build.program.worker is not None:
             raise
@@ -79,6 +96,24 @@ def run(build: Build, report: Report) -> None:
         _trace(build)
 
 
+def _trace_team(build: Build, found: WorkingThreads) -> None:
+    """Trace once more, now that threads are known to share the work. Raises ProgramUnsupported where the program
+    cannot be probed with them."""
+    build.program = with_threads(build.program, build.options.tracer, found, build.cpu)
+    _trace(build)
+    build.program = build.profile.program
+    check_processors(build.program.argv[0], build.program.threads, build.cpu)
+
+
+def with_threads(program: Program, tracer: str, found: WorkingThreads, cpu: int | None) -> Program:
+    """The program as one whose threads share the work, as was found out. Raises `found` where the tracer cannot follow
+    them, NodeUnfit where there are too few processors for them."""
+    if tracer not in ("auto", NATIVE):
+        raise found
+    check_processors(program.argv[0], found.threads, cpu)
+    return replace(program, threads=found.threads)
+
+
 def _find_worker(build: Build, choice: WorkerChoice) -> None:
     if build.options.tracer not in ("auto", NATIVE):
         raise ProgramUnsupported(
@@ -86,7 +121,10 @@ def _find_worker(build: Build, choice: WorkerChoice) -> None:
             "or --tracer native"
         )
     streams = output_streams(build.folder.path, "find-worker")
-    build.program = replace(build.program, worker=find_worker(build.program, streams, choice, cpu=build.cpu))
+    worker = find_worker(build.program, streams, choice, cpu=build.cpu)
+    if worker is not None and build.criu is None:
+        check_traceable(build.program.argv[0], worker.executable)
+    build.program = replace(build.program, worker=worker)
 
 
 def _trace(build: Build) -> None:
@@ -105,6 +143,19 @@ def _trace(build: Build) -> None:
             "it does not repeat itself."
         ) from error
     note_run(folder, NAME, build.profile.written)
+    _capture_threads_directly(build)
+
+
+def _capture_threads_directly(build: Build) -> None:
+    """A process with waiting threads is captured without them, which CRIU cannot; and one whose threads share the work
+    is captured directly alone. Raises ProgramUnsupported."""
+    started = build.profile.helper_threads or build.profile.first is not None
+    if started and build.options.with_criu:
+        raise ProgramUnsupported(
+            f"{build.program.argv[0]}: starts threads, and CRIU would restore them; leave --with-criu out"
+        )
+    if started:
+        build.criu = None
 
 
 def save(build: Build) -> None:
@@ -116,8 +167,11 @@ def save(build: Build) -> None:
 def load(build: Build) -> None:
     if build.folder.file(_WORKER).exists():
         build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
-    build.profile = replace(load_profile(build.folder.file(_PROFILE)), program=build.program)
+    profile = load_profile(build.folder.file(_PROFILE))
+    build.program = replace(build.program, threads=profile.program.threads)
+    build.profile = replace(profile, program=build.program)
     check_unchanged(build.profile)
+    _capture_threads_directly(build)
 
 
 def doubts(build: Build) -> list[str]:
@@ -126,12 +180,31 @@ def doubts(build: Build) -> list[str]:
     worker = build.program.worker
     if worker is not None:
         build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {shortened(worker.argv)}")
+    if build.profile.helper_threads:
+        build.notes.append(
+            f"{build.profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
+        )
+    if build.program.threads > 1:
+        build.notes.append(
+            f"{build.program.threads} threads share the work: every run, and every node, needs as many processors, and "
+            "times are wall times"
+        )
     if build.profile.thin:
         build.notes.append(
             f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "
             "there is no direct estimate"
         )
-    return []
+    if build.program.threads > 1 or "OMP_NUM_THREADS" in build.program.env or not _uses_openmp(build.program):
+        return []
+    return [
+        f"{build.program.argv[0]}: is linked with OpenMP and ran with one thread, since its runs get one processor: to "
+        "probe it with more, set OMP_NUM_THREADS"
+    ]
+
+
+def _uses_openmp(program: Program) -> bool:
+    """Whether the executable names an OpenMP library among those it needs."""
+    return any(name.startswith(_OPENMP) for name in needed_libraries(Path(program.probed_executable)))
 
 
 def check_unchanged(profile: Profile) -> None:

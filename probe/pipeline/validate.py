@@ -24,7 +24,7 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.waiting import process_cpu
+from checkpoint.process.waiting import peak_resident, process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.choices import INSTRUCTIONS
@@ -41,12 +41,13 @@ from probe.pipeline.boundaries import (
     site_counts,
     split,
 )
+from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside
 from probe.progress import Report
-from probe.tracers.lives import Lives
+from probe.tracers.lives import Lives, starting
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
@@ -93,6 +94,7 @@ def stamped_run(
         )
         ended = _now()
         stamps = _stamps(markers, events)
+        resident = peak_resident(tracee.pid)
         columns = {c.column for c in wanted}
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
         tracee.resume()
@@ -100,6 +102,8 @@ def stamped_run(
         ending = tracee.finish()
         own, others = _cpu_seconds(tracee, ending.cpu)
         children, commands = tuple(tracee.children.processes()), _commands(tracee)
+        active = tuple(tracee.helpers.active)
+        starts = tuple(tracee.team.started) if tracee.team else ()
     if os.WIFSIGNALED(status):
         exit_status(profile.program, status, streams)
     exit_status(profile.program, ending.status, streams, profile.exit_status)
@@ -112,24 +116,28 @@ def stamped_run(
         ended=ended,
         ended_cpu=own,
         children=children,
+        active=active,
+        starts=starts,
         others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
         executed_cpu=tracee.executed_cpu,
+        resident=resident,
     )
 
 
 def _cpu_seconds(tracee: Tracee, whole: float) -> tuple[float, float]:
-    """Of the ended program itself, and of other processes: `whole` has those that were waited for."""
-    others = tracee.children.cpu() if tracee.root is None else math.inf
+    """Of the ended program's first thread, and of all others: `whole` has the processes that were waited for."""
+    others = tracee.children.cpu() + tracee.helpers_cpu if tracee.root is None else math.inf
     others = max(0.0, min(whole - tracee.own_cpu, others))
     return whole - others, others
 
 
 def _commands(tracee: Tracee) -> tuple[str, ...]:
-    """What the other processes executed."""
+    """What the other processes executed, and the other threads."""
     around = [child for child in tracee.around.processes() if child.pid != tracee.pid]
-    return tuple(child.command for child in (*around, *tracee.children.processes()))
+    helpers = () if tracee.team else tracee.helpers.names()
+    return (*(child.command for child in (*around, *tracee.children.processes())), *helpers)
 
 
 def _now() -> float:
@@ -217,8 +225,11 @@ def _shifts(profile: Profile, run: StampedRun) -> dict[int, float]:
 def _stray_columns(profile: Profile, run: StampedRun) -> set[int]:
     """Markers of an instruction-exact trace whose counts natively are too different to place a boundary by.
 
-    The native tracer counted natively itself: there, a marker that fires in order is in its place.
+    The native tracer counted natively itself: there, a marker that fires in order is in its place. Where threads share
+    the work, the first one's part of it may differ: a marker must agree.
     """
+    if profile.first is not None:
+        return {column for column, shift in _shifts(profile, run).items() if shift > 0}
     if profile.unit != INSTRUCTIONS:
         return set()
     return {column for column, shift in _shifts(profile, run).items() if shift > MOST_SHIFT}
@@ -267,7 +278,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         counts=sum_rows(profile.counts, first),
         seconds=own,
         cpu=np.diff(cpu),
-        beside=lives.beside(wall),
+        beside=lives.beside_threads(run.active, wall) | starting(profile.program.argv[0], run.starts, wall),
         outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),
@@ -280,6 +291,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         compared=len(shifts),
         shifted=shifted,
         kernel=kernel,
+        resident=run.resident,
     )
 
 
@@ -308,6 +320,11 @@ def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str,
     at = cheap_boundaries(profile, timed)
     wanted = [Candidate(int(b) + 1, int(timed.columns[b]), int(timed.executions[b])) for b in at]
     return split(timed, at, stamped_run(profile, wanted, streams=output_streams(folder, name), cpu=cpu))
+
+
+def runs(_options: BuildOptions) -> int:
+    """The timing run; an exact trace may need further ones."""
+    return 1
 
 
 def run(build: Build, report: Report) -> None:
@@ -345,8 +362,8 @@ def doubts(build: Build) -> list[str]:
         share = outside_share(timed, build.reference)
         found += doubts_of_outside(share, timed.outside.commands)
         build.notes.append(
-            f"{len(timed.outside.commands)} other processes, its children or its wrapper's, have {share:.2%} of the "
-            "time: no phase shows it, and the prediction scales it like the rest"
+            f"{len(timed.outside.commands)} other processes or threads, its own or its wrapper's, have {share:.2%} of "
+            "the time: no phase shows it, and the prediction scales it like the rest"
         )
     if timed.missing or timed.out_of_order:
         found.append(

@@ -17,6 +17,7 @@ import numpy as np
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
+from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import CapturedPhase, WarmupChoice
 from probe.formats.choices import DEFAULT_WARMUP
 from probe.formats.manifest import WarmupTrial
@@ -27,8 +28,10 @@ from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
 from probe.pipeline.boundaries import RegionPlan, plan_region
-from probe.pipeline.capture import restore_job, take_checkpoints
+from probe.pipeline.capture import take_checkpoints
 from probe.pipeline.flatten import flatten_phases
+from probe.pipeline.options import BuildOptions
+from probe.pipeline.reduce import reduced_at_once
 from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions, relative_variance
 from probe.prediction.location import median_factor
@@ -71,16 +74,17 @@ def try_warmups(
     selection: Selection,
     clock: Clock,
     *,
-    criu: Criu,
+    criu: Criu | None,
     folder: Path,
     repeats: int,
     cpu: int | None,
     progress: Callable[[float], None],
+    on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
 ) -> WarmupChoice:
     """Capture the SAMPLED phases with most time once per length in TRIED, time them, and choose.
 
     Runs the program once more. All repeats are made in rounds, so that every length meets the same node. `folder` is
-    made, and removed. Raises what capturing raises.
+    made, and removed; `on_captured` as for `capture`. Raises what capturing raises.
     """
     sampled = sampled_phases(timed, selection)
     if not sampled:
@@ -94,9 +98,14 @@ def try_warmups(
     try:
         plans, of = _plans(profile, timed, sampled)
         captured = take_checkpoints(
-            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, progress=lambda share: progress(share / 4)
-        )
-        jobs = _to_measure(program, timed, folder, captured, cpu, lambda share: progress((1 + share) / 4))
+            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, on_captured=on_captured,
+            progress=lambda share: progress(share / 4),
+        )  # fmt: skip
+        jobs = [
+            phase
+            for phase in _to_measure(program, timed, folder, captured, cpu, lambda share: progress((1 + share) / 4))
+            if criu is not None or phase.restorer == DIRECT
+        ]
         measured = measure_phases(
             jobs, Restorers(restorer(), criu), repeats=repeats, scratch=folder, cpu=cpu,
             progress=lambda share: progress((1 + share) / 2),
@@ -108,7 +117,7 @@ def try_warmups(
     tried = {
         p.id: TriedPhase(p.time_share, float(run[p.representative]), {w: times[p.id, w] for w in TRIED})
         for p in sampled
-        if all(times[p.id, w] for w in TRIED)
+        if all(times.get((p.id, w)) for w in TRIED)
     }
     return choose_warmup(tried)
 
@@ -192,8 +201,14 @@ def _error_squared(times: Sequence[float]) -> float:
     return relative_variance(np.asarray(times, dtype=np.float64)) * median_factor(len(times)) / len(times)
 
 
+def runs(_options: BuildOptions) -> int:
+    """A capture run of its own."""
+    return 1
+
+
 def run(build: Build, report: Report) -> None:
     """Try the warm-ups. Raises what capturing raises."""
+    folder = build.folder.file("warmup")
     build.warmup = try_warmups(
         build.program,
         build.profile,
@@ -201,10 +216,11 @@ def run(build: Build, report: Report) -> None:
         build.selection,
         build.reference.clock,
         criu=build.criu,
-        folder=build.folder.file("warmup"),
+        folder=folder,
         repeats=build.options.repeats,
         cpu=build.cpu,
         progress=report,
+        on_captured=lambda phase: reduced_at_once(build, phase, folder),
     )
 
 

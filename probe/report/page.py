@@ -8,18 +8,21 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from probe.formats.choices import SECONDS
+from probe.inspection.real_data import real_data, real_sentence
 from probe.report import wording
 from probe.report.drawing import Drawing, by_share
 from probe.report.gathering import Gathered
 from probe.report.refusals import nodes_without, phases_left_out, warnings
+from probe.report.templates import templates
 from probe.report.trust import checks, headline, verdict
+
+if TYPE_CHECKING:
+    from probe.report.scaling_figures import DrawnScaling
 
 MOST_ROWS = 60
 """Rows of a table on the page; the CSV files have all."""
@@ -35,15 +38,9 @@ class Picture:
     source: str
 
 
-def page(found: Gathered, drawings: Sequence[Drawing]) -> str:
-    """The HTML. Every name, argument and message in it is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def page(found: Gathered, drawings: Sequence[Drawing], scaling: DrawnScaling | None = None) -> str:
+    """The HTML. Every name, argument and message in it is escaped. scaling: of an application, with its drawings."""
+    environment = templates()
     environment.filters |= {
         "percent": wording.percent, "signed": wording.signed_percent, "seconds": wording.seconds, "size": wording.size,
         "plain": wording.plain, "marked": _marked,
@@ -66,6 +63,8 @@ def page(found: Gathered, drawings: Sequence[Drawing]) -> str:
         "left_out": phases_left_out(found),
         "warnings": warnings(found),
         "most": MOST_ROWS,
+        "scaling": scaling,
+        "scaling_pictures": [picture(one) for one in scaling.drawings] if scaling else [],
     }
     text: str = environment.get_template("page.html").render(parts)
     # A lone surrogate of a file name that is no text cannot be written.
@@ -103,6 +102,7 @@ def _facts(found: Gathered) -> list[tuple[str, str]]:
             + (f" left of {m.trimmed_from}" if m.trimmed_from else "")),
         ("CPU features", " ".join(m.program.cpu_features) or "those of every x86-64 processor"),
         ("size", kept),
+        ("data", real_sentence(real_data(m))),
         ("id", m.id),
     ]  # fmt: skip
     return [(name, wording.plain(text, 600)) for name, text in facts]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from probe.applications.application import Application
 from probe.report.drawing import COLOURS, FAINT, INK, MARKERS, OTHER, Drawing, blank
-from probe.scaling.asking import Fitted, Prediction
+from probe.scaling.asking import ScalingFit, ScalingPrediction
 from probe.scaling.judging import EXTRAPOLATION_WARNED
 from probe.scaling.model import KernelModel
 
@@ -20,8 +21,24 @@ _DRAWS = 1000
 _HEIGHT = 3.6
 
 
+@dataclass(frozen=True)
+class DrawnScaling:
+    """Figures of an application, the curves in them, and what could not be predicted, with the reasons."""
+
+    application: Application
+    fitted: ScalingFit
+    drawings: tuple[Drawing, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of the types of nodes, and of every curve by its name."""
+        models = self.fitted.models
+        return [*self.fitted.warnings, *(f"{model.name}: {said}" for model in models for said in model.warnings)]
+
+
 def scaling_figures(
-    application: Application, fitted: Fitted, predictions: Sequence[Prediction], waits: dict[str, float]
+    application: Application, fitted: ScalingFit, predictions: Sequence[ScalingPrediction], waits: dict[str, float]
 ) -> list[Drawing]:
     """All figures. waits: seconds in the queue by type of nodes, for the last one."""
     drawings = [_fit(model, number) for number, model in enumerate(fitted.models)]
@@ -30,11 +47,11 @@ def scaling_figures(
     return [*drawings, _energy(application, predictions), _waits(application, predictions, waits)]
 
 
-def _types(predictions: Sequence[Prediction]) -> list[str]:
+def _types(predictions: Sequence[ScalingPrediction]) -> list[str]:
     return sorted({one.node_type for one in predictions})
 
 
-def _of(predictions: Sequence[Prediction], node_type: str) -> list[Prediction]:
+def _of(predictions: Sequence[ScalingPrediction], node_type: str) -> list[ScalingPrediction]:
     return sorted((one for one in predictions if one.node_type == node_type), key=lambda one: one.cores)
 
 
@@ -71,7 +88,7 @@ def _fit(model: KernelModel, number: int) -> Drawing:
     return Drawing(name, f"Fit of {model.kernel} on {model.node_type}", caption, figure, header, rows)
 
 
-def _strong(application: Application, predictions: Sequence[Prediction]) -> Drawing:
+def _strong(application: Application, predictions: Sequence[ScalingPrediction]) -> Drawing:
     figure, axes = blank(_HEIGHT)
     for number, kind in enumerate(_types(predictions)):
         found, colour = _of(predictions, kind), COLOURS[number % len(COLOURS)]
@@ -92,7 +109,7 @@ def _strong(application: Application, predictions: Sequence[Prediction]) -> Draw
     return Drawing("strong-scaling", f"Strong scaling of {application.name}", caption, figure, header, rows)
 
 
-def _kernels(kind: str, found: Sequence[Prediction]) -> Drawing:
+def _kernels(kind: str, found: Sequence[ScalingPrediction]) -> Drawing:
     figure, axes = blank(_HEIGHT)
     places = np.arange(len(found))
     bottom = np.zeros(len(found))
@@ -110,7 +127,7 @@ def _kernels(kind: str, found: Sequence[Prediction]) -> Drawing:
     return Drawing(f"kernels-{_file_name(kind)}", f"Kernels on {kind}", caption, figure, header, rows)
 
 
-def _energy(application: Application, predictions: Sequence[Prediction]) -> Drawing:
+def _energy(application: Application, predictions: Sequence[ScalingPrediction]) -> Drawing:
     known = [one for one in predictions if one.energy is not None]
     title = f"Energy to solution of {application.name}"
     if not known:
@@ -134,7 +151,7 @@ def _energy(application: Application, predictions: Sequence[Prediction]) -> Draw
     return Drawing("energy", title, "Joules of the cores used, and where the watts come from.", figure, header, rows)
 
 
-def _waits(application: Application, predictions: Sequence[Prediction], waits: dict[str, float]) -> Drawing:
+def _waits(application: Application, predictions: Sequence[ScalingPrediction], waits: dict[str, float]) -> Drawing:
     title = f"Wait and run of {application.name}"
     kinds = [kind for kind in _types(predictions) if kind in waits]
     if not kinds:

@@ -6,24 +6,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from checkpoint.errors import NoPrediction, NotInStore, Unpredictable
 from probe.applications.application import Application
-from probe.report.drawing import Drawing, style
+from probe.report.drawing import style
+from probe.report.figure_files import write_drawings, write_file
 from probe.report.page import picture
-from probe.report.scaling_figures import scaling_figures
-from probe.report.writing import as_png, as_svg, as_text, write_file
-from probe.scaling.asking import Fitted, Prediction, Question, fit_application, predict_application
+from probe.report.scaling_figures import DrawnScaling, scaling_figures
+from probe.report.templates import templates
+from probe.scaling.asking import Question, ScalingFit, ScalingPrediction, fit_application, predict_application
 from probe.scaling.forms import LEAST_SIZES
 from probe.scaling.judging import EXTRAPOLATION_WARNED
 from probe.store.opening import Store
 from probe.store.runs import stored_runs
-from reducer.output_file import check_target, storage_errors
+from reducer.output_file import check_target
 
 
 @dataclass(frozen=True)
@@ -59,23 +57,36 @@ def write_scaling_report(
     """
     if page is not None:
         check_target(page)
+    with style():
+        drawn = draw_scaling(store, application, settings, cores=cores, waits=waits)
+        files = write_drawings(drawn.drawings, figures, form) if figures is not None else []
+        if page is not None:
+            text = _page(drawn)
+            write_file(page, lambda out: out.write(text.encode("utf-8", "replace")))
+    return ScalingReport(page, tuple(files), drawn.refused)
+
+
+def draw_scaling(
+    store: Store,
+    application: Application,
+    settings: Mapping[str, float],
+    *,
+    cores: Sequence[int] = (),
+    waits: Mapping[str, float] | None = None,
+) -> DrawnScaling:
+    """As `write_scaling_report`, inside `style()`. Raises Unpredictable where there is nothing to draw."""
     fitted = fit_application(store, application)
     predictions, refused = _predictions(store, application, fitted, settings, cores)
+    if not predictions:
+        raise Unpredictable("; ".join(refused))
     known = _waits(store, application) | dict(waits or {})
-    with style():
-        drawings = scaling_figures(application, fitted, predictions, known) if predictions else []
-        if not drawings:
-            raise Unpredictable("; ".join(refused))
-        files = _files(drawings, figures, form) if figures is not None else []
-        if page is not None:
-            text = _page(application, fitted, drawings, refused)
-            write_file(page, lambda out: out.write(text.encode("utf-8", "replace")))
-    return ScalingReport(page, tuple(files), tuple(refused))
+    drawings = scaling_figures(application, fitted, predictions, known)
+    return DrawnScaling(application, fitted, tuple(drawings), tuple(refused))
 
 
 def _predictions(
-    store: Store, application: Application, fitted: Fitted, settings: Mapping[str, float], cores: Sequence[int]
-) -> tuple[list[Prediction], list[str]]:
+    store: Store, application: Application, fitted: ScalingFit, settings: Mapping[str, float], cores: Sequence[int]
+) -> tuple[list[ScalingPrediction], list[str]]:
     found = []
     refused = [f"{one.kernel} on {one.node_type or 'any type'}: {one.reason}" for one in fitted.refused]
     for kind in sorted({model.node_type for model in fitted.models}):
@@ -102,25 +113,6 @@ def _waits(store: Store, application: Application) -> dict[str, float]:
     return {kind: statistics.median(values) for kind, values in by_type.items()}
 
 
-def _files(drawings: Sequence[Drawing], folder: Path, form: str) -> list[Path]:
-    with storage_errors("write", folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    written = []
-    for drawing in drawings:
-        written.append(write_file(folder / f"{drawing.name}.csv", partial(as_text, drawing)))
-        if drawing.figure is not None:
-            draw = partial(as_png if form == "png" else as_svg, drawing)
-            written.append(write_file(folder / f"{drawing.name}.{form}", draw))
-    return written
-
-
-def _page(application: Application, fitted: Fitted, drawings: Sequence[Drawing], refused: Sequence[str]) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    warnings = [*fitted.warnings, *(f"{model.name}: {said}" for model in fitted.models for said in model.warnings)]
-    return environment.get_template("scaling.html").render(
-        application=application, models=fitted.models, pictures=[picture(one) for one in drawings], warnings=warnings,
-        refused=refused,
-    )  # fmt: skip
+def _page(drawn: DrawnScaling) -> str:
+    pictures = [picture(one) for one in drawn.drawings]
+    return templates().get_template("scaling.html").render(scaling=drawn, scaling_pictures=pictures)

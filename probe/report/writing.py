@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import io
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from probe.progress import Display, Silent
+from probe.report.figure_files import as_png, as_text, write_file
 from probe.report.gathering import Gathered, gather
-from reducer.output_file import check_target, create_file, storage_errors
+from reducer.output_file import check_target, storage_errors
 
 if TYPE_CHECKING:
-    from probe.report.drawing import Drawing
+    from probe.report.scaling_figures import DrawnScaling
 
 FORMAT_VERSION = 1
 
@@ -51,13 +49,15 @@ def write_report(
     figures: Path | str | None = None,
     measured: Mapping[str, Sequence[float]] | None = None,
     store: str | None = None,
+    scaling: Path | str | None = None,
     display: Display | None = None,
 ) -> Report:
     """Write the page about the probe at `probe` to `page`, and PNG and CSV of each figure into the folder `figures`.
 
     `results`: files of `probe run --json`, of this probe. `measured`: seconds of full runs by the node's name.
-    `store`: URL of a store whose observed run times of the program count as measured, too. Files have mode 0600, since
-    arguments may be secret. Raises ProbeError for results of another probe, ProbeFileDamaged, StorageError,
+    `store`: URL of a store whose observed run times of the program count as measured, too. `scaling`: description of a
+    parallel application, whose figures are drawn from the store, too. Files have mode 0600, since arguments may be
+    secret. Raises ProbeError for results of another probe, ProbeFileDamaged, StorageError,
     StoreUnusable.
     """
     target = Path(page).absolute() if page is not None else None
@@ -68,12 +68,15 @@ def write_report(
         found = gather(Path(probe), [Path(one) for one in results], measured=measured, store=store)
         report(1.0)
     with shown.stage("draw") as report:
-        written = _draw(found, target, Path(figures).absolute() if figures is not None else None)
+        folder = Path(figures).absolute() if figures is not None else None
+        written = _draw(found, target, folder, Path(scaling) if scaling is not None else None, store)
         report(1.0)
     return Report(target, tuple(written), len(found.nodes), len(found.without))
 
 
-def _draw(found: Gathered, target: Path | None, folder: Path | None) -> list[Path]:
+def _draw(
+    found: Gathered, target: Path | None, folder: Path | None, application: Path | None, store: str | None
+) -> list[Path]:
     from probe.report.drawing import style
     from probe.report.node_figures import node_figures
     from probe.report.page import page
@@ -82,45 +85,26 @@ def _draw(found: Gathered, target: Path | None, folder: Path | None) -> list[Pat
     written = []
     with style():
         drawings = [*run_figures(found), *node_figures(found)]
+        scaling = _scaling(application, store) if application is not None else None
         if folder is not None:
             with storage_errors("write", folder):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for drawing in drawings:
+            for drawing in (*drawings, *(scaling.drawings if scaling else ())):
                 written.append(write_file(folder / f"{drawing.name}.csv", partial(as_text, drawing)))
                 if drawing.figure is not None:
                     written.append(write_file(folder / f"{drawing.name}.png", partial(as_png, drawing)))
         if target is not None:
-            text = page(found, drawings)
+            text = page(found, drawings, scaling)
             write_file(target, lambda out: out.write(text.encode()))
     return written
 
 
-def as_text(drawing: Drawing, out: IO[bytes]) -> None:
-    """Write the figure's data as CSV."""
-    text = io.TextIOWrapper(out, encoding="utf-8", errors="replace", newline="")
-    drawing.write_csv(text)
-    # The file is closed by whoever opened it.
-    text.detach()
+def _scaling(application: Path, store: str | None) -> DrawnScaling:
+    """Figures of the application, from the store of that URL, else from the usual one."""
+    from probe.applications.application import read_application
+    from probe.report.scaling_report import draw_scaling
+    from probe.store.opening import open_store
 
-
-def as_png(drawing: Drawing, out: IO[bytes]) -> None:
-    """Write the picture as PNG."""
-    out.write(drawing.png())
-
-
-def as_svg(drawing: Drawing, out: IO[bytes]) -> None:
-    """Write the picture as SVG."""
-    out.write(drawing.svg())
-
-
-def write_file(path: Path, fill: Callable[[IO[bytes]], Any]) -> Path:
-    """Replace `path` in one step by a file of mode 0600 that `fill` writes."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    check_target(path)
-    with storage_errors("write", path), ExitStack() as undo:
-        part.unlink(missing_ok=True)
-        with create_file(part, undo) as out:
-            fill(out)
-        part.replace(path)
-        undo.pop_all()
-    return path
+    described = read_application(application)
+    with open_store(store, create=False) as opened:
+        return draw_scaling(opened, described, {})

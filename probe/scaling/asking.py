@@ -13,12 +13,14 @@ from checkpoint.errors import NotInStore, ProbeError, Unpredictable
 from probe.applications.application import Application, Kernel
 from probe.applications.composition import FARM, PARALLEL, REPLICA, Composed
 from probe.applications.inputs import configuration
+from probe.applications.network import Bandwidths
 from probe.formats.arrays import FloatArray
 from probe.scaling.energy import Joules, of_cores, of_power
 from probe.scaling.joining import joined, probe_ratio
 from probe.scaling.judging import doubts_of_types
 from probe.scaling.model import CHOSEN, KernelModel, Predicted, fit_kernel
 from probe.store.opening import Store
+from probe.store.parallel_run import ParallelRun
 from probe.store.runs import NodePower, stored_power, stored_runs
 
 _INTERVAL = (2.5, 97.5)
@@ -34,7 +36,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class ScalingFit:
     """Models of kernels by type of nodes, those that there are none of, and doubts about comparing types."""
 
     models: tuple[KernelModel, ...]
@@ -57,7 +59,7 @@ def fit_application(
     kernels: Sequence[str] = (),
     node_type: str | None = None,
     forms: str = CHOSEN,
-) -> Fitted:
+) -> ScalingFit:
     """Fit every kernel (or those named) on every type of nodes (or one) that has runs.
 
     Raises Unpredictable, with the reasons, where not one can be fitted; ProbeError for an unknown kernel.
@@ -77,7 +79,7 @@ def fit_application(
         warnings += [f"{name}: {doubt}" for doubt in doubts_of_types(found)]
     if not models:
         raise Unpredictable("; ".join(f"{one.kernel}: {one.reason}" for one in refused))
-    return Fitted(tuple(models), tuple(refused), tuple(warnings))
+    return ScalingFit(tuple(models), tuple(refused), tuple(warnings))
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class KernelPrediction:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ScalingPrediction:
     """The whole application on `cores` cores of one type, each kernel on all of them.
 
     `parallel` kernels have `cores` each.
@@ -145,6 +147,7 @@ class Question:
     """What to predict. like: type of nodes whose curves are joined with probes where `node_type` has none of its own.
 
     mpi_seconds: of each kernel, in place of the curve's, as of a simulated network. kernels: all where empty.
+    bandwidths: of the network that the runs had, which the predicted ones have, too.
     """
 
     node_type: str
@@ -153,33 +156,72 @@ class Question:
     mpi_seconds: float | None = None
     forms: str = CHOSEN
     kernels: tuple[str, ...] = ()
+    bandwidths: Bandwidths | None = None
 
 
 def model_for(store: Store, application: Application, kernel: Kernel, asked: Question) -> KernelModel:
     """The kernel's model of the type asked for, its own or joined with probes. Raises Unpredictable, NotInStore."""
     own = stored_runs(store, app=application.name, kernel=kernel.name, node_type=asked.node_type)
     if asked.like is None:
-        return _fitted(own, application, kernel, asked.node_type, asked.forms)
+        return _fitted(own, application, kernel, asked.node_type, asked)
     if not kernel.probe:
         raise ProbeError(f'[kernel.{kernel.name}] names no probe; joining needs one: probe = "NAME"')
     base = stored_runs(store, app=application.name, kernel=kernel.name, node_type=asked.like)
-    model = _fitted(base, application, kernel, asked.like, asked.forms)
+    model = _fitted(base, application, kernel, asked.like, asked)
     return joined(model, probe_ratio(store, kernel.probe, asked.like, asked.node_type), own)
 
 
-def _fitted(runs: Sequence[Any], application: Application, kernel: Kernel, node_type: str, forms: str) -> KernelModel:
+def _fitted(
+    runs: Sequence[ParallelRun], application: Application, kernel: Kernel, node_type: str, asked: Question
+) -> KernelModel:
     if not runs:
         raise Unpredictable(
             f"{application.name}.{kernel.name}: no runs on {node_type}; run it there with `probe bench`, import runs, "
             "or join another type's curve with a probe (--like)"
         )
-    return fit_kernel(runs, forms=forms)
+    return fit_kernel(runs, forms=asked.forms, bandwidths=asked.bandwidths)
 
 
 def predict_application(
     store: Store, application: Application, asked: Question, cores: Iterable[int]
-) -> list[Prediction]:
+) -> list[ScalingPrediction]:
     """One prediction for each number of cores. Raises Unpredictable, NotInStore, NoPrediction, ProbeError."""
+    found = predict_where_possible(store, application, asked, cores)
+    if found.refused:
+        raise Unpredictable(found.refused[0].reason)
+    return list(found.predictions)
+
+
+@dataclass(frozen=True)
+class RefusedSize:
+    """A number of cores without a prediction, and why."""
+
+    cores: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScalingAnswer:
+    """Predictions by number of cores, and the numbers that there is none for."""
+
+    predictions: tuple[ScalingPrediction, ...]
+    refused: tuple[RefusedSize, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As docs/json.md says of `probe scale predict`."""
+        return {
+            "predictions": [one.to_json() for one in self.predictions],
+            "refused": [vars(one) for one in self.refused],
+        }
+
+
+def predict_where_possible(
+    store: Store, application: Application, asked: Question, cores: Iterable[int]
+) -> ScalingAnswer:
+    """Predictions for the numbers of cores that are near enough to those measured.
+
+    Raises Unpredictable where not one is, NotInStore, NoPrediction, ProbeError.
+    """
     wanted = [application.kernel(name) for name in asked.kernels] or list(application.kernels.values())
     unknown = set(asked.settings) - {name for kernel in wanted for name in kernel.parameters}
     if unknown:
@@ -191,9 +233,16 @@ def predict_application(
         models[kernel.name] = model_for(store, application, kernel, asked), found
     values = {name: value for _, found in models.values() for name, value in found.parameters.items()}
     power = power_of(store, asked.node_type)
-    return [
-        _prediction(application, asked, number, models, {**values, **asked.settings}, power) for number in sorted(cores)
-    ]
+    made: list[ScalingPrediction] = []
+    refused: list[RefusedSize] = []
+    for number in sorted(cores):
+        try:
+            made.append(_prediction(application, asked, number, models, {**values, **asked.settings}, power))
+        except Unpredictable as error:
+            refused.append(RefusedSize(number, str(error)))
+    if refused and not made:
+        raise Unpredictable(refused[0].reason)
+    return ScalingAnswer(tuple(made), tuple(refused))
 
 
 def power_of(store: Store, node_type: str) -> NodePower | None:
@@ -211,7 +260,7 @@ def _prediction(
     models: Mapping[str, Any],
     values: Mapping[str, float],
     power: NodePower | None,
-) -> Prediction:
+) -> ScalingPrediction:
     kernels = []
     for position, (name, (model, found)) in enumerate(models.items()):
         predicted = model.predict(cores, found.work, mpi_seconds=asked.mpi_seconds, seed=1 + position)
@@ -225,7 +274,7 @@ def _prediction(
         seconds = float(composed_seconds(application.graph, {n: np.array([t]) for n, t in times.items()}, values)[0])
         draws = composed_seconds(application.graph, {k.kernel: k.predicted.draws for k in kernels}, values)
     low, high = (float(value) for value in np.percentile(draws, _INTERVAL))
-    return Prediction(
+    return ScalingPrediction(
         asked.node_type, cores, seconds, min(low, seconds), max(high, seconds), tuple(kernels),
         _summed([one.energy for one in kernels]),
     )  # fmt: skip

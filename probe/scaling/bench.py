@@ -25,10 +25,12 @@ from checkpoint.foreign_file import finite
 from probe.applications.application import Application, Kernel
 from probe.applications.inputs import Configuration
 from probe.scaling.meters import Meter
-from probe.store.parallel_run import ParallelRun, checked_run
+from probe.store.parallel_run import MESSAGE_NOTE, ParallelRun, checked_run
 
 _LIBRARY = Path(__file__).parents[2] / "pintools" / "mpi" / "times.c"
 _MARK = "probe-bench"
+_TO_ALL = ("Alltoall", "Alltoallv", "Reduce_scatter")
+"""Calls whose bytes are for all ranks in equal parts."""
 _MOST_OUTPUT = 64 << 20
 _ENDING_SECONDS = 10.0
 _SCRIPT = r"""set -eu
@@ -179,7 +181,18 @@ def run_of(wanted: Order, said: str, measured: Measured) -> ParallelRun:
 
 
 def _rank(said: Mapping[str, Any]) -> dict[str, float]:
-    return {name: finite(said[name]) for name in ("rank", "ranks", "seconds", "mpi", "io", "mpi_bytes", "io_bytes")}
+    found = {name: finite(said[name]) for name in ("rank", "ranks", "seconds", "mpi", "io", "mpi_bytes", "io_bytes")}
+    return {**found, "message": _message(said["calls"], found["ranks"])}
+
+
+def _message(calls: Sequence[Mapping[str, Any]], ranks: float) -> float:
+    """Bytes of the message that carries a byte, on the average: each call's bytes go to one rank, or to all."""
+    moved = weighted = 0.0
+    for call in calls:
+        size, count = finite(call["bytes"]), max(finite(call["calls"]), 1.0)
+        moved += size
+        weighted += size * size / count / (max(ranks, 1.0) if call["name"] in _TO_ALL else 1.0)
+    return weighted / moved if moved else 0.0
 
 
 def _split(wanted: Order, ranks: Sequence[Mapping[str, float]], wall: float) -> dict[str, Any]:
@@ -194,7 +207,11 @@ def _split(wanted: Order, ranks: Sequence[Mapping[str, float]], wall: float) -> 
         "runtime": runtime,
         "mpi": min(slowest["mpi"] + waited, runtime),
         "io": min(slowest["io"], max(runtime - slowest["mpi"] - waited, 0.0)),
-        "notes": {"launch": f"{wall - runtime:.3f} s", "mpi_bytes": f"{sum(one['mpi_bytes'] for one in ranks):.0f}"},
+        "notes": {
+            "launch": f"{wall - runtime:.3f} s",
+            "mpi_bytes": f"{sum(one['mpi_bytes'] for one in ranks):.0f}",
+            MESSAGE_NOTE: f"{slowest['message']:.0f}",
+        },
     }
 
 

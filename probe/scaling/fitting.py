@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,16 +17,22 @@ _ROUNDS = 3
 _SMALLEST_SHARE = 0.02
 """Of the median: shorter times weigh no more than that, since their relative error says nothing."""
 
-USUAL_NOISE, _USUAL_WEIGHT = 0.03, 2.0
+USUAL_NOISE, _USUAL_WEIGHT = 0.04, 2.0
 """Relative noise of a run, believed as firmly as two runs would tell it, until runs say otherwise."""
 
 
 _MARGIN = 0.8
 """A form that is not the first must have a left-out error below this share of the first one's."""
 
-_CONTENDING = 1.5
-_MOST_CONTENDERS = 8
-"""Forms whose left-out error is up to so many times the chosen one's could as well be true: at most so many of them."""
+_MOST_CONTENDERS = 12
+_LEAST_SHARE = 0.01
+"""Forms that could as well be true: at most so many of them, none that is less likely than this."""
+
+DRIFT = 0.08
+"""Relative error of whichever form for each doubling beyond what was measured: nature needs none of them.
+
+Set on curves and seeds other than those that `scripts/benchmarks/scaling_intervals.py` judges it on.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,8 @@ class Curve:
 
     noise: relative standard deviation of runs around the curve; freedom: degrees of it. errors: by name of each form
     that was tried. x, times: what was fitted; rounding: half a unit of the last digit, in the unit of `times`.
-    contenders: curves of other forms that explain the runs about as well.
+    contenders: curves of other forms that explain the runs about as well, and how likely each of them is; this one has
+    the rest.
     """
 
     form: Form
@@ -46,11 +54,27 @@ class Curve:
     x: FloatArray = field(repr=False)
     times: FloatArray = field(repr=False)
     rounding: FloatArray = field(repr=False)
-    contenders: tuple[Curve, ...] = field(default=(), repr=False)
+    contenders: tuple[tuple[float, Curve], ...] = field(default=(), repr=False)
 
     def __call__(self, x: FloatArray) -> FloatArray:
         value: FloatArray = self.form.columns(np.atleast_1d(x)) @ self.coefficients
         return value
+
+    @property
+    def terms_used(self) -> frozenset[str]:
+        """Terms whose coefficient is not 0."""
+        return frozenset(str(t) for t, c in zip(self.form.terms, self.coefficients, strict=True) if c > 0)
+
+    def is_better_than(self, first: Curve) -> bool:
+        """Clearly, where sizes are left out, and not less likely for that."""
+        return self.error < _MARGIN * first.error and self.evidence >= first.evidence
+
+    @property
+    def evidence(self) -> float:
+        """Logarithm of how likely the runs are by this form, whatever their noise; one term costs log n / 2."""
+        count, terms = len(self.x), int(np.count_nonzero(self.coefficients > 0))
+        spread = self.freedom * self.noise**2
+        return -(count + _USUAL_WEIGHT) / 2 * math.log(spread) - terms / 2 * math.log(count)
 
     def __str__(self) -> str:
         terms = zip(self.coefficients, self.form.terms, strict=True)
@@ -60,15 +84,23 @@ class Curve:
     def draws(self, x: FloatArray, count: int, generator: np.random.Generator) -> FloatArray:
         """`count` values of a further run at each x, shape (count, len(x)): form, curve and noise are uncertain.
 
-        Parametric bootstrap: runs are made from a curve with noise of an uncertain size, and fitted again. Half of the
-        draws are of this form, the others of its contenders by turns.
+        Parametric bootstrap: runs are made from a curve with noise of an uncertain size, and fitted again. Each form
+        has as many draws as it is likely. Beyond what was measured all forms drift.
         """
-        each = count // 2 // len(self.contenders) if self.contenders else 0
-        made = [one._own_draws(x, each, generator) for one in self.contenders if each]
-        found = np.concatenate([self._own_draws(x, count - each * len(made), generator), *made])
+        shares = np.array([share for share, _ in self.contenders])
+        counts = np.rint(count * shares).astype(int)
+        made = [one._own_draws(x, n, generator) for n, (_, one) in zip(counts, self.contenders, strict=True) if n]
+        found = np.concatenate([self._own_draws(x, max(count - sum(map(len, made)), 0), generator), *made])[:count]
         # Parts of a run are drawn each for itself: the forms must not meet in their order.
         generator.shuffle(found)
-        return found
+        drift = DRIFT * generator.standard_normal((count, 1)) * self.doublings(np.atleast_1d(x))
+        drifted: FloatArray = found * np.exp(drift)
+        return drifted
+
+    def doublings(self, x: FloatArray) -> FloatArray:
+        """How often the range of `self.x` must be doubled to hold each of `x`; 0 inside."""
+        beyond: FloatArray = np.maximum(np.log2(x / self.x.max()), 0) + np.maximum(np.log2(self.x.min() / x), 0)
+        return beyond
 
     def _own_draws(self, x: FloatArray, count: int, generator: np.random.Generator) -> FloatArray:
         fitted = self(self.x)
@@ -90,17 +122,30 @@ def fit(
 ) -> Curve:
     """The form of least leave-one-size-out error, fitted to all of `times` (any unit, one for each number `x`).
 
-    The first form is kept where another one is not clearly better. possible: forms that are not chosen, but may be
-    true where sizes are too few to tell.
+    The first form is kept where another one is not clearly better, or less likely. possible: forms that are not
+    chosen, but may be true.
     """
     given = np.broadcast_to(np.asarray(rounding, dtype=np.float64), times.shape)
-    errors = {form.name: left_out_error(form, x, times) for form in (*forms, *possible)}
-    others = [form for form in forms[1:] if errors[form.name] < _MARGIN * errors[forms[0].name]]
-    best = min(others, key=lambda form: errors[form.name], default=forms[0])
-    near = [f for f in forms if f is not best and errors[f.name] <= _CONTENDING * errors[best.name]]
-    near = sorted(near, key=lambda form: errors[form.name])[:_MOST_CONTENDERS]
-    contenders = [_fitted(form, x, times, given, errors) for form in (*near, *possible)]
-    return replace(_fitted(best, x, times, given, errors), contenders=tuple(contenders))
+    errors = {form.name: left_out_error(form, x, times) for form in forms}
+    curves = {form.terms: _fitted(form, x, times, given, errors) for form in (*possible, *reversed(forms))}
+    first = curves[forms[0].terms]
+    better = [curve for form in forms[1:] if (curve := curves[form.terms]).is_better_than(first)]
+    chosen = min(better, key=lambda curve: curve.error, default=first)
+    return replace(chosen, contenders=_contenders(chosen, list(curves.values())))
+
+
+def _contenders(chosen: Curve, others: Sequence[Curve]) -> tuple[tuple[float, Curve], ...]:
+    """The others that are likely, with their shares: posterior odds by the Bayesian information criterion.
+
+    Forms that the runs reduce to the same terms are one curve.
+    """
+    curves = [*{one.terms_used: one for one in (*others, chosen)}.values()]
+    curves = sorted((one for one in curves if one is not chosen), key=lambda one: -one.evidence)[:_MOST_CONTENDERS]
+    logs = np.array([curve.evidence for curve in (chosen, *curves)])
+    shares = np.exp(logs - logs.max())
+    shares[shares < _LEAST_SHARE * shares.sum()] = 0
+    shares /= shares.sum()
+    return tuple((float(s), c) for s, c in zip(shares[1:], curves, strict=True) if s > 0)
 
 
 def _fitted(form: Form, x: FloatArray, times: FloatArray, rounding: FloatArray, errors: dict[str, float]) -> Curve:
@@ -111,7 +156,8 @@ def _fitted(form: Form, x: FloatArray, times: FloatArray, rounding: FloatArray, 
     used = int(np.count_nonzero(coefficients > 0))
     freedom = max(int(np.count_nonzero(known)) - used, 0) + _USUAL_WEIGHT
     noise = float(np.sqrt((spread + _USUAL_WEIGHT * USUAL_NOISE**2) / freedom))
-    return Curve(form, coefficients, errors[form.name], noise, freedom, errors, x, times, rounding)
+    error = errors.get(form.name, math.nan)
+    return Curve(form, coefficients, error, noise, freedom, errors, x, times, rounding)
 
 
 def solve(form: Form, x: FloatArray, times: FloatArray) -> FloatArray:

@@ -19,16 +19,20 @@ from probe.formats.arrays import FloatArray
 
 @dataclass(frozen=True)
 class Term:
-    """x^i log2(x)^j."""
+    """x^i log2(x)^j, times 1 - 1/x where it is of what `leaves` its rank: of data on x ranks, 1/x is at home."""
 
     i: Fraction
     j: int = 0
+    leaves: bool = False
 
     def __call__(self, x: FloatArray) -> FloatArray:
         value: FloatArray = np.asarray(x, dtype=np.float64) ** float(self.i) * np.log2(x) ** self.j
-        return value
+        return value * (1 - 1 / x) if self.leaves else value
 
     def __str__(self) -> str:
+        if self.leaves:
+            own = str(Term(self.i, self.j))
+            return "(1 - 1/x)" if own == "1" else f"{own} (1 - 1/x)"
         power = (
             "" if self.i == 0 else "x" if self.i == 1 else f"x^{self.i}" if self.i.denominator == 1 else f"x^({self.i})"
         )
@@ -77,14 +81,6 @@ def mpi_form(sizes: int) -> Form:
     return Form("a x + d", (_LINEAR, _CONSTANT))
 
 
-def possible_mpi_forms(sizes: int) -> list[Form]:
-    """What MPI time may be as well where sizes are too few for all terms."""
-    if sizes >= RIVAL_SIZES:
-        return []
-    grown = ((_SQUARE, "b x^2 + d"), (_LOGARITHM, "c log2(x) + d"))
-    return [Form(name, (term, _CONSTANT)) for term, name in grown]
-
-
 def whole_form(sizes: int) -> Form:
     """Run time as a whole, where MPI time was not measured: both forms in one sum."""
     more = (_LINEAR, _LOGARITHM, _SQUARE)[: max(0, sizes - LEAST_SIZES)]
@@ -107,3 +103,46 @@ def rivals(falling: bool) -> Sequence[Form]:
     sign = -1 if falling else 1
     terms = [Term(sign * Fraction(i), j) for i, j in _EXPONENTS if not falling or i != "0"]
     return [Form(f"c0 + c1 {term}", (_CONSTANT, term)) for term in terms]
+
+
+_GATHERED, _TRANSPOSED = Term(Fraction(0), 0, True), Term(Fraction(-1), 0, True)
+
+
+def volume_forms(sizes: int) -> list[Form]:
+    """MPI time where a fixed amount of data is sent: all of it to every rank, or its share by each rank to all others.
+
+    Each message costs time beside that, and there are x or log2(x) of them.
+    """
+    if sizes < RIVAL_SIZES:
+        return []
+    return [
+        Form(f"a {volume} + b {messages} + c", (volume, messages, _CONSTANT))
+        for volume in (_GATHERED, _TRANSPOSED)
+        for messages in (_LINEAR, _LOGARITHM)
+    ]
+
+
+_FALLING_POWERS = ("1/2", "2/3", "3/4", "4/5", "9/10", "1", "11/10", "5/4")
+_RISING_POWERS = ("1/4", "1/2", "3/4", "1", "5/4", "3/2", "2")
+
+
+def possible_computing_forms() -> list[Form]:
+    """What computing may be as well: powers beside 1/x (caches, imbalance), and overheads that grow."""
+    powers = [_term(f"-{power}") for power in _FALLING_POWERS]
+    grown = (_LOGARITHM, _term("1/2"), _LINEAR)
+    return [
+        *(Form(f"a {power} + b", (power, _CONSTANT)) for power in powers),
+        *(Form(f"a/x + b {term} + c", (_INVERSE, term, _CONSTANT)) for term in grown),
+        Form("a/x + b x^(-1/2)", (_INVERSE, _term("-1/2"))),
+    ]
+
+
+def possible_mpi_forms() -> list[Form]:
+    """What MPI time may be as well: powers, logarithms, and volumes, each with one more term."""
+    rising = [*(_term(power) for power in _RISING_POWERS), _LOGARITHM, _term("0", 2), _term("1", 1)]
+    volumes = [_term("-1/2"), _INVERSE, _GATHERED, _TRANSPOSED]
+    return [
+        *(Form(f"a {term} + b", (term, _CONSTANT)) for term in (*rising, *volumes)),
+        Form("a/x + b log2(x) + c", (_INVERSE, _LOGARITHM, _CONSTANT)),
+        Form("a/x + b x + c", (_INVERSE, _LINEAR, _CONSTANT)),
+    ]

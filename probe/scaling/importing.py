@@ -111,13 +111,14 @@ def _reframe_run(
         per_node = _number(line.get("num_tasks_per_node"), tasks)
         ended = datetime.datetime.fromisoformat(line["job_completion_time"].replace("Z", "+00:00")).timestamp()
         values = {name: _seconds(line, name) for name in (time_name, *([mpi_name] if mpi_name else []))}
-    except (KeyError, ValueError):
+        node_type = f"{line['system']}:{line['partition']}"
+    except (KeyError, ValueError, OverflowError):
         return "fields are missing, or are no numbers", None
     identity = hashlib.sha256("|".join(line.values()).encode()).hexdigest()[:32]
     threads = max(threads, 1)
     said = {
         **origin.fields(),
-        "node_type": f"{line['system']}:{line['partition']}",
+        "node_type": node_type,
         "ranks": tasks,
         "threads": threads,
         "cores": tasks * threads,

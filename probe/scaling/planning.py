@@ -23,7 +23,7 @@ _DRAWS = 200
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ScalingPlan:
     """Plans, choices that are left out with the reason, and doubts."""
 
     planned: Planned
@@ -51,7 +51,7 @@ def propose(
     types: Sequence[str] = (),
     waits: Mapping[str, float] | None = None,
     like: str | None = None,
-) -> Proposal:
+) -> ScalingPlan:
     """Plan the application on `cores` and on the types that have runs (or `types`). waits: seconds by type.
 
     like: type whose curves are joined with probes for types without. Raises ProbeError where there is no plan.
@@ -92,8 +92,12 @@ def propose(
                 )
         if kernel.name in farmed:
             choices[kernel.name] = _with_places(choices[kernel.name], cores)
+    unknown = [name for name, found in choices.items() if not found]
+    if unknown and refused:
+        reasons = "; ".join(dict.fromkeys(refused))
+        raise Unpredictable(f"{unknown[0]}: there is no type and number of cores that can be predicted: {reasons}")
     planned = plan(application.graph, choices, values, objective=objective, shared=application.nodes == SHARED)
-    return Proposal(planned, tuple(refused), tuple(dict.fromkeys(warnings)))
+    return ScalingPlan(planned, tuple(refused), tuple(dict.fromkeys(warnings)))
 
 
 def _choice(kernel: str, node_type: str, found: Predicted, energy: float | None, wait: float) -> Choice:

@@ -13,7 +13,7 @@ from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.selection import Selection
 
 NEAREST_SHARE = 0.25
-FEWEST_NEAREST = 4
+FEWEST_NEAREST = 6
 """Of a phase's members this share, nearest to its representative by code, is looked at; of that the share nearest in
 time. At least so many each time."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of nodes: routes in a torus, a fat tree, a dragonfly and a SlimFly, without any simulation of time.
+"""Networks of nodes: routes in a torus, a fat tree, a dragonfly, a SlimFly and SimpleNet; no simulation of time.
 
 Dragonfly (Kim et al. 2008): a = 2p = 2h routers a group, a*h + 1 groups.
 SlimFly (Besta and Hoefer 2014): the MMS graph.
@@ -35,7 +35,7 @@ class Network:
 def network_of(text: str) -> Network:
     """A network from its name: `torus:4x4x4`, `fattree:4,3`, `dragonfly:p=2`, `slimfly:q=5`. Raises ModelInvalid."""
     kind, _, rest = text.partition(":")
-    makers = {"torus": _torus, "fattree": _fat_tree, "dragonfly": _dragonfly, "slimfly": _slim_fly}
+    makers = {"torus": _torus, "fattree": _fat_tree, "dragonfly": _dragonfly, "slimfly": _slim_fly, "simple": _simple}
     if kind not in makers:
         raise ModelInvalid(f"{text}: there is no network {kind}: there are {', '.join(makers)}")
     made = makers[kind](text, rest)
@@ -149,6 +149,14 @@ def _slim_fly(text: str, rest: str) -> Network:
         return list(pairwise(path))
 
     return Network(text, 2 * q * q * each, route)
+
+
+def _simple(text: str, rest: str) -> Network:
+    """The testing network of CODES, SimpleNet: every node has a way of its own to every other."""
+    numbers = _numbers(text, rest, ",", "simple:4096")
+    if len(numbers) != 1:
+        raise ModelInvalid(f"{text}: this network is written simple:4096")
+    return Network(text, numbers[0], lambda source, target: [(source, target)] if source != target else [])
 
 
 def slim_fly_graph(q: int) -> nx.Graph:

@@ -15,6 +15,9 @@ MOST_ROUTES = 4_000_000
 
 HOST = "node"
 
+OWN_BANDWIDTH, OWN_LATENCY = 5e9, 3e-7
+"""Within a node, through its memory: bytes a second, seconds."""
+
 
 @dataclass(frozen=True)
 class Links:
@@ -29,8 +32,8 @@ class Links:
             raise ModelInvalid("bandwidth and speed are above 0, latency is 0 or more")
 
 
-def write_platform(network: Network, ranks: int, links: Links, folder: Path) -> tuple[Path, Path]:
-    """Write platform.xml and hosts.txt with a rank on each of the first nodes. Returns both.
+def write_platform(network: Network, ranks: int, links: Links, folder: Path, *, cores: int = 1) -> tuple[Path, Path]:
+    """Write platform.xml and hosts.txt with a rank on each of the first nodes. cores: of a node. Returns both.
 
     Raises ModelInvalid: a network smaller than the ranks, or too many routes. Raises StorageError.
     """
@@ -41,7 +44,7 @@ def write_platform(network: Network, ranks: int, links: Links, folder: Path) -> 
         with platform.open("w") as file:
             file.write("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n")
             file.write('<platform version="4.1">\n')
-            file.writelines(f"{line}\n" for line in _body(network, ranks, links))
+            file.writelines(f"{line}\n" for line in _body(network, ranks, links, cores))
             file.write("</platform>\n")
         hosts.write_text("".join(f"{HOST}{rank}\n" for rank in range(ranks)))
     except OSError as error:
@@ -49,20 +52,35 @@ def write_platform(network: Network, ranks: int, links: Links, folder: Path) -> 
     return platform, hosts
 
 
-def _body(network: Network, ranks: int, links: Links) -> Iterator[str]:
+def _body(network: Network, ranks: int, links: Links, cores: int) -> Iterator[str]:
     kind, _, rest = network.name.partition(":")
-    common = f'speed="{links.speed!r}f" bw="{links.bandwidth!r}Bps" lat="{links.latency!r}s"'
+    common = f'speed="{links.speed!r}f" bw="{links.bandwidth!r}Bps" lat="{links.latency!r}s" core="{cores}"'
+    own = f'loopback_bw="{OWN_BANDWIDTH!r}Bps" loopback_lat="{OWN_LATENCY!r}s"'
     if kind == "torus":
         sides = rest.replace("x", ",")
         yield (
             f'<cluster id="all" prefix="{HOST}" suffix="" radical="0-{network.nodes - 1}" {common} '
-            f'sharing_policy="SPLITDUPLEX" topology="TORUS" topo_parameters="{sides}"/>'
+            f'sharing_policy="SPLITDUPLEX" {own} topology="TORUS" topo_parameters="{sides}"/>'
         )
         return
-    yield from _routes(network, ranks, links)
+    if kind == "simple":
+        # A cable up and a cable down: half of the latency each.
+        common = common.replace(f'lat="{links.latency!r}s"', f'lat="{links.latency / 2!r}s"')
+        yield (
+            f'<cluster id="all" prefix="{HOST}" suffix="" radical="0-{network.nodes - 1}" {common} '
+            f'sharing_policy="SPLITDUPLEX" {own}/>'
+        )
+        return
+    yield from _routes(network, ranks, links, cores)
 
 
-def _routes(network: Network, ranks: int, links: Links) -> Iterator[str]:
+def seconds_between(network: Network, links: Links, source: int, target: int, size: int) -> float:
+    """Time of a message of so many bytes that has the network to itself, on the platform that is written here."""
+    own = 0 if network.name.partition(":")[0] in ("torus", "simple") else 2
+    return (len(network.route(source, target)) + own) * links.latency + size / links.bandwidth
+
+
+def _routes(network: Network, ranks: int, links: Links, cores: int) -> Iterator[str]:
     """A zone with all routes between the ranks written out: each node has a link of its own to its router."""
     if ranks * ranks > MOST_ROUTES:
         raise ModelInvalid(f"{network.name}: {ranks} ranks have too many routes to write; at most 2000 ranks")
@@ -70,12 +88,13 @@ def _routes(network: Network, ranks: int, links: Links) -> Iterator[str]:
     paths = {(a, b): network.route(a, b) for a in range(ranks) for b in range(ranks) if a != b}
     used = dict.fromkeys(link for path in paths.values() for link in path)
     for rank in range(ranks):
-        yield f'<host id="{HOST}{rank}" speed="{links.speed!r}f"/>'
+        yield f'<host id="{HOST}{rank}" speed="{links.speed!r}f" core="{cores}"/>'
     quoted = f'bandwidth="{links.bandwidth!r}Bps" latency="{links.latency!r}s"'
     for rank in range(ranks):
         yield f'<link id="up{rank}" {quoted}/><link id="down{rank}" {quoted}/>'
     for number, _ in enumerate(used):
         yield f'<link id="link{number}" {quoted}/>'
+    yield f'<link id="own" bandwidth="{OWN_BANDWIDTH!r}Bps" latency="{OWN_LATENCY!r}s" sharing_policy="FATPIPE"/>'
     numbers = {link: number for number, link in enumerate(used)}
     for (a, b), path in paths.items():
         inner = "".join(f'<link_ctn id="link{numbers[link]}"/>' for link in path)
@@ -83,4 +102,6 @@ def _routes(network: Network, ranks: int, links: Links) -> Iterator[str]:
             f'<route src="{HOST}{a}" dst="{HOST}{b}" symmetrical="NO"><link_ctn id="up{a}"/>{inner}'
             f'<link_ctn id="down{b}"/></route>'
         )
+    for rank in range(ranks):
+        yield f'<route src="{HOST}{rank}" dst="{HOST}{rank}"><link_ctn id="own"/></route>'
     yield "</zone>"

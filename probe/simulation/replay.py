@@ -1,31 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay of traces by SimGrid's `smpirun`: the simulated time of an application on a network."""
+"""Replay of traces by SimGrid: the simulated time of an application on a network."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
+import resource
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.errors import ModelInvalid, ToolMissing
-from checkpoint.run_command import run_group
+from checkpoint.errors import ModelInvalid
 from probe.models.communication import Grid, size_of
 from probe.simulation.networks import Network
 from probe.simulation.plan import Step
 from probe.simulation.platform import Links, write_platform
-from probe.simulation.trace import write_trace
+from probe.simulation.smpirun import COMMAND, installed, simulated
+from probe.simulation.trace import Trace, write_replayable, write_trace
 
-COMMAND = "smpirun"
-STACK_KB = 64
-"""Of a simulated rank, which replays a file; SimGrid's 8 MB would need 256 GB for 32,768 ranks."""
-
-_AS_DESCRIBED = ("--cfg=smpi/bw-factor:0:1", "--cfg=smpi/lat-factor:0:1", "--cfg=network/TCP-gamma:0")
-"""Links as the user described them: SimGrid's own factors are of a cluster with Ethernet that was measured once."""
+_OTHER_FILES = 64
+"""That SimGrid opens beside the traces."""
 
 _SHOWN = 400
 
@@ -49,30 +42,41 @@ def replay(steps: tuple[Step, ...], grid: Grid, network: Network, links: Links, 
 
     Raises ToolMissing without SimGrid, ModelInvalid where the replay fails or takes longer than `limit` seconds.
     """
-    command = shutil.which(COMMAND)
-    if command is None:
-        raise ToolMissing(f"{COMMAND} is not installed: install SimGrid (Debian's package libsimgrid-dev)")
+    installed(COMMAND)
+    _allow_files(size_of(grid))
+    with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
+        trace = write_trace(steps, grid, Path(made) / "trace", flops_per_second=links.speed)
+        return _replayed(trace, size_of(grid), network, links, limit)
+
+
+def replay_trace(trace: Trace, ranks: int, network: Network, links: Links, *, limit: float = 3600.0) -> Replayed:
+    """Simulate a trace that is on disk, whoever wrote it. Raises what `replay` raises."""
+    installed(COMMAND)
+    _allow_files(ranks)
+    with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
+        index = write_replayable(trace.index, Path(made))
+        return _replayed(Trace(index, trace.lines), ranks, network, links, limit)
+
+
+def _replayed(trace: Trace, ranks: int, network: Network, links: Links, limit: float) -> Replayed:
+    """A trace of which SimGrid can replay every line."""
     with tempfile.TemporaryDirectory(prefix="probe-simulate-") as made:
         folder = Path(made)
-        trace = write_trace(steps, grid, folder / "trace", flops_per_second=links.speed)
-        platform, hosts = write_platform(network, size_of(grid), links, folder)
-        begun = time.monotonic()
-        said = _run(
-            [command, "-np", str(size_of(grid)), "-platform", str(platform), "-hostfile", str(hosts),
-             f"--cfg=contexts/stack-size:{STACK_KB}", *_AS_DESCRIBED, "-replay", str(trace.index)], folder, limit,
-        )  # fmt: skip
-        wall = time.monotonic() - begun
-    found = re.findall(r"Simulation time ([0-9.eE+-]+)", said)
+        platform = write_platform(network, ranks, links, folder)
+        done = simulated(ranks, platform, ["-replay", str(trace.index)], folder, limit)
+    found = re.findall(r"Simulation time ([0-9.eE+-]+)", done.printed)
     if not found:
-        raise ModelInvalid(f"{COMMAND} named no simulated time: {said[-_SHOWN:].strip()}")
-    return Replayed(float(found[-1]), wall, trace.lines)
+        raise ModelInvalid(f"{COMMAND} named no simulated time: {done.printed[-_SHOWN:].strip()}")
+    return Replayed(float(found[-1]), done.wall, trace.lines)
 
 
-def _run(command: list[str], folder: Path, limit: float) -> str:
-    try:
-        status, said = run_group(command, limit, environment={**os.environ, "TMPDIR": str(folder)})
-    except subprocess.TimeoutExpired as error:
-        raise ModelInvalid(f"the replay was not over after {limit:.0f} s: allow more with --limit") from error
-    if status:
-        raise ModelInvalid(f"{COMMAND} failed: {said[-_SHOWN:].strip()}")
-    return said
+def _allow_files(ranks: int) -> None:
+    """Raise the limit of open files, which SimGrid inherits: it keeps the file of every rank open."""
+    wanted = ranks + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise ModelInvalid(
+            f"{ranks} ranks need as many open files, and this machine allows {hard}: raise the limit (ulimit -n)"
+        )
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,15 @@ from pathlib import Path
 from checkpoint.errors import ModelInvalid, StorageError
 from probe.models.communication import Collective, Exchange, Grid, size_of
 from probe.simulation.plan import Compute, Step, datatype, length, refuse_unfit, transfers, unrolled, values
+from reducer.output_file import make_folder
 
 INDEX = "trace.txt"
 """The file that names the ranks' files, in order: what is replayed."""
 
 MOST_LINES = 200_000_000
+
+ANY_SOURCE, RECORDED_ANY_SOURCE = -555, -333
+"""What SimGrid replays as a receive from anybody, and what it records (3.32): not the same."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,8 @@ def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_
     expected = size_of(grid) * length(steps)
     if expected > MOST_LINES:
         raise ModelInvalid(f"the trace would have {expected} lines, more than {MOST_LINES}: fewer ranks or turns")
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=False)
         names, lines = [], 0
         for rank in range(size_of(grid)):
             path = folder / f"rank-{rank}.txt"
@@ -46,11 +51,45 @@ def write_trace(steps: tuple[Step, ...], grid: Grid, folder: Path, *, flops_per_
             names.append(path.name)
         index = folder / INDEX
         index.write_text("".join(f"{folder.resolve() / name}\n" for name in names))
-    except FileExistsError as error:
-        raise StorageError(f"{folder}: exists already; name a new folder") from error
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
     return Trace(index, lines)
+
+
+def rank_files(index: Path) -> list[Path]:
+    """The files that an index names, from its own folder. Raises ModelInvalid where it is no text, StorageError."""
+    try:
+        names = [line.strip() for line in index.read_text().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ModelInvalid(f"{index}: not text, so no trace") from error
+    except OSError as error:
+        raise StorageError(
+            f"{index}: cannot be read ({error.strerror}); it should name a file for each rank"
+        ) from error
+    return [index.resolve().parent / name for name in names]
+
+
+def write_replayable(index: Path, folder: Path) -> Path:
+    """An index that SimGrid can replay from anywhere: absolute names, and copies of files that it recorded so that it
+    could not read them again. Raises ModelInvalid and StorageError.
+    """
+    named = []
+    try:
+        for number, file in enumerate(rank_files(index)):
+            text = file.read_text()
+            mended = _RECORDED.sub(rf"\g<1>{ANY_SOURCE}", text)
+            if mended != text:
+                file = folder / f"mended-{number}.txt"
+                file.write_text(mended)
+            named.append(f"{file}\n")
+        made = folder / "index.txt"
+        made.write_text("".join(named))
+    except OSError as error:
+        raise StorageError(f"{index}: cannot be replayed ({error.strerror})") from error
+    return made
+
+
+_RECORDED = re.compile(rf"^(\d+ (?:i?recv|wait|test) ){RECORDED_ANY_SOURCE}(?= )", re.M)
 
 
 def rank_lines(steps: tuple[Step, ...], rank: int, grid: Grid, flops_per_second: float) -> Iterator[str]:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from checkpoint.errors import ModelInvalid
 from probe.models import syntax as s
@@ -16,12 +18,16 @@ from probe.simulation.networks import Link, Network
 PACKET = 512
 """Bytes of a packet, as in the paper."""
 
+Sent = tuple[int, int, int]
+"""Sender, receiver, bytes of a message."""
+
 
 @dataclass(frozen=True)
 class Traffic:
     """Of all ranks over the whole run. hops: packets times links crossed; weighted: bytes times links crossed.
 
-    collectives: calls by kind, which have no messages of their own here. loads: bytes over each link.
+    collectives: calls by kind, which have no messages of their own here. loads: bytes over each link. crossing: bytes
+    by how many links they cross.
     """
 
     messages: int = 0
@@ -31,6 +37,7 @@ class Traffic:
     byte_hops: int = 0
     collectives: Counter[str] = field(default_factory=Counter)
     loads: Counter[Link] = field(default_factory=Counter)
+    crossing: Counter[int] = field(default_factory=Counter)
 
     @property
     def hops_per_packet(self) -> float:
@@ -48,9 +55,31 @@ def traffic(flow: Flow, grid: Grid, network: Network, *, packet: int = PACKET) -
 
     Raises ModelInvalid: a network smaller than the ranks, and whatever the model's own faults are.
     """
-    if network.nodes < size_of(grid):
-        raise ModelInvalid(f"{network.name} has {network.nodes} nodes, too few for {size_of(grid)} ranks")
+    refuse_small(network, size_of(grid))
     return Walker(flow).walk(_Summing(grid, network, packet))
+
+
+def refuse_small(network: Network, ranks: int) -> None:
+    """Raises ModelInvalid: a network smaller than the ranks."""
+    if network.nodes < ranks:
+        raise ModelInvalid(f"{network.name} has {network.nodes} nodes, too few for {ranks} ranks")
+
+
+def traffic_of(sent: Mapping[Sent, int], network: Network, *, packet: int = PACKET) -> Traffic:
+    """Traffic of messages: how often each is sent."""
+    messages = total = packets = packet_hops = byte_hops = 0
+    loads: Counter[Link] = Counter()
+    crossing: Counter[int] = Counter()
+    for (sender, receiver, size), often in sent.items():
+        route = network.route(sender, receiver)
+        in_packets = often * max(1, -(-size // packet))
+        messages, total, packets = messages + often, total + often * size, packets + in_packets
+        packet_hops += in_packets * len(route)
+        byte_hops += often * size * len(route)
+        crossing[len(route)] += often * size
+        for link in route:
+            loads[link] += often * size
+    return Traffic(messages, total, packets, packet_hops, byte_hops, Counter(), loads, crossing)
 
 
 class _Summing:
@@ -66,19 +95,11 @@ class _Summing:
     def _one(self, found: Collective | Exchange) -> Traffic:
         if isinstance(found, Collective):
             return Traffic(collectives=Counter({found.kind: 1}))
-        messages = total = packets = packet_hops = byte_hops = 0
-        loads: Counter[Link] = Counter()
+        sent: Counter[Sent] = Counter()
         for rank in range(size_of(self._grid)):
             for receiver, elements, _ in sends(found, rank, self._grid):
-                size = elements * found.size
-                route = self._network.route(rank, receiver)
-                in_packets = max(1, -(-size // self._packet))
-                messages, total, packets = messages + 1, total + size, packets + in_packets
-                packet_hops += in_packets * len(route)
-                byte_hops += size * len(route)
-                for link in route:
-                    loads[link] += size
-        return Traffic(messages, total, packets, packet_hops, byte_hops, Counter(), loads)
+                sent[(rank, receiver, elements * found.size)] += 1
+        return traffic_of(sent, self._network, packet=self._packet)
 
     def sequence(self, parts: list[Traffic]) -> Traffic:
         found = Traffic()
@@ -104,11 +125,19 @@ def _sum(a: Traffic, b: Traffic) -> Traffic:
     return Traffic(
         a.messages + b.messages, a.bytes + b.bytes, a.packets + b.packets, a.packet_hops + b.packet_hops,
         a.byte_hops + b.byte_hops, a.collectives + b.collectives, a.loads + b.loads,
+        a.crossing + b.crossing,
     )  # fmt: skip
 
 
 def _times(a: Traffic, count: int) -> Traffic:
     return Traffic(
         a.messages * count, a.bytes * count, a.packets * count, a.packet_hops * count, a.byte_hops * count,
-        Counter({k: v * count for k, v in a.collectives.items()}), Counter({k: v * count for k, v in a.loads.items()}),
+        _often(a.collectives, count), _often(a.loads, count), _often(a.crossing, count),
     )  # fmt: skip
+
+
+Key = TypeVar("Key")
+
+
+def _often(counts: Counter[Key], factor: int) -> Counter[Key]:
+    return Counter({key: value * factor for key, value in counts.items()})

@@ -66,12 +66,12 @@ def import_results(
     moment = time.time() if made_at is None else made_at
     checked = [_check(result, moment, name, node, cluster, inputs) for result in results]
     with store.writing() as connection:
-        known = _known_digests(connection, [result.digest for result in checked])
+        known = known_digests(connection, predictions.c.digest, [result.digest for result in checked])
         fresh = {result.digest: result for result in checked if result.digest not in known}
         if not fresh:
             return Imported((), len(checked))
         probe_ids = _store_probes(connection, fresh.values(), tags)
-        node_ids = _store_nodes(connection, fresh.values())
+        node_ids = store_nodes(connection, [(result.node, result.row["made_at"]) for result in fresh.values()])
         first = 1 + (connection.execute(sa.select(sa.func.max(predictions.c.id))).scalar() or 0)
         rows = [
             {
@@ -111,22 +111,13 @@ def _check(
     try:
         said, here = result["prediction"], result["node"]
         seconds, low, high = (finite(said[key]) for key in ("seconds", "low", "high"))
-        program = [_text(word) for word in result["program"]]
+        program = [checked_text(word) for word in result["program"]]
         identity = {
-            "name": name or Path(_text(result["probe"])).name.removesuffix(".probe"),
+            "name": name or Path(checked_text(result["probe"])).name.removesuffix(".probe"),
             "program": program,
             "inputs": inputs,
         }
-        kept_node: dict[str, Any] = {
-            "name": node or _text(here["name"]),
-            "cluster": cluster,
-            "cpu": _text(here["cpu"]),
-            "cores": _count(here["cores"], _MOST_CORES),
-            "memory": _count(here["memory"], _MOST_MEMORY) if here.get("memory") is not None else None,
-            "kernel": _text(here["kernel"]),
-            "features": sorted(map(_text, here.get("features", ()))),
-        }
-        state = node_state(kept_node["cpu"], kept_node["kernel"])
+        kept_node = checked_node(here, node, cluster)
         key = probe_key(tuple(program), inputs)
         phases = strict_json.dumps(
             [[phase.get(key) for key in PHASE_KEYS] for phase in result["phases"]], separators=(",", ":")
@@ -140,15 +131,15 @@ def _check(
             "low": low,
             "high": high,
             "coverage": finite(said["coverage"]),
-            "clock": _text(result["clock"]),
-            "file": _text(result["probe"]),
+            "clock": checked_text(result["clock"]),
+            "file": checked_text(result["probe"]),
             "cpu": kept_node["cpu"],
             "kernel": kept_node["kernel"],
             "load": finite(here["load"]),
-            "state": state,
+            "state": kept_node["state"],
             "estimators": dict(result["estimators"]),
             "phases": phases,
-            "warnings": [_text(warning) for warning in result["warnings"]],
+            "warnings": [checked_text(warning) for warning in result["warnings"]],
         }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ProbeError(f"not a whole result of `probe run --json`: {error!r}; run the probe again") from error
@@ -157,10 +148,27 @@ def _check(
             f"a prediction of {seconds:g} s with the interval {low:g} to {high:g} s on {kept_node['name']} is none; "
             "run the probe again"
         )
-    return _Result(row["digest"], key, identity, {**kept_node, "state": state}, row)
+    return _Result(row["digest"], key, identity, kept_node, row)
 
 
-def _text(value: Any) -> str:
+def checked_node(said: Mapping[str, Any], node: str | None, cluster: str | None) -> dict[str, Any]:
+    """Columns of a node, of what a result says of it; `node`, `cluster`: in place of what it says.
+
+    Raises KeyError, TypeError, ValueError.
+    """
+    kept: dict[str, Any] = {
+        "name": node or checked_text(said["name"]),
+        "cluster": cluster,
+        "cpu": checked_text(said["cpu"]),
+        "cores": _count(said["cores"], _MOST_CORES),
+        "memory": _count(said["memory"], _MOST_MEMORY) if said.get("memory") is not None else None,
+        "kernel": checked_text(said["kernel"]),
+        "features": sorted(map(checked_text, said.get("features", ()))),
+    }
+    return {**kept, "state": node_state(kept["cpu"], kept["kernel"])}
+
+
+def checked_text(value: Any) -> str:
     """Text that every database takes: no halves of characters, no NUL."""
     text = str(value)
     if "\0" in text or len(text.encode()) > _MOST_TEXT:
@@ -174,13 +182,11 @@ def _count(value: Any, most: int) -> int:
     return int(value)
 
 
-def _known_digests(connection: sa.Connection, digests: Sequence[str]) -> set[str]:
+def known_digests(connection: sa.Connection, column: sa.Column[Any], digests: Sequence[str]) -> set[str]:
+    """Those that a table has already in this column."""
     found: set[str] = set()
     for start in range(0, len(digests), FEW):
-        part = digests[start : start + FEW]
-        found.update(
-            connection.execute(sa.select(predictions.c.digest).where(predictions.c.digest.in_(part))).scalars()
-        )
+        found.update(connection.execute(sa.select(column).where(column.in_(digests[start : start + FEW]))).scalars())
     return found
 
 
@@ -207,13 +213,13 @@ def _store_probes(connection: sa.Connection, results: Iterable[_Result], tags: S
     return ids
 
 
-def _store_nodes(connection: sa.Connection, results: Iterable[_Result]) -> dict[str, int]:
-    """Id of every node by its name. What a result newer than the last says of the node replaces what was known."""
+def store_nodes(connection: sa.Connection, given: Iterable[tuple[dict[str, Any], float]]) -> dict[str, int]:
+    """Id of every node by its name, of `checked_node` and when. What is newer replaces what was known of a node."""
     seen: dict[str, tuple[float, dict[str, Any]]] = {}
-    for result in results:
-        name, moment = result.node["name"], result.row["made_at"]
+    for one, moment in given:
+        name = one["name"]
         if name not in seen or moment >= seen[name][0]:
-            seen[name] = moment, result.node
+            seen[name] = moment, one
     there: dict[str, Any] = {}
     names = list(seen)
     for start in range(0, len(names), FEW):

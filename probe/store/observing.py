@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from checkpoint.errors import ProbeError
+from checkpoint.errors import ProbeError, StoreUnusable
 from probe.store.opening import Store
 from probe.store.records import Observed, StoredNode, StoredProbe
 from probe.store.schema import FEW, nodes, observations, predictions, probes
@@ -33,11 +33,17 @@ class Observation:
 def observe(
     store: Store, probe: StoredProbe, node: StoredNode, seconds: float, *, observed_at: float | None = None
 ) -> Observed:
-    """Store a run time entered by hand; return it with what was predicted for it. Raises ProbeError, StoreBusy."""
+    """Store a run time entered by hand; return it with what was predicted for it.
+
+    Raises ProbeError, StoreBusy, and StoreUnusable where the store does not hold what was written.
+    """
     moment = time.time() if observed_at is None else observed_at
     source = f"hand:{time.time_ns()}:{probe.id}:{node.id}"
     observe_all(store, [Observation(probe, node, seconds, moment, source)])
-    return next(found for found in observed(store, probe=probe, node=node) if found.source == source)
+    for found in observed(store, probe=probe, node=node):
+        if found.source == source:
+            return found
+    raise StoreUnusable(f"{store.name}: is damaged: what was written is not there; use a copy of it")
 
 
 def observe_all(store: Store, seen: Iterable[Observation]) -> int:
@@ -126,12 +132,13 @@ class Calibration:
     """How predictions compare with what was observed, over a stretch of time.
 
     period: `YYYY-MM`, or "all". count: observations that had a prediction. held: share of them inside their 95 %
-    interval. bias: median of observed / predicted - 1. error: median of its absolute value. worst: the largest.
+    interval, None where they had none. bias: median of observed / predicted - 1. error: median of its absolute value.
+    worst: the largest.
     """
 
     period: str
     count: int
-    held: float
+    held: float | None
     bias: float
     error: float
     worst: float
@@ -158,7 +165,7 @@ def _calibrated(period: str, seen: Sequence[Observed]) -> Calibration:
     return Calibration(
         period=period,
         count=len(seen),
-        held=sum(1 for item in seen if item.held) / len(seen),
+        held=sum(1 for item in seen if item.held) / len(seen) if seen[0].held is not None else None,
         bias=statistics.median(deviations),
         error=statistics.median(sizes),
         worst=max(sizes),

@@ -30,6 +30,8 @@ from probe.store.schema import ADDED, METADATA, SCHEMA_VERSION, UPGRADED_FROM, V
 STORE_VARIABLE = "PROBE_STORE"
 """Environment variable with the URL or the path of the store."""
 
+_NO_STORE = ": there is no store; import a result (probe store import), or make runs (probe bench)"
+
 DEFAULT_PATIENCE = 60.0
 """Seconds to wait for other writers."""
 
@@ -174,7 +176,7 @@ def open_store(url: str | Path | None = None, *, create: bool = True, patience: 
     path = _sqlite_path(parsed)
     if path is not None:
         if not path.exists() and not create:
-            raise StoreUnusable(f"{path}: there is no store; import a result first (probe store import)")
+            raise StoreUnusable(f"{path}{_NO_STORE}")
         if create:
             _make_folder(path)
     store = Store(_engine(parsed, path, patience), path, patience)
@@ -187,7 +189,7 @@ def open_store(url: str | Path | None = None, *, create: bool = True, patience: 
 
 
 def upgrade_store(url: str | Path | None = None, *, patience: float = DEFAULT_PATIENCE) -> tuple[int, int]:
-    """Bring a store of the version before to this one, in one transaction; (version it had, version it has).
+    """Bring a store of a version before to this one, in one transaction; (version it had, version it has).
 
     Nothing is lost whenever this is killed: the tables that are new and the number come together, or not at all.
     Raises StoreUnusable for what is no store, or of another version, StoreBusy.
@@ -198,9 +200,9 @@ def upgrade_store(url: str | Path | None = None, *, patience: float = DEFAULT_PA
         raise StoreUnusable(f"{path}: there is no store to upgrade")
     with Store(_engine(parsed, path, patience), path, patience) as store:
         found = _version(store)
-        if found not in (str(UPGRADED_FROM), str(SCHEMA_VERSION)):
+        if found not in (*UPGRADED_FROM, str(SCHEMA_VERSION)):
             raise StoreUnusable(f"{store.name}: schema version {found} cannot be upgraded to {SCHEMA_VERSION}")
-        if found == str(UPGRADED_FROM):
+        if found in UPGRADED_FROM:
             with store.writing() as connection:
                 # Another one may have done it while this one waited.
                 METADATA.create_all(connection, tables=list(ADDED))
@@ -315,8 +317,8 @@ def _check_schema(store: Store, create: bool) -> None:
                 raise
         version = _version(store)
     if version is None:
-        raise StoreUnusable(f"{store.name}: there is no store; import a result first (probe store import)")
-    if version == str(UPGRADED_FROM):
+        raise StoreUnusable(f"{store.name}{_NO_STORE}")
+    if version in UPGRADED_FROM:
         raise StoreUnusable(
             f"{store.name}: the store has schema version {version}, this program reads and writes {SCHEMA_VERSION}; "
             "run `probe store upgrade`, which keeps everything, or use the version of probe that made it"

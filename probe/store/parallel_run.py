@@ -16,6 +16,9 @@ RUNS_VERSION: Final = 1
 ENERGY_SOURCES: Final = ("accounting", "powercap", "ipmi", "published", "hand")
 """Where joules come from, the most trusted first."""
 
+MESSAGE_NOTE: Final = "mpi_message"
+"""Note of a run: bytes of the message that carries a byte, on the average."""
+
 _TIMES = ("runtime", "mpi", "io", "coupling", "wait", "energy")
 _COUNTS = ("nodes", "cores", "ranks", "threads")
 _MOST_COUNT = (1 << 31) - 1
@@ -55,6 +58,12 @@ class ParallelRun:
     shared: bool = False
     benchmark: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def message(self) -> float | None:
+        """Bytes of the message that carries a byte, on the average; None where that was not measured."""
+        text = self.notes.get(MESSAGE_NOTE, "")
+        return float(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
 
     @property
     def computing(self) -> float | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised with every change of a table; a store of another version is refused, never guessed at."""
 
-UPGRADED_FROM = 1
-"""The version that `probe store upgrade` turns into this one: it lacks the tables of ADDED."""
+UPGRADED_FROM = ("1", "2")
+"""The versions that `probe store upgrade` turns into this one: they lack tables of ADDED."""
 
 VERSION_KEY = "schema_version"
 
@@ -171,5 +171,42 @@ power = sa.Table(
     sa.Column("set_at", sa.Float, nullable=False),
 )
 
-ADDED = (runs, power)
-"""Tables that version 2 has more than version 1."""
+usages = sa.Table(
+    "usages",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    # Of the whole profile: the same profile is never stored twice.
+    sa.Column("digest", _KEY, nullable=False, unique=True),
+    sa.Column("key", _KEY, nullable=False, index=True),
+    sa.Column("program", sa.JSON, nullable=False),
+    sa.Column("tags", sa.JSON, nullable=False),
+    sa.Column("node", _NAME, nullable=False),
+    sa.Column("started", sa.Float, nullable=False),
+    # JSON: for each figure its unit and its total.
+    sa.Column("totals", sa.Text, nullable=False),
+)
+"""One row per resource profile: totals, not what happened over time."""
+
+emulations = sa.Table(
+    "emulations",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("digest", _KEY, nullable=False, unique=True),
+    # Of the command's words: profiles, emulations and probes of one command have the same.
+    sa.Column("key", _KEY, nullable=False, index=True),
+    sa.Column("name", _NAME, nullable=False, index=True),
+    sa.Column("program", sa.JSON, nullable=False),
+    sa.Column("tags", sa.JSON, nullable=False),
+    sa.Column("node", sa.ForeignKey("nodes.id"), nullable=False),
+    sa.Column("made_at", sa.Float, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("kernel", sa.Text, nullable=False),
+    sa.Column("equal", sa.String(16), nullable=False),
+    sa.Column("threads", sa.Integer, nullable=False),
+    sa.Column("state", _KEY, nullable=False),
+    sa.Column("warnings", sa.JSON, nullable=False),
+)
+"""One row per emulation. It is no prediction: there is no interval, and it never replaces one."""
+
+ADDED = (runs, power, usages, emulations)
+"""Tables that this version has more than version 1; the last two, more than version 2."""

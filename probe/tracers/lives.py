@@ -21,6 +21,9 @@ MOST_OUTSIDE = 0.5
 _ALWAYS = 0.9
 """Share of the run beside a child from which on it counts as never ending, while the run is under way."""
 
+_MOST_WITH_THREADS = 0.8
+"""Share of the intervals in which other threads ran, from which on they are taken to run by themselves."""
+
 _NAMED = 3
 _SHORTEST = 1e-9
 
@@ -52,6 +55,16 @@ class Lives:
         """Which of the M intervals between M + 1 `edges` have a child in them."""
         return covered(self.present, edges) > 0
 
+    def beside_threads(self, active: Sequence[tuple[float, float]], edges: FloatArray) -> BoolArray:
+        """Those, and the intervals in which another thread of the program ran, where it does not in nearly all.
+
+        What the first thread waits for there would not come in a probe. A thread that runs all the time, by a clock, is
+        nothing that the first waits for.
+        """
+        beside = self.beside(edges)
+        ran: BoolArray = covered(_union(active), edges) > 0
+        return beside | ran if ran.mean() < _MOST_WITH_THREADS else beside
+
     def own_seconds(self, edges: FloatArray, cpu: FloatArray) -> FloatArray:
         """Seconds of each interval that were the program's own, (M,); `cpu`: what it computed itself in them.
 
@@ -60,6 +73,24 @@ class Lives:
         whole = np.diff(edges)
         own = np.maximum(whole - covered(self.lived, edges), cpu)
         return np.clip(own, np.minimum(_SHORTEST, whole), whole)
+
+
+def starting(name: str, starts: Sequence[float], edges: FloatArray) -> BoolArray:
+    """Which of the intervals between `edges` have a start of a thread in them, whose threads share the work.
+
+    No phase lies there: nobody would give the thread counters of its own. Raises ProgramUnsupported where nothing else
+    is left.
+    """
+    found = np.zeros(len(edges) - 1, dtype=bool)
+    if starts:
+        at = np.searchsorted(edges, np.array(starts), side="right") - 1
+        found[np.clip(at, 0, len(found) - 1)] = True
+        if found[1:-1].all():
+            raise ProgramUnsupported(
+                f"{name}: threads were started {len(starts)} times, in each of its {len(found)} intervals: use its "
+                "thread pool, a shorter --interval, or one thread"
+            )
+    return found
 
 
 def _union(stretches: Sequence[tuple[float, float]]) -> FloatArray:

@@ -40,9 +40,17 @@ from probe.tracers.hot_sites import (
     hottest_sites,
     sites_to_remove,
 )
-from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours, sum_of_vectors
-from probe.tracers.other_processes import judge_children, judge_early
+from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours
+from probe.tracers.other_processes import judge_children, judge_early, judge_threads
 from probe.tracers.outside_looks import OutsideLooks
+from probe.tracers.team import (
+    FirstThread,
+    joined_rows,
+    padded,
+    refuse_orphans,
+    row_of,
+    working_threads,
+)
 from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
@@ -101,6 +109,8 @@ class _Recording:
     install_seconds: float = 0.0
     written: set[str] = field(default_factory=set)
     outside: OutsideLooks = field(init=False)
+    first: FirstThread | None = None
+    working: int = 1
 
     def cost(self) -> FloatArray:
         """Seconds of one execution, by column."""
@@ -123,29 +133,35 @@ class _Recording:
         """
         at, waited = time.monotonic(), run_delay(self.tracee.pid)
         try:
-            now, left = self.counters.read(), self.counters.ways_out()
+            (now, of_first), left = self.counters.read_both(), self.counters.ways_out()
         except OSError:
             # Killed or replaced by execve since the last wait: the next one says so.
             if end_of_run:
                 raise
             return end_row
-        self.looked = _padded(self.looked, len(now))
-        current = _row(now - _padded(self.before, len(now)), max(at - self.row_started, 1e-6))
+        self.looked = padded(self.looked, len(now))
+        current = marked = row_of(now - padded(self.before, len(now)), max(at - self.row_started, 1e-6))
+        if self.first is not None:
+            self.first.now = of_first
+            marked = self.first.current(current.seconds)
         ran = running_time(self.tracee.pid)
         if (elapsed := self._elapsed(at, waited, ran)) > _SHORTEST_LOOK:
             if self.to_remove is None:
-                leaving: FloatArray = (left - _padded(self.left, len(left))) * np.float64(LEAVING_SECONDS)
-                self._cool_down(now - self.looked, leaving, elapsed, current)
+                leaving: FloatArray = (left - padded(self.left, len(left))) * np.float64(LEAVING_SECONDS)
+                fresh = now - self.looked
+                self._cool_down(fresh if self.first is None else self.first.fresh(fresh), leaving, elapsed, marked)
             self.looked, self.left = now, left
             self.looked_at, self.waited_by_look, self.ran_by_look = at, waited, ran
         advance = at - self.row_started - (waited - self.waited_by_row)
-        grown = len(current.columns) > 0 and advance >= _LEAST_ADVANCE * self.interval
+        grown = len(marked.columns) > 0 and advance >= _LEAST_ADVANCE * self.interval
         ended = end_of_run or (end_row and grown)
         if ended:
             if not end_of_run:
                 self.outside.look(self.tracee.pid, at)
             self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
+            if self.first is not None:
+                self.first.end_row(marked, advance)
             self.entries += len(current.columns)
             self.seconds.append(at - self.row_started)
             self.before, self.row_started, self.waited_by_row = now, at, waited
@@ -178,11 +194,12 @@ class _Recording:
         removed = self.counters.removed
         cost = self.cost() + leaving / np.maximum(fresh, 1)
         if len(self.too_hot):
-            chosen = sites_to_remove(self.too_hot, cost, [*self.rows, current, _row(fresh, elapsed)], removed)
+            rows = self.rows if self.first is None else self.first.rows
+            chosen = sites_to_remove(self.too_hot, cost, [*rows, current, row_of(fresh, elapsed)], removed)
             self.too_hot = _NONE
             if len(chosen):
                 self.to_remove = chosen
-                self.removals.append(Removal(chosen, _row(fresh, elapsed)))
+                self.removals.append(Removal(chosen, row_of(fresh, elapsed)))
                 self._pause()
             return
         rate = np.where(removed, 0, fresh) / elapsed
@@ -204,8 +221,10 @@ class _Recording:
 
     def _join(self, together: int) -> None:
         """Merge neighbours: a long run keeps its memory bounded, its intervals grow."""
-        join_neighbours(self.rows, _joined, together)
+        join_neighbours(self.rows, joined_rows, together)
         join_neighbours(self.seconds, operator.add, together)
+        if self.first is not None:
+            self.first.join(together)
         self.entries = sum(len(row.columns) for row in self.rows)
         self.interval *= together
 
@@ -233,6 +252,8 @@ class _Recording:
         self.waited_by_look = self.waited_by_row = run_delay(self.tracee.pid)
         self.ran_by_look = running_time(self.tracee.pid)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
+        if self.tracee.team is not None:
+            self.first = FirstThread(self.tracee.program.threads - 1)
 
 
 def trace(
@@ -248,7 +269,7 @@ def trace(
     Without an interval the run is cut into FINE_INTERVAL, or, where that were more than MOST_FINE, into
     DEFAULT_INTERVAL.
 
-    Raises ProgramUnsupported (threads, children that leave no room), ProgramFailed (ended by a signal),
+    Raises ProgramUnsupported (threads that work, children that leave no room), ProgramFailed (ended by a signal),
     ProgramTooShort. `progress` is called at every interval with the seconds traced so far.
     """
     fine = interval is None
@@ -264,16 +285,20 @@ def trace(
         status = _record(recording, progress)
         if os.WIFSIGNALED(status):
             exit_status(program, status, streams)
+        judge_threads(tracee)
         judge_children(tracee, recording.started, recording.seconds)
         ending = tracee.finish()
         others = len(tracee.children.processes()) + len(tracee.around.processes())
+        helpers = 0 if tracee.team else len(tracee.helpers.all)
     code = exit_status(program, ending.status, streams)
+    if recording.first is not None:
+        recording.first.refuse_unmarked(program.argv[0], recording.interval)
     if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
     else:
         recording.outside.end()
-    profile = _profile(program, recording, ending.cpu, streams)
-    return replace(profile, exit_status=code, processes=others)
+    profile = _profile(replace(program, threads=recording.working), recording, ending.cpu, streams)
+    return replace(profile, exit_status=code, processes=others, helper_threads=helpers)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:
@@ -310,20 +335,9 @@ def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
     elif occurrence.what is What.EXECUTED:
         recording.start_over()
     elif occurrence.what is What.EXITING:
+        refuse_orphans(recording.tracee)
+        recording.working = max(working_threads(recording.tracee), 2) if recording.first else 1
         recording.look(end_row=True, end_of_run=True)
-
-
-def _padded(values: IntArray, size: int) -> IntArray:
-    return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
-
-
-def _row(difference: IntArray, seconds: float) -> Row:
-    columns = np.flatnonzero(difference > 0)
-    return Row(columns.astype(np.int64), difference[columns], seconds)
-
-
-def _joined(a: Row, b: Row) -> Row:
-    return Row(*sum_of_vectors((a.columns, a.executions), (b.columns, b.executions)), a.seconds + b.seconds)
 
 
 def _usual_length(recording: _Recording) -> tuple[int, float]:
@@ -348,7 +362,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
     for row in rows:
         totals[row.columns] += row.executions
     counted = (totals > 0) & ~recording.counters.removed
-    return Profile(
+    profile = Profile(
         program=program,
         tracer=NATIVE,
         unit=SECONDS,
@@ -366,3 +380,4 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         install_seconds=recording.install_seconds,
         written=tuple(sorted(recording.written - {str(streams.stdout), str(streams.stderr)})),
     )
+    return profile if recording.first is None else recording.first.into(profile, counted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judge the processes that a traced program starts: whether they leave room for phases, and whether they end."""
+"""Judge what a traced program starts: whether processes leave room for phases and end, whether threads just wait."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from checkpoint.process.plain_run import running_time
+from checkpoint.process.threads import ADVICE, WorkingThreads
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
 from probe.tracers.lives import (
     EARLY_SECONDS,
     Lives,
     longest_first,
+    named,
     refuse_by_time,
     refuse_outliving,
     refuse_without_room,
@@ -24,13 +27,40 @@ _GRACE_SECONDS = 1.0
 """Helpers end soon after their program: they lose a pipe, or are told to."""
 
 
+MOST_BY_THREADS = 0.05
+"""Share of the CPU time that threads beside the first may have: no phase shows it, as with other processes."""
+
+_SOON = ((2.0, 0.5), (EARLY_SECONDS, 0.25))
+"""Seconds, and the share that is too much by then. Less may be work of the start, which a longer run makes small."""
+
+
 def judge_early(tracee: Tracee, started: float) -> None:
-    """Raise ProgramUnsupported where the run so far, since `started`, shows that children leave no room."""
+    """Raise ProgramUnsupported where the run so far, since `started`, shows that children or threads leave no room."""
     now = time.monotonic()
+    most = [share for seconds, share in _SOON if now - started > seconds]
+    if tracee.helpers.all and not tracee.team and most:
+        with contextlib.suppress(OSError):
+            first, whole = running_time(tracee.pid), process_cpu(tracee.pid)
+            _refuse_threads(tracee, whole - first, whole, most[-1])
     if tracee.children.all and now - started > EARLY_SECONDS:
         with contextlib.suppress(OSError):  # ended since the last wait: the next one says so
             own = process_cpu(tracee.pid)
             refuse_by_time(tracee.program.argv[0], tracee.children, started, now, own)
+
+
+def judge_threads(tracee: Tracee) -> None:
+    """Raise ProgramUnsupported where threads beside the first had too much of the ended run's CPU time."""
+    if tracee.helpers.all and not tracee.team:
+        _refuse_threads(tracee, tracee.helpers_cpu, tracee.own_cpu + tracee.helpers_cpu, MOST_BY_THREADS)
+
+
+def _refuse_threads(tracee: Tracee, theirs: float, whole: float, most: float) -> None:
+    if theirs > most * whole:
+        raise WorkingThreads(
+            f"{tracee.program.argv[0]}: {theirs / whole:.0%} of its CPU time is that of threads beside its first one "
+            f"({named(tracee.helpers.names())}); a probe holds one working thread. To go on, {ADVICE}.",
+            tracee.helpers.working(whole),
+        )
 
 
 def judge_children(tracee: Tracee, started: float, seconds: Sequence[float]) -> None:

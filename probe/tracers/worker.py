@@ -180,11 +180,10 @@ def _said(execution: Execution) -> str:
 
 
 def let_wrapper_end(tracee: Tracee, deadline: float) -> None:
-    """Let the stopped worker and its wrapper go on to the end, so that nothing is in the way of the next run.
+    """Wait for the running worker and its wrapper to end, so that nothing is in the way of the next run.
 
     `deadline`: by time.monotonic; what goes on then is left to be ended with the tracing.
     """
-    tracee.continue_from_stop()
     while time.monotonic() < deadline:
         occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
         if occurrence.what is What.ENDED:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +17,17 @@ ROOT = Path(__file__).parents[2]
 # Python puts the folder of this file first, whose programs.py would hide that of tests/support.
 sys.path[0:1] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests" / "support")]
 
-from benchmarks import counter_page, extras, many_nodes, report, scale, slow_link, warm_ups  # noqa: E402
+from benchmarks import (  # noqa: E402
+    counter_page,
+    extras,
+    many_nodes,
+    report,
+    scale,
+    simulations,
+    slow_link,
+    synthetic,
+    warm_ups,
+)
 from benchmarks.accuracy import measurement as accuracy  # noqa: E402
 from benchmarks.accuracy import report as accuracy_report  # noqa: E402
 from benchmarks.arguments import read_arguments  # noqa: E402
@@ -26,6 +38,8 @@ from benchmarks.breadth import report as breadth_report  # noqa: E402
 from benchmarks.breadth import suite as breadth_suite  # noqa: E402
 from benchmarks.emulated import measurement as emulated  # noqa: E402
 from benchmarks.emulated import report as emulated_report  # noqa: E402
+from benchmarks.emulation import measurement as emulations  # noqa: E402
+from benchmarks.emulation import report as emulation_report  # noqa: E402
 from benchmarks.exact import measurement as exact  # noqa: E402
 from benchmarks.exact import report as exact_report  # noqa: E402
 from benchmarks.hosts import kept, recorded  # noqa: E402
@@ -127,6 +141,23 @@ def measure_scale(_: argparse.Namespace) -> None:
     HERE.mkdir(parents=True, exist_ok=True)
     save(record := scale.measure(say))
     print(report.scale(record))
+
+
+def measure_synthetic(arguments: argparse.Namespace) -> None:
+    """Measure the array programs with their data and without, then the table of all records there are."""
+    names = ["stencil", "sorter"] if arguments.quick else list(synthetic.SUITE)
+    if not arguments.report:
+        for record in synthetic.measure(names, HERE / "synthetic", arguments.full_runs, say):
+            save(record)
+    print(synthetic.report([record for name in names if (record := load(f"synthetic-{name}"))]))
+
+
+def measure_simulations(arguments: argparse.Namespace) -> None:
+    HERE.mkdir(parents=True, exist_ok=True)
+    if not arguments.report:
+        save(simulations.measure(say, quick=arguments.quick))
+    if record := load("simulate"):
+        print(simulations.report(record))
 
 
 def measure_emulated(arguments: argparse.Namespace) -> None:
@@ -271,19 +302,41 @@ def measure_noise(arguments: argparse.Namespace) -> None:
         noise_report.write(ROOT / "docs" / "accuracy.md", records)
 
 
+def measure_emulations(arguments: argparse.Namespace) -> None:
+    """Profile and emulate; then the tables of the record."""
+    if not arguments.report:
+        HERE.mkdir(parents=True, exist_ok=True)
+        lengths, pairs = ((2.0,), 3) if arguments.quick else ((1.0, 3.0, 10.0, 30.0, 60.0), 10)
+        seconds = 6.0 if arguments.quick else 20.0
+        record: dict[str, Any] = {"name": "emulation", "load": os.getloadavg()[0], "quick": arguments.quick}
+        with tempfile.TemporaryDirectory(dir=HERE) as here, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+            folder = Path(here)
+            record["overhead"] = list(emulations.overhead(folder, lengths, pairs, say))
+            record["emulated"] = list(emulations.emulated(folder, seconds, say))
+            record["threads"] = list(emulations.threads(folder))
+            record["blocks"] = list(emulations.blocks({"disk": folder, "tmpfs": Path(memory)}))
+            record["start_up"] = emulations.start_up(folder, 20)
+        save(record)
+    if record_of := load("emulation"):
+        print(emulation_report.tables(record_of))
+
+
 SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     None: measure_programs,
     "accuracy": measure_accuracy,
     "breadth": measure_breadth,
     "selection": measure_selection,
     "scale": measure_scale,
+    "simulate": measure_simulations,
     "nodes": measure_emulated,
     "many": measure_many,
     "link": measure_link,
     "decisions": measure_decisions,
     "exact": measure_exact,
+    "emulation": measure_emulations,
     "hosts": measure_hosts,
     "noise": measure_noise,
+    "synthetic": measure_synthetic,
     "warmup": measure_warm_ups,
 }
 """The words that arguments.SUITES explains, and what each measures."""

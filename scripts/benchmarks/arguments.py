@@ -22,13 +22,16 @@ SUITES = {
     "breadth": "packaged programs of many kinds, as a new user tries them",
     "selection": "ways to select, judged on recorded runs",
     "scale": "very large profiles",
+    "simulate": "networks of up to 32,768 nodes, and replay beside SimGrid alone",
     "nodes": "the probes made before, on the emulated node",
     "many": "eight nodes at once",
     "link": "over 1 Mbit/s",
     "decisions": "store, model and Slurm's hook",
     "exact": "the instruction-exact tracers",
+    "emulation": "resource profiles and emulations, as in the Synapse paper",
     "hosts": "the kept probes against full runs on this processor",
     "noise": "quiet, and beside a competitor for cache and memory",
+    "synthetic": "probes of array programs with their data and without",
     "warmup": "what each length of warm-up does to region times",
 }
 """What can be measured instead of the programs of docs/figures.md, by the word on the command line."""
@@ -93,6 +96,10 @@ def packages(arguments: argparse.Namespace) -> list[str]:
     if what == "breadth":
         chosen = [] if arguments.report else breadth.named(arguments.only, arguments.aside)
         return sorted({package for program in chosen for package in program.packages.split()})
+    if what == "simulate":
+        return ["libsimgrid-dev"]
+    if what == "synthetic":
+        return []
     if what == "hosts":
         return ["bc", "coreutils", "perl-base", "python3"]
     programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what in ("accuracy", "noise") else ()))

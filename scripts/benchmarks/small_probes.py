@@ -28,10 +28,10 @@ import numpy as np
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.restore.criu_restore import RestoreJob, time_phase
+from probe.contents.captured_files import written_copies
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.manifest import Manifest
 from probe.node.measuring import away_from, measuring_cpu
-from probe.pipeline.capture import written_copies
 from reducer.archive import PhaseCheckpoint, write_probe
 from reducer.page_store import PageStore
 from reducer.reduction import reduce_checkpoint

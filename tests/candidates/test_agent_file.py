@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import io
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ import pytest
 from candidate_runs import assert_nothing_left, probed, root
 from hypothesis import given
 from hypothesis import strategies as st
+from sent_modules import OURS, SAFE, file_of, imported
 from small_probe import small_probe
 from sshd import machine
 
@@ -31,32 +29,11 @@ from probe.candidates.agent_file import NODE_MODULES, ROOT, AgentFile, agent_fil
 from probe.candidates.agent_start import _CODE, start_command
 from probe.node.phases import OWN_RESTORER
 
-_OURS = ("checkpoint", "probe", "reducer")
 _OPTIONAL = {
     "checkpoint/paths.py": {"platformdirs"},
     "reducer/compression.py": {"isal", "zstandard", "backports", "compression"},
 }
 """Modules that are used where they are installed, or never reached on a node."""
-
-_SAFE = re.compile(r"[A-Za-z0-9_./+=:@%^ -]*\Z")
-"""What no shell gives a meaning to; `=` and `%` only at a word's beginning, `^` in some old ones."""
-
-
-def imported(source: str, name: str) -> Iterator[str]:
-    """All modules that a source file imports, wherever it does."""
-    for node in ast.walk(ast.parse(source, name)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.module and not node.level, f"{name}: a relative import"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def file_of(module: str) -> str | None:
-    """The source file of one of our modules; None for what is a name inside one."""
-    path = module.replace(".", "/")
-    return next((name for name in (f"{path}.py", f"{path}/__init__.py") if (ROOT / name).is_file()), None)
 
 
 @pytest.mark.parametrize("name", [*NODE_MODULES, "probe/node/__main__.py"])
@@ -64,7 +41,7 @@ def test_nothing_is_imported_that_is_not_sent(name: str) -> None:
     source = (ROOT / name).read_text()
     for module in imported(source, name):
         top = module.split(".")[0]
-        if top not in _OURS:
+        if top not in OURS:
             assert top in sys.stdlib_module_names or top in _OPTIONAL.get(name, ()), f"{name} imports {module}"
             continue
         path = file_of(module)
@@ -138,7 +115,7 @@ def test_every_shell_understands_the_command(folder: str, as_root: bool) -> None
     command = start_command(agent_file(), folder, as_root)
     # One quoted word, quoted as all of them quote, with nothing in it that is special between such quotes somewhere.
     before, loader, after = command.split("'")
-    assert before == "exec python3 -I -c " and _SAFE.match(after)
+    assert before == "exec python3 -I -c " and SAFE.match(after)
     assert not set(loader) & set("'\"\\!\n$`") and loader.isascii()
     words = shlex.split(command)
     assert words[:5] == ["exec", "python3", "-I", "-c", loader] and len(command) < 20_000

@@ -10,8 +10,8 @@ from made_probe import made_manifest
 from programs import build
 from tracing import program_of, streams_of
 
+from checkpoint.binary.isa import ISA_BASELINES
 from checkpoint.errors import NodeUnfit
-from checkpoint.process.isa import ISA_BASELINES
 from checkpoint.process.program import Program
 from probe.contents.cpu_features import needed_features
 from probe.formats.profile import Profile

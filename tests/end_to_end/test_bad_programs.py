@@ -73,7 +73,14 @@ def test_a_missing_library(command: Command, tmp_path: Path, program: MakeProgra
         ("crash", ("200",), 6, ["signal 11 (SIGSEGV)"]),
         ("abort", ("200",), 6, ["signal 6 (SIGABRT)"]),
         ("fail", ("20",), 6, ["exited with status 3 before there was enough to trace", "fail: as asked"]),
-        ("threads", ("200",), 4, ["started a thread", "OMP_NUM_THREADS"]),
+        ("team", ("600", "orphan"), 4, ["its first thread ends before the others"]),
+        ("team", ("600", "fork"), 4, ["beside its first one starts a process"]),
+        ("team", ("600", "execute"), 4, ["a thread beside its first one replaces the program (execve)"]),
+        ("team", ("600", "fault"), 6, ["signal 11 (SIGSEGV)"]),
+        ("team", ("600", "short"), 4, ["threads were started 1001 times (over 1000): use its thread pool"]),
+        ("team", ("200", "barrier", "40"), 14, ["40 threads, but", "processors allowed here"]),
+        ("waiters", ("600", "fork"), 4, ["beside its first one starts a process"]),
+        ("waiters", ("600", "load"), 4, ["beside its first one loads a library"]),
         ("forker", ("200",), 4, ["of its CPU time is that of processes it starts", "--program"]),
         ("helpers", ("200", "forever"), 4, ["live beside it nearly all the time"]),
         ("helpers", ("200", "clone"), 4, ["started a process that shares its memory"]),
@@ -96,6 +103,7 @@ def test_what_a_run_shows(
     said = command.refused(code, "build", "-q", "--interval", "10ms", "-o", tmp_path / "out", "--", path, *arguments)
     assert name in said
     assert [w for w in words if w not in said] == []
+    assert ("`probe profile` records what a program uses" in said) == (code in (4, 7))
     assert not (tmp_path / "out").exists()
 
 

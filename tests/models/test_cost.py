@@ -170,6 +170,20 @@ def test_a_formula_equals_the_prices(tmp_path: Path) -> None:
         assert float(found.subs(symbol, n)) == pytest.approx(by_price), n
 
 
+@pytest.mark.parametrize(
+    "traits", ["nn3d", "nn3d, face", "nn3d, edge, corner, up", "allreduce, min", "offset(1, 0, 0), offset(-1, 0, 0)"]
+)
+def test_a_formula_of_communication_equals_the_prices(traits: str, tmp_path: Path) -> None:
+    """Both are the bytes that an inner rank sends."""
+    body = f"param n = 4 kernel main {{ iterate [3] {{ execute {{ comm [n] of size [8] as {traits} }} }} }}"
+    source = read_model(written(tmp_path, f"model made {{ {body} }}"))
+    found = total(source.applications["made"], (), "comm", {}, ["n"])
+    (symbol,) = found.free_symbols
+    for n in (1, 7, 20):
+        priced = price(flow_in(tmp_path, body, n=float(n)), machine(), ranks=64).amounts["comm"]
+        assert float(found.subs(symbol, n)) == pytest.approx(priced)
+
+
 def test_a_formula_is_simple(tmp_path: Path) -> None:
     source = read_model(written(tmp_path, "model m { param n = 2 kernel main { execute { flops [8 * n^3] } } }"))
     assert str(total(source.applications["m"], (), "flops", {}, ["n"])) == "8*n**3"

@@ -22,8 +22,8 @@ from probe.formats.timing import QUANTILE, IntervalRun, Outside, TimedProfile, j
 from probe.pipeline import select
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.self_check import Known
-from probe.pipeline.work_folder import WorkFolder
 from probe.tracers.native import FINE_INTERVAL, JOINED_FINE
+from probe.work_folder import WorkFolder
 
 REFERENCE = Reference((2.0,), (2.0,), 0.0, (2.0, 2.0), "cpu", (2.0,), (2.0,))
 

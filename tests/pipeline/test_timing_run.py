@@ -69,7 +69,7 @@ def test_a_program_that_does_not_repeat_itself(builds: Path) -> None:
 def test_a_program_that_exits_otherwise_in_its_timing_run(builds: Path, tmp_path: Path) -> None:
     source = (
         "#include <stdio.h>\nint main(void)"
-        "{ volatile long i = 0; int c = getchar(); while (i < 60000000) i++; return c == '1'; }"
+        "{ volatile long i = 0; int c = getchar(); while (i < 600000000) i++; return c == '1'; }"
     )
     path = compile_small(tmp_path, "moody", source)
     (tmp_path / "input").write_text("0")

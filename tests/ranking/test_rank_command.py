@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from documentation import check_keys
+from made_runs import made_runs
 from results import result
+from small_probe import ROOT
 
 from checkpoint.errors import NoPrediction, NotInStore, ProbeError, StorageError
 from probe.cli.main import cli
 from probe.store.describing import describe_cluster, describe_node
 from probe.store.importing import import_results
 from probe.store.opening import open_store
+from probe.store.runs import set_power, store_runs
 
 MB = 1e6
 
@@ -117,3 +121,62 @@ def test_wrong_calls(stored: Path) -> None:
         assert CliRunner().invoke(cli, ["rank", *words]).exit_code == 2
     with pytest.raises(NotInStore, match="no probe 'other'"):
         rank("other")
+
+
+def test_nodes_by_energy(stored: Path) -> None:
+    """A slow node that draws little comes first; intervals are carried, and idle power is divided among the cores."""
+    with open_store() as store:
+        set_power(store, "home", 4, [(0.0, 8.0), (1.0, 12.0)], "hand")
+        set_power(store, "f1", 2, [(0.0, 40.0), (1.0, 120.0)], "published")
+        set_power(store, "far", 2, [(0.0, 80.0), (1.0, 200.0)], "hand")
+    said = json.loads(rank("solver", "--by", "energy", "--json"))
+    check_keys(said, "probe rank --format json")
+    rows = {c["node"]: c for c in said["candidates"]}
+    assert [c["node"] for c in said["candidates"]] == ["h1", "f3", "f1", "f2"]
+    assert rows["h1"]["joules"] == pytest.approx(10 * (8 / 4 + (9 - 8)))
+    assert rows["f1"]["joules"] == pytest.approx(4 * (40 / 2 + 40)), "its own name goes before its cluster's"
+    assert rows["f1"]["joules_high"] / rows["f1"]["joules"] == pytest.approx(rows["f1"]["high"] / rows["f1"]["seconds"])
+    assert (rows["f1"]["energy_source"], rows["f2"]["energy_source"]) == ("published", "hand")
+    assert rows["h1"]["as_fast_as_best"] and not rows["f1"]["as_fast_as_best"]
+    assert "may need the least" in rank("solver", "--by", "energy")
+    assert [
+        c["node"] for c in json.loads(rank("solver", "--by", "energy", "--limit", "1", "--json"))["candidates"]
+    ] == ["h1"]
+
+
+def test_nodes_by_end(stored: Path) -> None:
+    """Wait and run: stored runs' median, or what is given; nodes without a wait come last."""
+    with open_store() as store:
+        waits = [
+            replace(run, wait=float(w))
+            for run, w in zip(made_runs((1, 2, 4), node_type="far"), (2, 9, 70), strict=True)
+        ]
+        store_runs(store, waits)
+    said = json.loads(rank("solver", "--by", "end", "--json"))["candidates"]
+    assert [(c["node"], c["wait"], c["end"]) for c in said] == [
+        ("f3", 9.0, 11.0), ("f1", 9.0, 13.0), ("f2", 9.0, pytest.approx(13.1)), ("h1", None, None),
+    ]  # fmt: skip
+    given = json.loads(rank("solver", "--by", "end", "--wait", "home=1s", "--wait", "far=2h", "--json"))["candidates"]
+    assert [(c["node"], c["end"]) for c in given][:2] == [("h1", 11.0), ("f3", 7202.0)]
+    assert given[0]["end_low"] == pytest.approx(1 + given[0]["low"])
+    assert "unknown" in rank("solver", "--by", "end") and "ends after" in rank("solver", "--by", "end")
+
+
+def test_a_wait_is_of_a_type_that_there_is(stored: Path) -> None:
+    """As docs/cli.md has it, and with a slip of the pen, which would be no wait at all."""
+    documented = next(line for line in (ROOT / "docs" / "cli.md").read_text().splitlines() if "--by end --wait" in line)
+    words = documented.replace("north", "far").split()[2:]
+    shown = [line.split() for line in rank(*words).splitlines()]
+    assert shown[0][-4:] == ["waits", "ends", "after", "#"]
+    assert [line[0] for line in shown[1:]] == ["f3", "f1", "f2", "h1"]
+    with pytest.raises(NotInStore, match="--wait fra: no node of this probe has that name, cluster or feature; there"):
+        rank("solver", "--by", "end", "--wait", "far=2h", "--wait", "fra=2h")
+
+
+def test_orders_that_nothing_is_known_of(stored: Path) -> None:
+    with pytest.raises(NoPrediction, match="no power is known of any node's name, cluster or feature"):
+        rank("solver", "--by", "energy")
+    with pytest.raises(NoPrediction, match="no wait is known"):
+        rank("solver", "--by", "end")
+    for words in (("--by", "energy", "--tasks", "5"), ("--wait", "far=2h")):
+        assert CliRunner().invoke(cli, ["rank", "solver", *words]).exit_code == 2

@@ -19,20 +19,20 @@ from programs import build
 from regions import captured_regions
 
 import probe.pipeline.reduce
-from checkpoint.criu.images import CheckpointImages, read_checkpoint
-from checkpoint.criu.pagemap import PAGE_LAZY
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import criu_restore as restore
 from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
+from checkpoint.state.process_state import PAGE_LAZY, ProcessState
 from probe.candidates.local import run as run_probe
 from probe.formats.arrays import BoolArray
 from probe.formats.choices import SelectionOptions
 from probe.pipeline.build import build as build_probe
 from probe.pipeline.options import BuildOptions
-from probe.pipeline.reduce import reduce_phases, touched_file
+from probe.pipeline.reduce import PhaseToReduce, reduce_phase, touched_file
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, pages_to_keep, record_touched_set
@@ -54,17 +54,17 @@ def keep(job: RestoreJob, tmp_path_factory: pytest.TempPathFactory) -> BoolArray
     return pages_to_keep(images, record_touched_set(job, images, find_criu(), scratch=scratch, region_seconds=0.0))
 
 
-def addresses(images: CheckpointImages) -> list[int]:
+def addresses(images: ProcessState) -> list[int]:
     """Of every page, in the order of the pages image."""
     return [run.vaddr + k * PAGE_SIZE for run in images.page_runs for k in range(run.pages)]
 
 
-def contents(images: CheckpointImages) -> dict[int, bytes]:
+def contents(images: ProcessState) -> dict[int, bytes]:
     raw = images.pages_image.read_bytes()
     return {a: raw[i * PAGE_SIZE : (i + 1) * PAGE_SIZE] for i, a in enumerate(addresses(images))}
 
 
-def choices(images: CheckpointImages) -> list[BoolArray]:
+def choices(images: ProcessState) -> list[BoolArray]:
     """Which pages to keep: few, many, alternating, none of those that may go, all."""
     fixed = np.concatenate([np.full(r.pages, not r.flags & PAGE_LAZY) for r in images.page_runs])
     chance = np.random.default_rng(1)
@@ -159,7 +159,7 @@ def test_a_reduced_phase_computes_the_same(how: Reduction, job: RestoreJob, keep
     assert sum(hashlib.sha256(before[int(a)]).hexdigest() != digest for a, digest in whole["pages"].items()) > 5
 
 
-def without(address: int, images: CheckpointImages, touched: TouchedSet) -> BoolArray:
+def without(address: int, images: ProcessState, touched: TouchedSet) -> BoolArray:
     """As pages_to_keep, but for one page."""
     keep = pages_to_keep(images, touched)
     keep[addresses(images).index(address)] = False
@@ -170,17 +170,17 @@ def without(address: int, images: CheckpointImages, touched: TouchedSet) -> Bool
 def test_a_phase_that_misses_a_page_is_kept_whole_and_says_why(
     how: Reduction, job: RestoreJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(images: CheckpointImages, touched: TouchedSet) -> BoolArray:
+    def broken(images: ProcessState, touched: TouchedSet) -> BoolArray:
         return without(lacking, images, touched)
 
     folder = job.images.parent
-    (good,) = reduce_phases([(job, 0.01)], find_criu(), how=how, folder=folder, progress=lambda _: None)
+    good = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how=how, folder=folder)
     assert good.whole == "" and good.folder == "phase-1-reduced" and 0 < good.kept_pages < good.raw_pages
     recorded = np.frombuffer(touched_file(folder, 1).read_bytes(), dtype="<u8")
     assert len(recorded) == good.touched
     lacking = next(int(a) for a in recorded if 0x200000000 <= int(a) < 0x200060000)
     monkeypatch.setattr(probe.pipeline.reduce, "pages_to_keep", broken)
-    (kept,) = reduce_phases([(job, 0.01)], find_criu(), how=how, folder=folder, progress=lambda _: None)
+    kept = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how=how, folder=folder)
     assert kept.folder == "phase-1" and kept.kept_pages == kept.raw_pages == good.raw_pages
     assert f"{lacking:#x}" in kept.whole and "phase 1" in kept.whole
     assert not (folder / "phase-1-reduced").exists()
@@ -192,14 +192,14 @@ def test_a_phase_that_cannot_be_observed_is_kept_whole(job: RestoreJob, monkeypa
 
     monkeypatch.setattr(probe.pipeline.reduce, "record_touched_set", fails)
     folder = job.images.parent
-    (kept,) = reduce_phases([(job, 0.01)], find_criu(), how="drop", folder=folder, progress=lambda _: None)
+    kept = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how="drop", folder=folder)
     assert kept.folder == "phase-1" and "it went wrong" in kept.whole
 
 
 def test_reduce_none_leaves_the_checkpoint_alone(job: RestoreJob) -> None:
     folder = job.images.parent
     before = {path.name: path.stat().st_mtime_ns for path in job.images.iterdir()}
-    (kept,) = reduce_phases([(job, 0.01)], find_criu(), how="none", folder=folder, progress=lambda _: None)
+    kept = reduce_phase(PhaseToReduce(job, 0.01), find_criu(), how="none", folder=folder)
     assert kept.folder == "phase-1" and kept.kept_pages == kept.raw_pages and "--reduce none" in kept.whole
     assert {path.name: path.stat().st_mtime_ns for path in job.images.iterdir()} == before
 
@@ -208,7 +208,7 @@ def test_reduce_none_leaves_the_checkpoint_alone(job: RestoreJob) -> None:
 def test_a_build_ships_such_a_phase_whole(builds: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = probe.pipeline.reduce.pages_to_keep
 
-    def broken(images: CheckpointImages, touched: TouchedSet) -> BoolArray:
+    def broken(images: ProcessState, touched: TouchedSet) -> BoolArray:
         keep = real(images, touched)
         if images.folder.name == "phase-1":
             keep[:] = real(images, TouchedSet(touched.address[:0], touched.written[:0]))

@@ -18,14 +18,12 @@ from hypothesis import strategies as st
 from programs import build, symbols
 from regions import captured_regions
 
-from checkpoint.criu.fields import CoreEntry, RseqEntry, ThreadCoreEntry
-from checkpoint.criu.images import CheckpointImages, VmaStatus, read_checkpoint
-from checkpoint.criu.pagemap import PAGE_LAZY
-from checkpoint.criu.protobuf import Field, Message, WireType
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import PageDropped, RestoreJob, time_phase
 from checkpoint.restore.lazy_agent import PageServer
+from checkpoint.state.process_state import PAGE_LAZY, ProcessState, ThreadState, VmaStatus
 from probe.formats.arrays import BoolArray
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, check_reduced, pages_to_keep, record_touched_set, with_positions
@@ -44,7 +42,7 @@ class Scenario:
     """One region of the program, and the addresses of its areas by name."""
 
     job: RestoreJob
-    images: CheckpointImages
+    images: ProcessState
     areas: dict[str, int]
 
     def in_image(self, area: str) -> set[int]:
@@ -173,7 +171,7 @@ def test_what_is_not_restored_lazily_stays(
     assert not {page for page, _ in within(touched(name), base, 8)} & expected
 
 
-def kept_pages(images: CheckpointImages, keep: BoolArray) -> set[int]:
+def kept_pages(images: ProcessState, keep: BoolArray) -> set[int]:
     """Addresses of the pages flagged in `keep`."""
     addresses = [run.vaddr + k * PAGE_SIZE for run in images.page_runs for k in range(run.pages)]
     return {address for address, flag in zip(addresses, keep, strict=True) if flag}
@@ -225,7 +223,7 @@ def test_a_page_that_is_lacking_is_named(
     assert raised.value.address == missing
 
 
-def position_of(images: CheckpointImages, address: int) -> int:
+def position_of(images: ProcessState, address: int) -> int:
     """Where a page lies in the pages image."""
     return next(
         first + (address - run.vaddr) // PAGE_SIZE
@@ -317,15 +315,8 @@ def test_the_kernel_may_write_its_restartable_sequence_area(
     address = one.areas["area"] + 60 * PAGE_SIZE + offset
     nothing = TouchedSet(np.array([], np.uint64), np.array([], bool))
     before = kept_pages(one.images, pages_to_keep(one.images, nothing))
-    area = Message(
-        [
-            Field(RseqEntry.rseq_abi_pointer, WireType.VARINT, address),
-            Field(RseqEntry.rseq_abi_size, WireType.VARINT, 32),
-        ]
-    )
-    thread = Message([Field(ThreadCoreEntry.rseq_entry, WireType.BYTES, area.encode())])
-    core = Message([Field(CoreEntry.thread_core, WireType.BYTES, thread.encode())])
-    after = kept_pages(one.images, pages_to_keep(dataclasses.replace(one.images, core=core), nothing))
+    thread = ThreadState(rseq=address, rseq_size=32)
+    after = kept_pages(one.images, pages_to_keep(dataclasses.replace(one.images, thread=thread), nothing))
     expected = {one.areas["area"] + (60 + k) * PAGE_SIZE for k in range(pages)}
     assert after - before == expected
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from browser import render
 from click.testing import CliRunner
+from made_probe import made_manifest, made_probe
 from made_runs import made_runs
 from published import schema_errors
 from report_pages import pixels
@@ -90,3 +91,30 @@ def test_the_page_in_a_browser(store: Store, tmp_path: Path) -> None:
     assert (seen.console, seen.requests) == ([], [])
     for colour in COLOURS[:2]:
         assert pixels(seen.picture, colour) > 200, colour
+
+
+def test_scaling_inside_the_report_of_a_probe(store: Store, tmp_path: Path) -> None:
+    """All figures of `probe scale plot` are in the page and the folder, beside the probe's own."""
+    probe = made_probe(tmp_path / "gem.probe", *made_manifest(6, 200))
+    asked = ["report", str(probe), "-o", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures"), "-q"]
+    CliRunner().invoke(cli, asked, catch_exceptions=False)
+    own = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert 'id="scaling"' not in (tmp_path / "page.html").read_text()
+    more = ["--scaling", str(tmp_path / "fusion.toml"), "--store", str(store.path)]
+    said = json.loads(CliRunner().invoke(cli, [*asked, *more, "--json"], catch_exceptions=False).stdout)
+    added = {Path(name).name for name in said["files"]} - own
+    assert {
+        "strong-scaling.png",
+        "fit-gem-haswell.csv",
+        "kernels-haswell.png",
+        "energy.png",
+        "wait-and-run.png",
+    } < added
+    text = (tmp_path / "page.html").read_text()
+    assert "Scaling of fusion" in text and "sky &lt;lake&gt;" in text and "Not predicted" in text
+    assert len([name for name in added if name.endswith(".png")]) == text.partition('id="scaling"')[2].count("<img")
+    with pytest.raises(Unpredictable):
+        (tmp_path / "other.toml").write_text('name = "other"\n[kernel.k]\nwork = "1"\n')
+        CliRunner().invoke(
+            cli, [*asked, "--scaling", str(tmp_path / "other.toml"), "--store", str(store.path)], catch_exceptions=False
+        )

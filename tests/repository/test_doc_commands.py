@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from aspen_models import LULESH, MACHINE
 from documentation import ROOT, pages, rows, section
+from durango_files import LISTING_7, rounds_in
 from programs import build
 from results import result
 from small_probe import small_probe
@@ -83,6 +84,7 @@ def sandbox(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "input.dat").write_text("1 2 3\n")
     shutil.copy(LULESH, folder)
     shutil.copy(MACHINE, folder / "rig.aspen")
+    rounds_in(folder, network=LISTING_7.replace('"4096"', '"64"'))
     (folder / "pool.json").write_text(_pool())
     (folder / "request.json").write_text(
         json.dumps({"pod": {"metadata": {"labels": {"probe": "solver"}}}, "nodenames": ["n17", "n18"]})
@@ -95,6 +97,9 @@ def sandbox(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run("probe store cluster north --home --local-network 1G --inbound 1G --outbound 1G --latency 1ms", folder)
     (folder / "more.json").write_text(json.dumps([result(700.0 + number, node="n17") for number in range(14)]))
     run("probe store import more.json", folder)
+    # What other nodes would have sent.
+    run("probe profile -o sort.usage -- sort input.dat", folder)
+    run("probe emulate sort.usage --json > emulated.json", folder)
     return folder
 
 

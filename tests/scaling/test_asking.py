@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from made_runs import computing, made_runs, mpi
 from published import schema_errors
 
+import probe
 from checkpoint.errors import Unpredictable
 from probe.applications.application import read_application
 from probe.cli.main import cli
@@ -104,9 +105,27 @@ def test_commands(store: Store, fusion: Path) -> None:
     said = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
     assert schema_errors("probe-scale-predict", said) == []
     assert [one["cores"] for one in said["predictions"]] == [16, 32, 64]
+    partly = [*asked, "--cores", "64..256"]
+    some = json.loads(CliRunner().invoke(cli, [*partly, "--json"], catch_exceptions=False).stdout)
+    assert schema_errors("probe-scale-predict", some) == []
+    assert [one["cores"] for one in some["predictions"]] == [64, 128]
+    assert [one["cores"] for one in some["refused"]] == [256] and "8 times away" in some["refused"][0]["reason"]
+    assert "none on 256 cores: " in CliRunner().invoke(cli, partly, catch_exceptions=False).stdout
     far = CliRunner().invoke(cli, [*asked, "--cores", "512"])
     assert isinstance(far.exception, Unpredictable) and far.exception.exit_code == 34
     wrong = CliRunner().invoke(cli, [*asked, "--set", "stpes=3"])
     assert "no kernel has such a parameter" in str(wrong.exception)
     for cores in ("0", "4..2", "a", "1,,2"):
         assert CliRunner().invoke(cli, [*asked, "--cores", cores]).exit_code == 2
+
+
+def test_the_python_interface_says_what_the_commands_say(store: Store, fusion: Path) -> None:
+    url = str(store.path)
+    said = CliRunner().invoke(cli, ["scale", "predict", str(fusion), "--node-type", "haswell", "--cores", "8,16",
+        "--set", "steps=3", "--store", url, "--json"], catch_exceptions=False)  # fmt: skip
+    found = probe.predict_scaling(fusion, "haswell", [16, 8], settings={"steps": 3}, store=url)
+    assert [one.to_json() for one in found] == json.loads(said.stdout)["predictions"]
+    fitted = probe.fit_scaling(fusion, kernels=["gem"], node_type="haswell", store=url)
+    assert [model.kernel for model in fitted.models] == ["gem"]
+    planned = probe.plan_scaling(fusion, [4, 8], node_types=["haswell"], store=url).planned
+    assert planned.best.seconds <= min(one.seconds for one in planned.front) + 1e-9

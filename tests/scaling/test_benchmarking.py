@@ -133,8 +133,8 @@ def test_nonsense_is_refused(folder: Path, said: str) -> None:
 def test_the_rank_that_computes_longest_counts(folder: Path) -> None:
     """The other one waits for it in MPI; a rank that is missing makes the split unknown."""
     ranks = [
-        {"rank": 0, "ranks": 2, "seconds": 10.0, "mpi": 6.0, "io": 0.5, "mpi_bytes": 8, "io_bytes": 0},
-        {"rank": 1, "ranks": 2, "seconds": 10.0, "mpi": 1.0, "io": 0.25, "mpi_bytes": 8, "io_bytes": 0},
+        {"rank": 0, "ranks": 2, "seconds": 10.0, "mpi": 6.0, "io": 0.5, "mpi_bytes": 8, "io_bytes": 0, "calls": []},
+        {"rank": 1, "ranks": 2, "seconds": 10.0, "mpi": 1.0, "io": 0.25, "mpi_bytes": 8, "io_bytes": 0, "calls": []},
     ]
     lines = [f"probe-bench rank {json.dumps(rank)}" for rank in ranks]
     head = "probe-bench cores 2\nprobe-bench run 100.0 110.5 0\n"

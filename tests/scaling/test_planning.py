@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from made_runs import computing, made_runs, mpi
 from published import schema_errors
 
-from checkpoint.errors import ProbeError
+from checkpoint.errors import ProbeError, Unpredictable
 from probe.applications.application import read_application
 from probe.cli.main import cli
 from probe.scaling.planning import propose
@@ -84,3 +84,8 @@ def test_the_command(store: Store, fusion: Path) -> None:
         assert schema_errors("probe-plan", said) == []
         assert bool(said["front"]) == bool(more)
     assert CliRunner().invoke(cli, [*asked, "--wait", "skylake"]).exit_code == 2
+
+
+def test_why_there_is_no_plan(store: Store, fusion: Path) -> None:
+    with pytest.raises(Unpredictable, match=r"that can be predicted: .* times away from those"):
+        propose(store, read_application(fusion), [100_000], {})

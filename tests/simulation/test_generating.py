@@ -79,6 +79,18 @@ def test_loops_written_out_or_not_are_the_same_calls(body: str, explicit: bool, 
         assert seen[0][1:-1] == ["0 allreduce 2 0 5"] * 10
 
 
+def test_ranks_that_do_not_fill_the_grid(tmp_path: Path) -> None:
+    """A program made for two ranks refuses to be run with three."""
+    (tmp_path / "made.c").write_text(program(plan(flow_in(tmp_path, LISTING_2)), TWO, "made"))
+    subprocess.run(["smpicc", "made.c", "-o", "made"], cwd=tmp_path, check=True, timeout=LIMIT, capture_output=True)
+    platform, hosts = write_platform(network_of("torus:3"), 3, Links(1e9, 1e-6), tmp_path)
+    done = subprocess.run(
+        ["smpirun", "-np", "3", "-platform", platform, "-hostfile", hosts, "./made"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, env={"PATH": "/usr/bin:/bin", "TMPDIR": tmp_path},
+    )  # fmt: skip
+    assert "this program was made for 2 ranks" in done.stderr
+
+
 def test_listing_two_gives_listing_three(tmp_path: Path) -> None:
     text = program(plan(flow_in(tmp_path, LISTING_2)), TWO, "mpitest")
     inner = "MPI_Allreduce(sent, received[0], 2, MPI_FLOAT, MPI_MIN, MPI_COMM_WORLD);"

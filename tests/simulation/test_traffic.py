@@ -72,6 +72,11 @@ def test_loops_and_ranks_multiply(tmp_path: Path) -> None:
     assert (found.messages, found.bytes, found.packets, found.collectives["barrier"]) == (36, 288, 36, 3)
 
 
+def test_several_offsets_are_one_exchange(tmp_path: Path) -> None:
+    found = exchange(tmp_path, "offset(1, 0, 0), offset(-1, 0, 0)", count=5)
+    assert found.elements == {(1, 0, 0): 5, (-1, 0, 0): 5}
+
+
 def searched(network: Network) -> nx.Graph:
     """A graph of all links that any route uses."""
     graph: nx.Graph = nx.Graph()

@@ -185,6 +185,21 @@ def test_observations_meet_the_prediction_made_before_them(store: Store) -> None
             observe(store, probe, node, wrong)
 
 
+def test_a_store_that_does_not_keep_what_is_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with open_store(path) as made:
+        import_results(made, [result(10.0)], made_at=NOON)
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "CREATE TRIGGER other AFTER INSERT ON observations BEGIN UPDATE observations SET source = 'other'; END"
+        )
+    connection.close()
+    with open_store(path) as opened:
+        probe, node = find_probe(opened, "solver"), find_node(opened, "n1")
+        with pytest.raises(StoreUnusable, match="is damaged: what was written is not there"):
+            observe(opened, probe, node, 10.5)
+
+
 def test_calibration_by_month(store: Store) -> None:
     import_results(store, [result(10.0)], made_at=NOON)
     probe, node = find_probe(store, "solver"), find_node(store, "n1")
@@ -237,8 +252,8 @@ def test_no_store_is_made_by_looking(tmp_path: Path) -> None:
 
 def test_another_schema_version_is_refused(url: str) -> None:
     with open_store(url) as store, store.writing() as connection:
-        connection.exec_driver_sql("UPDATE probe_store_info SET value = '3'")
-    with pytest.raises(StoreUnusable, match="schema version 3, this program reads and writes 2"):
+        connection.exec_driver_sql("UPDATE probe_store_info SET value = '4'")
+    with pytest.raises(StoreUnusable, match="schema version 4, this program reads and writes 3"):
         open_store(url)
 
 

@@ -17,6 +17,7 @@ from checkpoint.errors import ProbeError
 from probe.cli.main import cli
 from probe.scaling.importing import Origin, runs_of_reframe
 from probe.store.opening import Store
+from probe.store.parallel_run import runs_from_json
 from probe.store.runs import set_power, store_runs, stored_power, stored_runs
 
 __all__ = ["server", "store", "url"]
@@ -104,6 +105,15 @@ def test_logs_of_reframe_with_commas_and_missing_fields(tmp_path: Path, origin: 
     assert left_out["fields are missing, or are no numbers"] == 3
 
 
+def test_a_log_whose_line_is_cut(tmp_path: Path, origin: Origin) -> None:
+    path = tmp_path / "gem.log"
+    head = "result|job_completion_time|num_tasks|elapsed_value|elapsed_unit|system|partition|"
+    row = "pass|2026-11-20T10:00:00+00:00|4|12.5|s|eagle|haswell|"
+    path.write_text(f"{head}\n{row}\n{row[: row.index('haswell') - 1]}\n")
+    found, left_out = runs_of_reframe(path, origin, "elapsed")
+    assert len(found) == 1 and left_out == {"fields are missing, or are no numbers": 1}
+
+
 @pytest.mark.parametrize("text", ["", "\0", "a|b\n1|2\n", log().replace("num_tasks|", "tasks|"), "x" * 200_000])
 def test_what_is_no_log(tmp_path: Path, origin: Origin, text: str) -> None:
     path = tmp_path / "gem.log"
@@ -122,3 +132,12 @@ def test_import_of_reframe_by_command(tmp_path: Path, origin: Origin) -> None:
     assert CliRunner().invoke(cli, command).exit_code == 2
     done: Any = CliRunner().invoke(cli, [*command, "--time", "elapsed"], catch_exceptions=False)
     assert done.stdout == "1 runs stored, 0 were there already; 1 lines left out: not passed\n"
+
+
+@pytest.mark.parametrize("field", ["work", "runtime"])
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_runs_without_work_or_time_are_refused(field: str, value: float) -> None:
+    """Times are divided by work, and errors by times."""
+    said = {**made_runs((2,))[0].to_json(), "mpi": 0.0, field: value}
+    with pytest.raises(ProbeError, match=f"run 1: {field} = .* must be above 0"):
+        runs_from_json({"format_version": 1, "runs": [said]})

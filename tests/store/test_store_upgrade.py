@@ -21,11 +21,12 @@ from stores import server, url
 
 from checkpoint.errors import StoreUnusable
 from probe.cli.main import cli
+from probe.store.emulations import stored_emulations, stored_usages
 from probe.store.importing import import_results
 from probe.store.opening import open_store, upgrade_store
 from probe.store.reading import history
 from probe.store.runs import stored_runs
-from probe.store.schema import ADDED, METADATA, VERSION_KEY, info
+from probe.store.schema import ADDED, METADATA, VERSION_KEY, emulations, info, usages
 
 __all__ = ["server", "url"]
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ RESULTS = 40
 
 
 def before(url: str) -> None:
-    """A store as version 1 left it: without the tables of version 2."""
+    """A store as version 1 left it: without the tables that came later."""
     with open_store(url) as store:
         import_results(store, [result(1.0 + number) for number in range(RESULTS)])
         with store.writing() as connection:
@@ -45,11 +46,20 @@ def test_a_store_of_version_1_is_upgraded_in_place(url: str) -> None:
     before(url)
     with pytest.raises(StoreUnusable, match=r"schema version 1, .* run `probe store upgrade`"):
         open_store(url)
-    assert upgrade_store(url) == (1, 2)
-    assert upgrade_store(url) == (2, 2)
+    assert upgrade_store(url) == (1, 3)
+    assert upgrade_store(url) == (3, 3)
     with open_store(url, create=False) as store:
         assert len(history(store)) == RESULTS and stored_runs(store) == []
         import_results(store, [result(99.0)])
+
+
+def test_a_store_of_version_2_is_upgraded_in_place(url: str) -> None:
+    with open_store(url) as store, store.writing() as connection:
+        METADATA.drop_all(connection, tables=[usages, emulations])
+        connection.execute(info.update().where(info.c.key == VERSION_KEY).values(value="2"))
+    assert upgrade_store(url) == (2, 3)
+    with open_store(url, create=False) as store:
+        assert stored_usages(store) == [] and stored_emulations(store, name="x") == []
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -57,8 +67,8 @@ def test_the_command(tmp_path: Path) -> None:
     before(path)
     said = json.loads(CliRunner().invoke(cli, ["store", "upgrade", "--json", "--store", path]).stdout)
     assert schema_errors("probe-store-upgrade", said) == []
-    assert (said["before"], said["after"]) == (1, 2)
-    assert CliRunner().invoke(cli, ["store", "upgrade", "--store", path]).stdout == "version 2 already\n"
+    assert (said["before"], said["after"]) == (1, 3)
+    assert CliRunner().invoke(cli, ["store", "upgrade", "--store", path]).stdout == "version 3 already\n"
 
 
 def test_what_cannot_be_upgraded(tmp_path: Path) -> None:
@@ -100,7 +110,7 @@ def whole(path: Path) -> int:
         tables = set(sa.inspect(connection).get_table_names())
         count = connection.exec_driver_sql("SELECT count(*) FROM predictions").scalar()
     added = {table.name for table in ADDED}
-    assert count == RESULTS and added & tables == (added if version == 2 else set())
+    assert count == RESULTS and added & tables == (added if version == 3 else set())
     return version
 
 
@@ -119,8 +129,8 @@ def test_killed_before_and_after_every_statement(tmp_path: Path) -> None:
             break
         assert done.returncode == -signal.SIGKILL
         upgrade_store(path)
-        assert whole(path) == 2
-    assert len(seen) > 10 and seen[0] == 1 and seen[-1] == 2
+        assert whole(path) == 3
+    assert len(seen) > 10 and seen[0] == 1 and seen[-1] == 3
 
 
 def test_killed_at_any_time(tmp_path: Path) -> None:
@@ -137,4 +147,4 @@ def test_killed_at_any_time(tmp_path: Path) -> None:
         running.wait()
         whole(path)
         upgrade_store(path)
-        assert whole(path) == 2
+        assert whole(path) == 3

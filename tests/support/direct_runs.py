@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import read_checkpoint
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.image import NAME, FlatImage, encode
@@ -32,7 +32,7 @@ SECONDS = 60.0
 
 def flat_job(job: RestoreJob, scratch: Path, *, watched: bool = True, **more: Any) -> FlatImage:
     """Put a flat image beside a job's images; `watched`: with the system calls that it makes."""
-    images = read_checkpoint(job.images)
+    images = read_state(job.images)
     events = (job.warm_event, job.start_event, job.end_event)
     write_deleted(images)
     flat = flatten(images, events, outputs=job.outputs, written=[path for _, path in job.written], **more)
@@ -52,8 +52,8 @@ def report_of(image: bytes, pages: Path, folder: Path, *, stamps: int = 1) -> tu
     control = Control(list(range(0, stamps * 4096, 4096)), str(folder))
     spec = {
         "image": str(folder / "image"), "pages": str(pages), "copies": str(folder), "restorer": str(restorer()),
-        "cpu": None, "region_seconds": 5, "restore_seconds": 5, "file_bytes": 1 << 20, "memory_bytes": 1 << 34,
-        "option_bits": 0, "private_view": False,
+        "cpus": [], "threads": 0, "region_seconds": 5, "restore_seconds": 5, "file_bytes": 1 << 20,
+        "memory_bytes": 1 << 34, "option_bits": 0, "private_view": False,
     }  # fmt: skip
     try:
         pid = launch(spec, str(folder), control.fd)

@@ -15,10 +15,11 @@ from programs import build
 from regions import captured_regions
 
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import CheckpointImages, read_checkpoint
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.flat.image import NAME
 from checkpoint.restore.criu_restore import RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent
+from checkpoint.state.process_state import ProcessState
 from probe.contents.carried_files import copy_written_files
 from probe.pipeline.boundaries import RegionPlan
 
@@ -39,7 +40,7 @@ def state(builds: Path, places: Path) -> RestoreJob:
     (folder / "input").write_bytes(random.Random(1).randbytes(5000))
     begun = time.time()
 
-    def copies(plan: RegionPlan, images: CheckpointImages) -> dict[str, Path]:
+    def copies(plan: RegionPlan, images: ProcessState) -> dict[str, Path]:
         return dict(
             copy_written_files(images, folder / f"written-{plan.phase}", (str(folder / "stdout"),), since=begun)
         )

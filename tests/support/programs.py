@@ -83,6 +83,10 @@ PROGRAMS: Mapping[str, Program] = {
     "chase": _phased("one dependent load after another through 64 MB", "1"),
     "sorter": _phased("generate, quicksort, verify; working sets of five sizes", "1"),
     "stencil": _phased("five-point relaxation of a plate", "50"),
+    "multigrid": Program("V-cycles in a cube", quick=("1", "3"), folder=PHASED),
+    "conjugate": _phased("conjugate gradients on a sparse matrix", "3"),
+    "fourier": _phased("transforms there and back", "2"),
+    "molecules": _phased("forces between neighbours in a list", "3"),
     "phases": _phased("kernels whose CPI differs a hundredfold take turns", "1"),
     "bigheap": Program("a table that fills the memory, little of it used at a time", quick=("4", "1"), folder=PHASED),
     # Stubs.
@@ -125,6 +129,10 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     # Processes.
     "threads": Program("starts two threads: to be refused", flags=("-pthread",)),
+    "team": Program(
+        "threads that share the work, in one of many ways", flags=("-fopenmp", "-pthread"), variants=("pie",)
+    ),
+    "waiters": Program("one thread works, others wait in one of many ways", flags=("-pthread",)),
     "forker": Program("forks two workers: to be refused"),
     "vforker": Program("spawns a helper: to be refused"),
     "helpers": Program("starts processes in one of many ways", quick=("60", "start"), steady=False),
@@ -163,7 +171,9 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
+    "arrays": Program("arrays whose contents are numbers alone, addresses, or control flow", quick=("plate",)),
     "state": Program("everything the kernel keeps for a process, unusual, checked in a region", quick=(), status=2),
+    "traps": Program("memory and signals that are hard to capture", quick=("advised",)),
     "wide": Program("vector registers live across the start of a region; 3 where the CPU has none", quick=("avx",)),
     "hostile": Program("a region that does harm of the kind its second argument names", quick=("-", "metadata")),
     "paths": Program("a region that opens, makes and renames files by their paths", quick=(), status=2),

@@ -7,6 +7,7 @@ A program passes `site_warm`, `site_start` and `site_end` (tests/programs/site.h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,10 +15,10 @@ from typing import Any, cast
 from programs import symbols
 from tracing import program_of
 
-from checkpoint.criu.images import CheckpointImages
 from checkpoint.criu.tool import find_criu
 from checkpoint.process.program import Streams
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.markers import Marker
 from probe.pipeline.boundaries import Place, RegionPlan
 from probe.pipeline.capture import capture
@@ -25,7 +26,7 @@ from probe.pipeline.capture import capture
 SECONDS = 10.0
 
 
-def no_copies(_plan: RegionPlan, _images: CheckpointImages) -> Mapping[str, Path]:
+def no_copies(_plan: RegionPlan, _images: ProcessState) -> Mapping[str, Path]:
     return {}
 
 
@@ -34,10 +35,14 @@ def captured_regions(
     *arguments: str,
     folder: Path,
     regions: int = 1,
-    on_dump: Callable[[RegionPlan, CheckpointImages], Mapping[str, Path]] = no_copies,
+    direct: bool = False,
+    cpu: int | None = None,
+    threads: int = 1,
+    on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]] = no_copies,
 ) -> list[RestoreJob]:
     """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
-    in `folder / "stdout"`."""
+    in `folder / "stdout"`. `direct`: captured without CRIU. `cpu`: it runs there alone. `threads`: so many share its
+    work."""
     image = str(path.resolve())
     places = {name: Marker(image, symbols(path)[name]) for name in ("site_warm", "site_start", "site_end")}
 
@@ -50,14 +55,15 @@ def captured_regions(
     ]
     streams = Streams(folder / "stdout", folder / "stderr")
     folder.mkdir(parents=True, exist_ok=True)
-    program = program_of(path, *arguments)
+    program = replace(program_of(path, *arguments), threads=threads)
     captured = capture(
         cast(Any, SimpleNamespace(program=program)),
         plans,
-        criu=find_criu(),
+        criu=None if direct else find_criu(),
         folder=folder,
         streams=streams,
         expected_seconds=SECONDS,
+        cpu=cpu,
         on_dump=on_dump,
     )
     return [
@@ -72,6 +78,7 @@ def captured_regions(
             start_event=phase.start_event,
             end_event=phase.end_event,
             expected_seconds=SECONDS / 100,
+            threads=threads,
         )
         for phase in captured
     ]

@@ -61,6 +61,10 @@ class Counters:
         self._at = self._clock.now
         return self.total.astype(np.int64)
 
+    def read_both(self) -> tuple[IntArray, IntArray]:
+        found = self.read()
+        return found, found
+
     def in_loops(self, columns: IntArray) -> IntArray:
         return columns[:0]
 
@@ -92,7 +96,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
     monkeypatch.setattr(_Recording, "cost", lambda self: np.zeros(counters.columns))
     program = SimpleNamespace(argv=("program",))
-    made = _Recording(SimpleNamespace(pid=1, program=program), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
+    made = _Recording(SimpleNamespace(pid=1, program=program, team=None), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
     made.begin()
     return made, counters, clock
 

@@ -122,7 +122,7 @@ def test_progress_is_told(builds: Path) -> None:
         ("crash", ProgramFailed, "SIGSEGV"),
         ("abort", ProgramFailed, "SIGABRT"),
         ("short", ProgramTooShort, "at least 5"),
-        ("threads", ProgramUnsupported, "started a thread"),
+        ("threads", ProgramUnsupported, "threads beside its first one"),
         ("forker", ProgramUnsupported, "of its CPU time is that of processes it starts"),
     ],
 )

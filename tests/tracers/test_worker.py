@@ -142,6 +142,15 @@ def test_a_wrapper_that_changes_how_its_worker_runs(line: str, words: str, scrip
     program = replace(program, worker=Worker(str(build("helpers", builds)), 0, ("helpers",), "/"))
     with streams_of() as streams, pytest.raises(ProgramUnsupported, match=words):
         Tracee.start(program, streams)
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(builds).encode() in _contents(p)]
+    assert left == []
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_worker_leads_a_session_of_its_own(script: Write, builds: Path) -> None:

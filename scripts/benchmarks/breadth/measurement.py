@@ -20,7 +20,7 @@ from benchmarks.breadth.inputs import Place, place
 from benchmarks.breadth.programs import Program
 from benchmarks.breadth.recorded import Row
 from benchmarks.disturbance import Load, watched
-from checkpoint.process.isa import DEFAULT_ISA
+from checkpoint.binary.isa import DEFAULT_ISA
 from checkpoint.process.program import Program as Started
 from checkpoint.process.program import Streams
 from probe.node.measuring import away_from, measuring_cpu

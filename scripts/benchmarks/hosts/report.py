@@ -59,7 +59,7 @@ def _where(rows: Sequence[Row], same: bool) -> str:
     noise = [row["noise"] for row in rows if "noise" in row]
     spreads = [f"{statistics.median(n[what] for n in noise):.1%} for a {what}" for what in ("hash", "copy") if noise]
     quiet = f" 90 % of equal work lies within {', '.join(spreads)}." if spreads else ""
-    return f"{built}; kernel {rows[0]['host']['kernel']}, {rows[0]['date']}.{quiet}"
+    return f"{built};\nkernel {rows[0]['host']['kernel']}, {rows[0]['date']}.{quiet}"
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -17,18 +17,13 @@ from real_checkpoint import HOLDER, WORKER, dump_process
 
 from checkpoint.criu.entries import MAGIC, encode_entries, read_entries, write_entries
 from checkpoint.criu.fields import CoreEntry, InventoryEntry, PagemapEntry, ThreadCoreEntry
-from checkpoint.criu.images import (
-    CheckpointImages,
-    VmaStatus,
-    file_mappings,
-    open_files,
-    read_checkpoint,
-)
-from checkpoint.criu.pagemap import PageRun, read_pagemap, write_pagemap
+from checkpoint.criu.images import read_checkpoint
+from checkpoint.criu.pagemap import read_pagemap, write_pagemap
 from checkpoint.criu.protobuf import Field, Message
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.linux import MAP_HUGETLB, PAGE_SIZE
+from checkpoint.state.process_state import PageRun, ProcessState, VmaStatus, file_mappings, open_files
 
 INPUT = bytes(range(256)) * 100
 
@@ -41,7 +36,7 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def images(dumped: Path) -> CheckpointImages:
+def images(dumped: Path) -> ProcessState:
     return read_checkpoint(dumped)
 
 
@@ -50,7 +45,7 @@ def copy(dumped: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(dumped, tmp_path / "copy"))
 
 
-def test_task_and_registers(images: CheckpointImages) -> None:
+def test_task_and_registers(images: ProcessState) -> None:
     assert [task.threads for task in images.tasks] == [(images.pid,)]
     assert images.state == 3 and images.umask == 0o27
     assert images.comm == Path(sys.executable).resolve().name[:15] or images.comm.startswith("python")
@@ -61,7 +56,7 @@ def test_task_and_registers(images: CheckpointImages) -> None:
     assert len(stack) == 1 and stack[0].prot == 3
 
 
-def test_open_files(images: CheckpointImages, dumped: Path) -> None:
+def test_open_files(images: ProcessState, dumped: Path) -> None:
     found = {item.fd: item for item in open_files(images)}
     assert sorted(found) == sorted(item.fd for item in images.descriptors)
     assert found[0].path == "/dev/null" and not found[0].is_regular
@@ -76,7 +71,7 @@ def test_open_files(images: CheckpointImages, dumped: Path) -> None:
     assert sizes[found[1].path] is None
 
 
-def test_file_mappings_name_the_program_its_libraries_and_its_data(images: CheckpointImages, dumped: Path) -> None:
+def test_file_mappings_name_the_program_its_libraries_and_its_data(images: ProcessState, dumped: Path) -> None:
     mappings = file_mappings(images)
     paths = {item.path for item in mappings}
     assert images.files[images.exe_file_id].path == str(Path(sys.executable).resolve())
@@ -87,7 +82,7 @@ def test_file_mappings_name_the_program_its_libraries_and_its_data(images: Check
     assert mapped.end - mapped.start == -(-len(INPUT) // PAGE_SIZE) * PAGE_SIZE
 
 
-def test_pages_hold_the_memory_of_the_process(images: CheckpointImages) -> None:
+def test_pages_hold_the_memory_of_the_process(images: ProcessState) -> None:
     assert images.pages_image.stat().st_size == images.pages * PAGE_SIZE
     vdso = next(vma for vma in images.vmas if vma.status & VmaStatus.VDSO)
     position = 0
@@ -101,7 +96,7 @@ def test_pages_hold_the_memory_of_the_process(images: CheckpointImages) -> None:
     assert not run.flags & 2
 
 
-def test_a_plain_process_can_be_held(images: CheckpointImages, dumped: Path) -> None:
+def test_a_plain_process_can_be_held(images: ProcessState, dumped: Path) -> None:
     assert unsupported(images) == []
     assert unsupported(dumped) == []
 
@@ -118,7 +113,7 @@ def test_every_image_is_written_back_as_it_was(dumped: Path, tmp_path: Path) -> 
     assert seen == MAGIC.keys() - {"remap-fpath", "ghost-file", "pipes-data", "sk-queues"}
 
 
-def test_a_rewritten_page_map_says_the_length_in_both_fields(images: CheckpointImages, copy: Path) -> None:
+def test_a_rewritten_page_map_says_the_length_in_both_fields(images: ProcessState, copy: Path) -> None:
     path = copy / f"pagemap-{images.pid}.img"
     write_pagemap(path, images.pages_id, images.page_runs)
     assert read_pagemap(path) == (images.pages_id, images.page_runs)
@@ -166,7 +161,7 @@ def test_overlapping_page_runs_are_refused(tmp_path: Path) -> None:
         read_pagemap(tmp_path / "p")
 
 
-def test_a_page_outside_all_mappings_is_refused(images: CheckpointImages, copy: Path) -> None:
+def test_a_page_outside_all_mappings_is_refused(images: ProcessState, copy: Path) -> None:
     runs = [PageRun(0x1000, 1, 6), *images.page_runs]
     write_pagemap(copy / f"pagemap-{images.pid}.img", images.pages_id, runs)
     with pytest.raises(ProbeFileDamaged, match="0x1000 belongs to no mapping"):
@@ -174,7 +169,7 @@ def test_a_page_outside_all_mappings_is_refused(images: CheckpointImages, copy: 
 
 
 @pytest.mark.parametrize("change", [-PAGE_SIZE, -1, 1, PAGE_SIZE])
-def test_pages_image_of_another_size_is_refused(images: CheckpointImages, copy: Path, change: int) -> None:
+def test_pages_image_of_another_size_is_refused(images: ProcessState, copy: Path, change: int) -> None:
     path = copy / images.pages_image.name
     os.truncate(path, path.stat().st_size + change)
     with pytest.raises(ProbeFileDamaged, match=r"pages-1.*page map asks for"):
@@ -200,7 +195,7 @@ def test_an_unknown_image_version_is_named(copy: Path) -> None:
         read_checkpoint(copy)
 
 
-def test_an_image_of_another_kind_is_refused(images: CheckpointImages, dumped: Path) -> None:
+def test_an_image_of_another_kind_is_refused(images: ProcessState, dumped: Path) -> None:
     with pytest.raises(ProbeFileDamaged, match="does not start like a mm image"):
         read_entries(dumped / f"core-{images.pid}.img", "mm")
 
@@ -214,7 +209,7 @@ def entry_ends(image: bytes) -> set[int]:
     return ends
 
 
-def test_cut_images_are_refused(images: CheckpointImages, copy: Path) -> None:
+def test_cut_images_are_refused(images: ProcessState, copy: Path) -> None:
     for kind in ("inventory", f"mm-{images.pid}", f"core-{images.pid}", f"pagemap-{images.pid}", "files"):
         path = copy / f"{kind}.img"
         whole = path.read_bytes()
@@ -270,32 +265,19 @@ def test_everything_a_probe_cannot_hold_is_named(tmp_path: Path) -> None:
     assert "descriptor 12 " not in found
 
 
-def _flag_vma(images: CheckpointImages, *, status: int = 0, flags: int = 0) -> CheckpointImages:
+def _flag_vma(images: ProcessState, *, status: int = 0, flags: int = 0) -> ProcessState:
     first = images.vmas[0]
     return replace(images, vmas=(replace(first, status=first.status | status, flags=first.flags | flags),))
 
 
-def _change_core(images: CheckpointImages, change: Callable[[Message], None]) -> CheckpointImages:
-    core = Message(list(images.core.fields))
-    change(core)
-    return replace(images, core=core)
-
-
-def _in_vdso(images: CheckpointImages) -> CheckpointImages:
+def _in_vdso(images: ProcessState) -> ProcessState:
     vdso = next(vma for vma in images.vmas if vma.status & VmaStatus.VDSO)
     return replace(images, registers={**images.registers, "ip": vdso.start + 0x500})
 
 
-def _with_device(images: CheckpointImages) -> CheckpointImages:
+def _with_device(images: ProcessState) -> ProcessState:
     null = next(file for file in images.files.values() if file.path == "/dev/null")
     return replace(images, files={**images.files, null.id: replace(null, path="/dev/kvm")})
-
-
-def _with_seccomp(images: CheckpointImages) -> CheckpointImages:
-    thread = images.core.message(CoreEntry.thread_core)
-    assert thread is not None
-    thread.set_integer(ThreadCoreEntry.seccomp_mode, 2)
-    return _change_core(images, lambda core: core.set_bytes(CoreEntry.thread_core, thread.encode()))
 
 
 @pytest.mark.parametrize(
@@ -303,8 +285,8 @@ def _with_seccomp(images: CheckpointImages) -> CheckpointImages:
     [
         (_in_vdso, "an instruction pointer inside the vDSO"),
         (_with_device, "descriptor 0 is the device /dev/kvm"),
-        (_with_seccomp, "a seccomp filter"),
-        (lambda images: _change_core(images, lambda core: core.set_integer(CoreEntry.mtype, 3)), "not x86-64"),
+        (lambda images: replace(images, filtered=True), "a seccomp filter"),
+        (lambda images: replace(images, x86_64=False), "not x86-64"),
         (lambda images: replace(images, state=6), "already ended"),
         (lambda images: _flag_vma(images, flags=MAP_HUGETLB), "huge pages"),
         (lambda images: _flag_vma(images, status=VmaStatus.SYSV_IPC), "System V shared memory"),
@@ -313,12 +295,32 @@ def _with_seccomp(images: CheckpointImages) -> CheckpointImages:
     ],
 )
 def test_rarer_things_are_named(
-    images: CheckpointImages, change: Callable[[CheckpointImages], CheckpointImages], says: str
+    images: ProcessState, change: Callable[[ProcessState], ProcessState], says: str
 ) -> None:
     assert any(says in reason for reason in unsupported(change(images)))
 
 
-def test_an_unknown_kind_of_descriptor_is_refused(images: CheckpointImages) -> None:
+def _set_machine(core: Message) -> None:
+    core.set_integer(CoreEntry.mtype, 3)
+
+
+def _set_filter(core: Message) -> None:
+    thread = core.message(CoreEntry.thread_core)
+    assert thread is not None
+    thread.set_integer(ThreadCoreEntry.seccomp_mode, 2)
+    core.set_bytes(CoreEntry.thread_core, thread.encode())
+
+
+@pytest.mark.parametrize(("change", "says"), [(_set_machine, "not x86-64"), (_set_filter, "a seccomp filter")])
+def test_what_the_core_image_alone_tells_is_read(copy: Path, change: Callable[[Message], None], says: str) -> None:
+    path = next(copy.glob("core-*.img"))
+    (core,) = read_entries(path, "core")
+    change(core)
+    write_entries(path, "core", [core])
+    assert any(says in reason for reason in unsupported(copy))
+
+
+def test_an_unknown_kind_of_descriptor_is_refused(images: ProcessState) -> None:
     files = {
         **images.files,
         images.descriptors[0].file_id: replace(next(iter(images.files.values())), kind=99),

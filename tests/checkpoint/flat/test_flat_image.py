@@ -23,7 +23,7 @@ SOURCES = Path(flat_image.__file__).parents[1] / "restorer"
 C_NAMES = {
     "Table": "table", "Mapping": "mapping", "Run": "run", "Patch": "patch", "OpenDescriptor": "descriptor",
     "Action": "sigaction_entry", "Registers": "registers", "Layout": "mm", "Limit": "limit", "Timer": "timer",
-    "Header": "header", "Report": "report",
+    "Header": "header", "Thread": "thread", "Report": "report",
 }  # fmt: skip
 
 u32 = st.integers(0, 2**32 - 1)
@@ -110,9 +110,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 3
+    data[Header.version.offset] = 4
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 3 is unknown, this program reads 1 and 2"):
+    with pytest.raises(ProbeFileDamaged, match="version 4 is unknown, this program reads 1 to 3"):
         decode(path)
 
 
@@ -158,6 +158,7 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
                 "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSIONS[-1],
                 "IMAGE_MAX": flat_image.MAX_BYTES, "USER_END": flat_image.USER_END, "PARK_IMAGE": flat_image.PARK_ROOM,
                 "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS, "PAGE": PAGE_SIZE,
+                "THREAD_ROOM": flat_image.THREAD_ROOM, "MOST_THREADS": flat_image.MOST_THREADS,
                 "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
     source = tmp_path / "numbers.c"
     body = "".join(f'printf("{name} %lu\\n", (unsigned long)({name}));\n' for name in expected)

@@ -17,13 +17,12 @@ from programs import bad_file, build
 from tracees import started
 from tracing import SECONDS, compile_small, program_of, streams_of
 
-from checkpoint.errors import ProbeError, ProgramFailed, ProgramUnsupported
+from checkpoint.errors import ProbeError, ProgramFailed
 from checkpoint.linux import ADDR_NO_RANDOMIZE
 from checkpoint.process.maps import read_maps
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.waiting import process_state
 
 TELL = r"""
 #define _GNU_SOURCE
@@ -171,13 +170,6 @@ def test_other_threads_take_no_event_away(tell: Path) -> None:
 
 
 # -- refusals
-
-
-def test_threads_are_refused_and_gone(builds: Path) -> None:
-    with started(build("threads", builds), "5") as tracee, pytest.raises(ProgramUnsupported, match="started a thread"):
-        tracee.resume()
-        tracee.wait(SECONDS)
-    assert tracee.status is not None and process_state(tracee.pid) == ""
 
 
 @pytest.mark.parametrize("kind", ["nointerpreter", "truncated"])

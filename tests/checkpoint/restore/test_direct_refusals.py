@@ -16,6 +16,7 @@ from direct_runs import as_nobody, mount, open_to_anybody, report_of
 from direct_state import FAILED, PARK, flat_state, moved, pages_of, places, plain, state, timed
 
 from checkpoint.compiled import restorer
+from checkpoint.criu.entries import read_entries, write_entries
 from checkpoint.criu.fields import CoreEntry, TaskCoreEntry, TaskTimersEntry
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import NodeUnfit
@@ -139,17 +140,19 @@ def test_a_taken_park_is_named(plain: RestoreJob, tmp_path: Path) -> None:
 # What is refused when the probe is built.
 
 
-def test_timers_of_posix_are_refused_by_name(plain: RestoreJob) -> None:
-    images = read_checkpoint(plain.images)
-    core = images.core
+def test_timers_of_posix_are_refused_by_name(plain: RestoreJob, tmp_path: Path) -> None:
+    images = moved(plain, tmp_path / "images").images
+    path = next(images.glob("core-*.img"))
+    (core,) = read_entries(path, "core")
     task = core.message(CoreEntry.tc)
     timers = task.message(TaskCoreEntry.timers) if task else None
     assert task is not None and timers is not None
     timers.set_bytes(TaskTimersEntry.posix, b"\x08\x00")
     task.set_bytes(TaskCoreEntry.timers, timers.encode())
     core.set_bytes(CoreEntry.tc, task.encode())
+    write_entries(path, "core", [core])
     with pytest.raises(NotFlat, match="POSIX timers"):
-        flatten(replace(images, core=core), (plain.warm_event, plain.start_event, plain.end_event))
+        flatten(read_checkpoint(images), (plain.warm_event, plain.start_event, plain.end_event))
 
 
 def test_memory_beyond_47_bits_is_refused_by_name(plain: RestoreJob) -> None:

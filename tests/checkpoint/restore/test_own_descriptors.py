@@ -15,11 +15,12 @@ from programs import build
 from regions import captured_regions
 
 from checkpoint.compiled import restorer
-from checkpoint.criu.images import CheckpointImages, read_checkpoint
+from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
 from checkpoint.flat.image import NAME, Kind, decode
 from checkpoint.restore.criu_restore import RestoreJob, time_phase
 from checkpoint.restore.direct_restore import DirectAgent
+from checkpoint.state.process_state import ProcessState
 from probe.contents.carried_files import copy_written_files
 from probe.pipeline.boundaries import RegionPlan
 
@@ -39,7 +40,7 @@ class Regions:
             folder = self.folder / kind
             folder.mkdir()
 
-            def copies(plan: RegionPlan, images: CheckpointImages) -> dict[str, Path]:
+            def copies(plan: RegionPlan, images: ProcessState) -> dict[str, Path]:
                 outputs = (str(folder / "stdout"), str(folder / "stderr"))
                 return copy_written_files(images, folder / "written", outputs, since=0)
 

@@ -39,7 +39,7 @@ def test_an_interruption_while_calls_are_watched_leaves_nothing(
 
     monkeypatch.setattr(recorded_calls, "_report", watch_on)
     monkeypatch.setattr(recorded_calls, "direct_spec", lambda *_: {})
-    monkeypatch.setattr(recorded_calls, "_stub_areas", lambda _: [])
+    monkeypatch.setattr(recorded_calls, "stub_areas", lambda _: [])
     with interrupted_after(0.3):
         recorded_calls.record_calls(
             SimpleNamespace(phase=1),  # type: ignore[arg-type]

@@ -197,9 +197,11 @@ def _opened(
             _keep(before, now, name)
         changed = _changed(before, now)
         redone = _done_again(changed, stages, concern_no_stage)
-        if state.get("version") != _VERSION or redone is None:
+        other_version = state.get("version") != _VERSION
+        if other_version or redone is None:
+            what = "another version" if other_version else ", ".join(changed)
             raise ProbeError(
-                f"{path}: was begun with other parameters ({', '.join(changed) or 'another version'}); "
+                f"{path}: was begun with other parameters ({what}); "
                 "repeat the same command line, or build without --resume"
             )
         if (path / _WARMUP_FILE).exists() and _WARMUP not in finished:

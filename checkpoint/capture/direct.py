@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capture a process that we trace: its state and its pages into a folder, as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from checkpoint.binary.syscall_names import call_number
+from checkpoint.capture import process_facts
+from checkpoint.capture.injected import Answers, ask_all
+from checkpoint.capture.memory_map import guard_areas, page_runs, read_areas
+from checkpoint.capture.open_files import OpenFiles
+from checkpoint.capture.page_copy import copy_pages, require_room
+from checkpoint.capture.page_table import PageTable
+from checkpoint.capture.stored import write_state
+from checkpoint.capture.team import other_threads
+from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
+from checkpoint.process.plain_run import children_of
+from checkpoint.process.ptrace import signal_mask
+from checkpoint.process.threads import HelperThreads, Team, threads_of
+from checkpoint.process.tracee import Tracee
+from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
+
+_PAGES_ID = 1
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured process, and address ranges of its mappings that held huge pages."""
+
+    state: ProcessState
+    huge: tuple[tuple[int, int], ...]
+
+
+def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
+    """Put state and pages of the stopped process into `folder`, which exists. It is as before afterwards.
+
+    `what` names it in messages. Raises StorageError, ProgramFailed where it ends meanwhile, OSError, PrivilegeMissing
+    where this user may not look into it.
+    """
+    with _readable(tracee):
+        answers = ask_all(tracee, tracee.team.stopped() if tracee.team else ())
+        state, huge = _state(tracee, folder, answers[0])
+        if tracee.team is not None:
+            state = _with_team(state, tracee, tracee.team, answers[1:])
+        require_room(folder, state.pages, what)
+        memory = os.open(f"/proc/{tracee.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            stretches = [(run.vaddr, run.pages) for run in state.page_runs]
+            copy_pages(tracee.pid, memory, stretches, state.pages_image)
+        finally:
+            os.close(memory)
+    write_state(state)
+    return Captured(state, huge)
+
+
+@contextmanager
+def _readable(tracee: Tracee) -> Iterator[None]:
+    """For a program that keeps its /proc entries from its own user (PR_SET_DUMPABLE): let us see them meanwhile."""
+    try:
+        os.close(os.open(f"/proc/{tracee.pid}/fd", os.O_RDONLY | os.O_DIRECTORY))
+        changed = None
+    except PermissionError:
+        changed = tracee.system_call(call_number("prctl"), PR_GET_DUMPABLE, 0, 0, 0, 0)
+        tracee.system_call(call_number("prctl"), PR_SET_DUMPABLE, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        if changed is not None and tracee.status is None:
+            tracee.system_call(call_number("prctl"), PR_SET_DUMPABLE, changed, 0, 0, 0)
+
+
+def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState, tuple[tuple[int, int], ...]]:
+    pid = tracee.pid
+    status = process_facts.status_of(pid)
+    areas = read_areas(pid)
+    files = OpenFiles(pid)
+    with PageTable(pid) as table:
+        runs = page_runs(areas, table)
+        guards = list(guard_areas(areas, table))
+    vmas = [area.vma(files.named(area.file) if area.file else 0) for area in areas]
+    state = ProcessState(
+        folder=folder,
+        tasks=(Task(pid, int(status["PPid"]), _threads(pid, tracee.helpers)), *_children(pid)),
+        pid=pid,
+        comm=Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n").decode("utf-8", "surrogateescape"),
+        state=STOPPED,
+        registers=process_facts.registers_of(tracee.registers()),
+        exe_file_id=files.link("exe"),
+        cwd_file_id=files.link("cwd"),
+        root_file_id=files.link("root"),
+        umask=int(status["Umask"], 8),
+        vmas=(*vmas, *guards),
+        page_runs=tuple(runs),
+        pages_id=_PAGES_ID,
+        descriptors=tuple(files.descriptors()),
+        files=files.files,
+        removed_files=dict.fromkeys(sorted(files.removed)),
+        signals=SignalState(
+            signal_mask(pid),
+            answers.actions,
+            *answers.stack,
+            process_facts.pending_signals(status),
+        ),
+        thread=process_facts.thread_state(pid, answers.clear_tid),
+        extended=process_facts.extended_state(pid, answers.places),
+        layout=process_facts.layout_of(pid, answers),
+        timers=answers.timers,
+        posix_timers=process_facts.has_posix_timers(pid),
+        limits=process_facts.limits_of(pid),
+        no_huge_pages=answers.no_huge_pages,
+        filtered=process_facts.is_filtered(status),
+    )
+    return state, tuple((area.start, area.end) for area in areas if area.huge)
+
+
+def _with_team(state: ProcessState, tracee: Tracee, team: Team, answers: Sequence[Answers]) -> ProcessState:
+    """`state` with the threads that share the work. Raises ProgramUnsupported."""
+    others = tuple(other_threads(tracee, team, answers))
+    first = replace(state.tasks[0], threads=tuple(sorted(threads_of(tracee.pid))))
+    pending = tuple(dict.fromkeys([*state.signals.pending, *(n for one in others for n in one.signals.pending)]))
+    return replace(
+        state, others=others, tasks=(first, *state.tasks[1:]), signals=replace(state.signals, pending=pending)
+    )
+
+
+def _children(pid: int) -> Iterator[Task]:
+    """All processes below another that nobody has waited for: they are named, not captured."""
+    for child in children_of(pid):
+        yield Task(child, pid, (child,))
+        yield from _children(child)
+
+
+def _threads(pid: int, helpers: HelperThreads) -> tuple[int, ...]:
+    """Without those that are known to wait: nothing of them is captured."""
+    waiting = {child.pid for child in helpers.all}
+    return tuple(sorted(threads_of(pid) - waiting))

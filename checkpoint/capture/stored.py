@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the state of a directly captured process in a file beside its pages, and read any checkpoint's state.
+
+The file stays in the work folder of a build. A probe carries the flat image made from it instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from checkpoint import strict_json
+from checkpoint.criu.fields import REGISTERS
+from checkpoint.criu.images import read_checkpoint
+from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.flat.image import TIMERS
+from checkpoint.linux import PAGE_SIZE
+from checkpoint.state.process_state import (
+    Descriptor,
+    ExtendedState,
+    File,
+    Layout,
+    OtherThread,
+    PageRun,
+    ProcessState,
+    SignalState,
+    Task,
+    ThreadState,
+    Vma,
+    VmaStatus,
+    uncovered_page,
+)
+
+NAME = "state.json"
+"""Name of the file in a checkpoint's folder."""
+
+VERSION = 1
+_MOST_BYTES = 1 << 28
+_LARGEST = 1 << 64
+_NUMBERS = (
+    "pid", "state", "exe_file_id", "cwd_file_id", "root_file_id", "umask", "pages_id", "no_huge_pages",
+)  # fmt: skip
+_FLAGS = ("x86_64", "posix_timers", "filtered", "asynchronous_io", "segments")
+_PARTS = ("legacy", "ymm_high", "opmask", "zmm_high", "zmm_more")
+
+
+def read_state(folder: Path) -> ProcessState:
+    """The state of the process whose checkpoint is in `folder`, captured directly or by CRIU.
+
+    Raises ProbeFileDamaged for files that are damaged or do not fit together, StorageError.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return read_checkpoint(folder)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise damaged(path, "it is too large")
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        state = _decoded(strict_json.loads(data), folder)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise damaged(path, repr(error)) from error
+    _check(path, state)
+    return state
+
+
+def write_state(state: ProcessState) -> None:
+    """Put `state` beside its pages, whole or not at all. Raises StorageError."""
+    path = state.folder / NAME
+    part = path.with_name(f"{NAME}.part")
+    try:
+        part.write_bytes(strict_json.dumps(_encoded(state), separators=(",", ":")).encode("ascii"))
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def damaged(path: Path, problem: str) -> ProbeFileDamaged:
+    """The error for a state that cannot be used."""
+    return ProbeFileDamaged(f"captured state {path}: {problem}; build without --resume")
+
+
+def _encoded(state: ProcessState) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        **{name: getattr(state, name) for name in (*_NUMBERS, *_FLAGS)},
+        "comm": state.comm,
+        "tasks": [[task.pid, task.parent, list(task.threads)] for task in state.tasks],
+        "registers": state.registers,
+        "vmas": [list(astuple(vma)) for vma in state.vmas],
+        "page_runs": [list(run) for run in state.page_runs],
+        "files": [list(astuple(file))[:7] for file in state.files.values()],
+        "descriptors": [list(astuple(item)) for item in state.descriptors],
+        "removed_files": sorted(state.removed_files),
+        "signals": list(astuple(state.signals)),
+        "thread": list(astuple(state.thread)),
+        "extended": _encoded_extended(state.extended),
+        "layout": list(astuple(state.layout)),
+        "timers": [list(timer) for timer in state.timers],
+        "limits": [list(limit) for limit in state.limits],
+        # No key where there are none: other versions read these files, too.
+        **({"others": [_encoded_thread(one) for one in state.others]} if state.others else {}),
+    }
+
+
+def _encoded_extended(extended: ExtendedState) -> dict[str, Any]:
+    return {
+        **{name: getattr(extended, name).hex() for name in _PARTS},
+        "in_use": extended.in_use,
+        "protection_keys": extended.protection_keys,
+        "shadow_stack": extended.shadow_stack,
+    }
+
+
+def _encoded_thread(one: OtherThread) -> dict[str, Any]:
+    return {
+        "slot": one.slot,
+        "comm": one.comm,
+        "registers": one.registers,
+        "signals": list(astuple(one.signals)),
+        "thread": list(astuple(one.thread)),
+        "extended": _encoded_extended(one.extended),
+    }
+
+
+def _decoded_thread(value: Any) -> OtherThread:
+    return OtherThread(
+        slot=_number(value["slot"]),
+        comm=_text(value["comm"]),
+        registers={_text(name): _number(number) for name, number in value["registers"].items()},
+        signals=_signals(*value["signals"]),
+        thread=ThreadState(*_numbers(value["thread"], 6)),
+        extended=_extended(value["extended"]),
+    )
+
+
+def _decoded(value: Any, folder: Path) -> ProcessState:
+    if value["version"] != VERSION:
+        raise ValueError(f"version {value['version']!r} is unknown")
+    numbers: dict[str, Any] = {name: _number(value[name]) for name in _NUMBERS}
+    flags: dict[str, Any] = {name: _flag(value[name]) for name in _FLAGS}
+    files = [_file(*file) for file in value["files"]]
+    return ProcessState(
+        folder=folder,
+        comm=_text(value["comm"]),
+        tasks=tuple(Task(_number(pid), _number(parent), _numbers(ids)) for pid, parent, ids in value["tasks"]),
+        registers={_text(name): _number(number) for name, number in value["registers"].items()},
+        vmas=tuple(Vma(*_numbers(vma, 8)) for vma in value["vmas"]),
+        page_runs=tuple(PageRun(*_numbers(run, 3)) for run in value["page_runs"]),
+        files={file.id: file for file in files},
+        descriptors=tuple(Descriptor(*_numbers(item, 4)) for item in value["descriptors"]),
+        removed_files=dict.fromkeys(_numbers(value["removed_files"])),
+        signals=_signals(*value["signals"]),
+        thread=ThreadState(*_numbers(value["thread"], 6)),
+        extended=_extended(value["extended"]),
+        layout=Layout(*_numbers(value["layout"], 11)),
+        timers=tuple(_four(timer) for timer in value["timers"]),
+        limits=tuple(_two(limit) for limit in value["limits"]),
+        others=tuple(_decoded_thread(one) for one in value.get("others", ())),
+        **numbers,
+        **flags,
+    )
+
+
+def _file(number: Any, kind: Any, path: Any, flags: Any, position: Any, size: Any, mode: Any) -> File:
+    return File(
+        _number(number), _number(kind), _text(path), _number(flags), _number(position), _optional(size), _number(mode)
+    )
+
+
+def _signals(blocked: Any, actions: Any, address: Any, size: Any, flags: Any, pending: Any) -> SignalState:
+    return SignalState(
+        _number(blocked),
+        tuple(_four(action) for action in actions),
+        _number(address),
+        _number(size),
+        _number(flags),
+        _numbers(pending),
+    )
+
+
+def _extended(value: Any) -> ExtendedState:
+    parts: dict[str, Any] = {name: bytes.fromhex(value[name]) for name in _PARTS}
+    return ExtendedState(
+        in_use=_number(value["in_use"]),
+        protection_keys=_optional(value["protection_keys"]),
+        shadow_stack=_flag(value["shadow_stack"]),
+        **parts,
+    )
+
+
+def _check(path: Path, state: ProcessState) -> None:
+    """As for CRIU's images: all that is used is described, and the pages image has the right size."""
+    wanted = {item.file_id for item in state.descriptors} | {vma.file_id for vma in state.vmas if vma.is_file}
+    if not wanted | {state.exe_file_id, state.cwd_file_id} <= state.files.keys():
+        raise damaged(path, "a file is used but not described")
+    if not state.tasks:
+        raise damaged(path, "it names no process")
+    registers = [state.registers, *(one.registers for one in state.others)]
+    if any(set(one) != set(REGISTERS) for one in registers) or len(state.timers) > TIMERS:
+        raise damaged(path, "its registers or timers are not those of a process")
+    ordered = [vma for vma in state.vmas if not vma.status & VmaStatus.GUARD]
+    if any(v.start % PAGE_SIZE or v.end % PAGE_SIZE or v.start >= v.end for v in state.vmas) or any(
+        one.end > other.start for one, other in pairwise(ordered)
+    ):
+        raise damaged(path, "a mapping is empty, not aligned, or overlaps the one before")
+    if any(r.vaddr % PAGE_SIZE or not r.pages for r in state.page_runs) or any(
+        one.end > other.vaddr for one, other in pairwise(state.page_runs)
+    ):
+        raise damaged(path, "a page run is empty or out of place")
+    if (address := uncovered_page(state.page_runs, state.vmas)) is not None:
+        raise damaged(path, f"the page at {address:#x} belongs to no mapping")
+    expected = state.pages * PAGE_SIZE
+    present = state.pages_image.stat().st_size if state.pages_image.is_file() else 0
+    if present != expected:
+        raise damaged(state.pages_image, f"it holds {present} bytes where {expected} are described")
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else _number(value)
+
+
+def _numbers(values: Any, count: int | None = None) -> tuple[int, ...]:
+    if count is not None and len(values) != count:
+        raise ValueError(f"{len(values)} numbers where {count} belong")
+    return tuple(_number(value) for value in values)
+
+
+def _two(values: Any) -> tuple[int, int]:
+    first, second = _numbers(values, 2)
+    return first, second
+
+
+def _four(values: Any) -> tuple[int, int, int, int]:
+    first, second, third, fourth = _numbers(values, 4)
+    return first, second, third, fourth
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    value.encode("utf-8", "surrogateescape")
+    return value

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capture the threads of a stopped process that share its work: what the kernel keeps of each."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from checkpoint.capture import process_facts
+from checkpoint.capture.injected import Answers
+from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.ptrace import registers_of, signal_mask
+from checkpoint.process.threads import SLOT_BYTES, Team
+from checkpoint.process.tracee import Tracee
+from checkpoint.state.process_state import OtherThread, SignalState
+
+_RESTARTS = {-512, -513, -514}
+"""Results of a call that the kernel makes again when the thread goes on (linux/errno.h: ERESTARTSYS and others)."""
+
+_RESTARTS_OTHERWISE = -516
+"""ERESTART_RESTARTBLOCK: what it waited for, and how long, is in the kernel alone."""
+
+_INTERRUPTED = 2**64 - 4
+_SYSCALL_BYTES = 2
+_ROBUST_HEAD = struct.Struct("<QqQ")
+
+
+def other_threads(tracee: Tracee, team: Team, answers: Sequence[Answers]) -> Iterator[OtherThread]:
+    """The state of each; `answers`: what the kernel said to each, in the order of `team.stopped()`.
+
+    Raises ProgramUnsupported where one uses what tells threads apart for itself.
+    """
+    for number, said in zip(team.stopped(), answers, strict=True):
+        found = registers_of(number)
+        if found.gs_base != team.base(number):
+            raise ProgramUnsupported(
+                f"{tracee.program.argv[0]}: uses the GS register itself, by which a probe tells threads apart; build "
+                "it with one thread"
+            )
+        registers = process_facts.registers_of(found)
+        waiting = (*pending(tracee.pid, number), *team.held_back(number))
+        settle_call(registers)
+        yield OtherThread(
+            slot=team.base(number) // SLOT_BYTES,
+            comm=_name(tracee.pid, number),
+            registers=registers,
+            signals=SignalState(signal_mask(number), (), *said.stack, waiting),
+            thread=process_facts.thread_state(number, said.clear_tid),
+            extended=process_facts.extended_state(number, said.places),
+        )
+
+
+def settle_call(registers: dict[str, int]) -> None:
+    """Let registers of a thread stopped inside a system call be those of one right before it, or, where the kernel
+    would go on otherwise, of one whose call a signal has interrupted."""
+    result = registers["ax"] - 2**64 if registers["ax"] >= 2**63 else registers["ax"]
+    if registers["orig_ax"] >= 2**63:
+        return
+    if result in _RESTARTS:
+        registers["ip"] -= _SYSCALL_BYTES
+        registers["ax"] = registers["orig_ax"]
+    elif result == _RESTARTS_OTHERWISE:
+        registers["ax"] = _INTERRUPTED
+    registers["orig_ax"] = 2**64 - 1
+
+
+def _name(pid: int, number: int) -> str:
+    said = Path(f"/proc/{pid}/task/{number}/comm").read_bytes()
+    return said.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+
+
+def pending(pid: int, number: int) -> tuple[int, ...]:
+    """Signals sent to this thread alone and not yet delivered."""
+    bits = int(process_facts.status_of(f"{pid}/task/{number}")["SigPnd"], 16)
+    return tuple(signal + 1 for signal in range(64) if bits >> signal & 1)
+
+
+def locks_in_use(tracee: Tracee, team: Team) -> list[str]:
+    """Words for robust or priority-inheriting mutexes that threads of the stopped process hold: the kernel knows their
+    owners by numbers that restored threads do not have."""
+    heads = (process_facts.thread_state(number, 0).robust_list for number in (tracee.pid, *team.stopped()))
+    return ["a robust or priority-inheriting lock in use"] * any(head and _holds(tracee, head) for head in heads)
+
+
+def _holds(tracee: Tracee, head: int) -> bool:
+    try:
+        first, _, being_locked = _ROBUST_HEAD.unpack(tracee.read(head, _ROBUST_HEAD.size))
+    except OSError:
+        return False
+    return bool(first != head or being_locked)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restore a phase once under ptrace, with a counter in every block, and see what its region executes."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from checkpoint.binary.syscall_names import call_number
+from checkpoint.errors import NodeUnfit, PhaseFailed, ProgramFailed
+from checkpoint.flat.image import FlatImage, Option
+from checkpoint.flow.classes import NumberClasses, classes_of
+from checkpoint.flow.flow import Flow, Passed, Plan, state_of
+from checkpoint.flow.pieces import flow_of, pieces_of
+from checkpoint.flow.stepping import calls_in, prepare, step, window_of
+from checkpoint.flow.stubs_in_place import MappedImage, StubsInPlace, mapped_images
+from checkpoint.linux import (
+    PTRACE_CONT,
+    PTRACE_O_EXITKILL,
+    PTRACE_O_TRACESYSGOOD,
+    PTRACE_SETOPTIONS,
+    PTRACE_SYSCALL,
+    WALL,
+)
+from checkpoint.process.program import Program
+from checkpoint.process.ptrace import Registers, ptrace
+from checkpoint.process.tracee import Tracee
+from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
+from checkpoint.restore.direct_agent import RESTORED, Control, launch
+from checkpoint.restore.direct_restore import direct_spec
+from checkpoint.restore.isolation import die_with_parent
+from checkpoint.restore.recorded_calls import stub_areas
+from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
+
+MOST_CALLS = 200_000
+"""Calls compared one by one; of a phase that makes more, the first."""
+
+_SYSCALL_STOP = signal.SIGTRAP | 0x80
+_FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
+_PATIENCE = 20
+"""Counted, a region may take so many times as long as timed."""
+_LOOK_SECONDS = 0.05
+_RT_SIGRETURN = call_number("rt_sigreturn")
+_WRITTEN_AT_ONCE = 1 << 24
+_WITH_PROCESS_NUMBERS = {call_number(name) for name in ("kill", "tkill", "tgkill", "sched_setaffinity", "setpgid")}
+"""Calls with a process number among the arguments compared: a restored process has another."""
+
+
+_PLAIN = Plan()
+
+
+class FlowWatcher:
+    """One phase whose flow is watched, as often as wanted. `local`, beside `flat`: its images are read once."""
+
+    def __init__(
+        self, job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, *, scratch: Path, cpu: int | None
+    ) -> None:
+        prepare()
+        self._job, self._flat, self._pages, self._restorer = job, flat, pages, restorer
+        self._scratch, self._cpu = scratch, cpu
+        self._images: list[MappedImage] | None = None
+
+    def watch(self, plan: Plan = _PLAIN, *, seconds: float | None = None) -> Flow:
+        """Restore the phase, run it to its region's end, and end it. `seconds`: how long that may take, restoring not
+        counted. Raises PhaseFailed where the region does not end as it should, NodeUnfit."""
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix=f"flow-{self._job.phase}-", dir=self._scratch) as name:
+            folder = Path(name)
+            spec = direct_spec(self._job, self._flat, self._pages, self._restorer, folder, self._cpu)
+            if self._images is None:
+                copies = Path(spec["copies"])
+                local = {number: (copies / str(number)).resolve() for number in range(len(self._flat.files))}
+                self._images = mapped_images(self._flat, local)
+            limit = region_limit(self._job) * _PATIENCE if seconds is None else seconds
+            said = _in_child(_Run(spec, self._flat, folder, self._images, plan, limit))
+        if "refused" in said:
+            raise NodeUnfit(f"phase {self._job.phase}: its flow could not be watched: {said['refused'].item()}")
+        if "failure" in said:
+            raise PhaseFailed(f"phase {self._job.phase}: {said['failure'].item()} while its flow was watched")
+        images = {one.path: one.image.sha256 for one in self._images}
+        return flow_of(said, images, MOST_CALLS, time.monotonic() - begun)
+
+
+def _in_child(run: _Run) -> dict[str, Any]:
+    """What the run says, made in a child of its own."""
+    said = answer_of_child(partial(_report, run))
+    if not said:
+        return {"failure": np.array("its watcher ended without an answer")}
+    with np.load(io.BytesIO(said), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _report(run: _Run, writer: int, parent: int) -> NoReturn:
+    """In a child: the run, and its arrays to `writer`."""
+    answer: dict[str, Any] = {"failure": np.array("it failed")}
+    try:
+        die_with_parent(parent)
+        answer = run.made()
+    except (Lost, ProgramFailed) as error:
+        answer = {"failure": np.array(str(error))}
+    except (OSError, LookupError, OverflowError) as error:
+        answer = {"refused": np.array(str(error))}
+    finally:
+        packed = io.BytesIO()
+        np.savez(packed, **answer)
+        with os.fdopen(writer, "wb") as out:
+            out.write(packed.getbuffer())
+        os._exit(0)
+
+
+class _Run:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        flat: FlatImage,
+        folder: Path,
+        images: Sequence[MappedImage],
+        plan: Plan,
+        seconds: float,
+    ) -> None:
+        self._spec, self._stamps, self._folder, self._images, self._plan = spec, flat.stamps, folder, images, plan
+        self._stubs_of_phase = stub_areas(flat)
+        self._seconds = seconds
+        self._calls: list[tuple[int, int, int]] = []
+        self._passed: list[Passed] = []
+        self._inside = self._gone = False
+
+    def made(self) -> dict[str, Any]:
+        """Arrays of the flow (pieces.py)."""
+        self._spec["option_bits"] = confined(self._spec, self._folder) | Option.FILTER_CALLS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        self._control = Control(self._stamps, str(self._folder))
+        self._deadline = time.monotonic() + RESTORE_SECONDS
+        self._pid = launch(self._spec, str(self._folder), self._control.fd, traced=True)
+        self._tracee = Tracee(self._pid, _UNNAMED)
+        try:
+            self._restore()
+            self._overwrite()
+            self._stubs = StubsInPlace(self._tracee, self._images, self._plan.points)
+            self._ours = [*self._stubs_of_phase, *self._stubs.areas]
+            self._deadline = time.monotonic() + self._seconds
+            self._run_to_end()
+            classes = self._numbers()
+            return pieces_of(self._stubs.counts(), self._calls, self._passed, classes)
+        finally:
+            self._end()
+
+    def _restore(self) -> None:
+        """Run the restorer to the point where it has become the phase, before the phase's first instruction."""
+        if not os.WIFSTOPPED(self._wait()):
+            raise Lost(f"it could not be started ({restorer_said(self._control)})")
+        ptrace(PTRACE_SETOPTIONS, self._pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
+        restored = False
+        while True:
+            ptrace(PTRACE_SYSCALL, self._pid, 0, 0)
+            status = self._wait()
+            if not os.WIFSTOPPED(status):
+                raise Lost(f"it could not be restored ({restorer_said(self._control)})")
+            if os.WSTOPSIG(status) != _SYSCALL_STOP:
+                continue
+            if restored:
+                break
+            # The restorer's last call is rt_sigreturn; the stop behind that is in the phase.
+            is_last = self._tracee.registers().orig_rax == _RT_SIGRETURN
+            restored = is_last and self._control.report()[0] == RESTORED
+        self._tracee.reopen_memory()
+        self._tracee.attached = True
+
+    def _overwrite(self) -> None:
+        for address, data in self._plan.contents() if self._plan.contents else ():
+            for start in range(0, len(data), _WRITTEN_AT_ONCE):
+                self._tracee.write(address + start, bytes(data[start : start + _WRITTEN_AT_ONCE]))
+
+    def _run_to_end(self) -> None:
+        deliver = 0
+        status: int | None = None
+        while True:
+            if status is None:
+                watched = len(self._calls) < MOST_CALLS
+                ptrace(PTRACE_SYSCALL if watched else PTRACE_CONT, self._pid, 0, deliver)
+                status = self._wait()
+            deliver, found, status = 0, status, None
+            if not os.WIFSTOPPED(found):
+                raise Lost(f"it ended before its region did ({_ending(found)})")
+            stopped = os.WSTOPSIG(found)
+            if stopped == _SYSCALL_STOP:
+                self._at_call()
+            elif stopped == signal.SIGSTOP:
+                if self._control.event(self._spec["end"])[0]:
+                    return
+                status = self._at_point()
+            elif stopped in _FATAL and not self._handles(stopped):
+                raise Lost(f"it was ended by signal {stopped} at {self._tracee.registers().rip:#x}")
+            elif stopped != signal.SIGTRAP:
+                deliver = stopped
+
+    def _handles(self, number: int) -> bool:
+        for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+        return False
+
+    def _at_call(self) -> None:
+        self._inside = not self._inside
+        if not self._inside:
+            return
+        r = self._tracee.registers()
+        self._note_call(r.rip, r.orig_rax, r)
+
+    def _note_call(self, at: int, number: int, r: Registers) -> None:
+        """Keep a call that is the program's own: none of the stubs', which lie before `at`."""
+        if not any(start <= at <= end for start, end in self._ours):
+            first, third = (0, 0) if number in _WITH_PROCESS_NUMBERS else (r.rdi, r.rdx)
+            self._calls.append((number, first, third))
+
+    def _at_point(self) -> int | None:
+        """Note what has been executed so far, and make steps; the status of a stop that was no step."""
+        known = {one.point for one in self._passed}
+        fresh = sorted(self._stubs.reached() - known)
+        if not fresh:
+            return None
+        counts = self._stubs.counts()
+        noted, status = step(self._pid, self._plan.steps)
+        for at, r in calls_in(noted, self._tracee.read):
+            self._note_call(at, r.rax, r)
+        window = window_of(noted, self._tracee.read, self._stubs.areas)
+        self._passed.append(Passed(fresh[0], sum(counts.values()), state_of(counts), window))
+        self._inside = False
+        return status or None
+
+    def _numbers(self) -> NumberClasses:
+        total = NumberClasses()
+        for address, size in self._plan.numbers:
+            for start in range(0, size, _WRITTEN_AT_ONCE):
+                part = self._tracee.read(address + start, min(_WRITTEN_AT_ONCE, size - start))
+                total += classes_of(np.frombuffer(part, dtype=np.uint64))
+        return total
+
+    def _wait(self) -> int:
+        while True:
+            found, status = os.waitpid(self._pid, os.WNOHANG | WALL)
+            if found:
+                self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+                return status
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise Lost("its region did not end")
+            signal.sigtimedwait({signal.SIGCHLD}, min(left, _LOOK_SECONDS))
+
+    def _end(self) -> None:
+        if not self._gone:
+            end_phase(self._pid)
+        self._tracee.close_memory()
+        self._control.close()
+
+
+_UNNAMED = Program(("phase",), "phase", "/")
+
+
+def _ending(status: int) -> str:
+    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status >> 8}"

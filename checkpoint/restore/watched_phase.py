@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of all that restores a phase under ptrace to watch it: a child for it, its view of files, its end. Build time.
+
+Watchers: of system calls (recorded_calls.py), of pages (observation.py), of all that is executed (checkpoint/flow).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from checkpoint.flat.image import Option
+from checkpoint.linux import WALL
+from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view
+
+
+class Lost(Exception):
+    """The phase did not come to its region's end."""
+
+
+def answer_of_child(act: Callable[[int, int], NoReturn], most: int = -1) -> bytes:
+    """What a child of its own writes: it traces, and sees other files than we. At most `most` bytes; b"" for nothing.
+
+    `act` gets the descriptor to write to and our process number. Interrupted, the child is killed.
+    """
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if not child:
+        act(writer, parent)
+    os.close(writer)
+    try:
+        with os.fdopen(reader, "rb") as answers:
+            return answers.read(most)
+    except BaseException:
+        # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        os.waitpid(child, 0)
+
+
+def confined(spec: dict[str, Any], folder: Path) -> int:
+    """Enter the phase's view of files, and put copies of those it writes into `folder`; options for its restorer."""
+    options = 0
+    try:
+        enter_private_view(spec)
+    except OSError:
+        # No user namespaces here: then nothing but landlock keeps the phase from this node's files.
+        options = Option.CONFINE_WRITES | Option.ANY_FOLDER
+    for index, source in enumerate(spec["sources"]):
+        shutil.copyfile(source, folder / f"w{index}")
+    return options
+
+
+def restorer_said(control: Control) -> str:
+    """How far the restorer came, and what stopped it."""
+    progress, step, error, *_ = control.report()
+    return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"
+
+
+def end_phase(pid: int) -> None:
+    """Kill the phase, which we trace, and wait until it is gone."""
+    os.kill(pid, signal.SIGKILL)
+    gone = False
+    while not gone:
+        _, status = os.waitpid(pid, WALL)
+        gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Player of recorded ranks: makes their calls of MPI again, with computing of a given length between them.
+//
+// Compiled with SimGrid's smpicc it runs on simulated networks, with an MPI's own compiler on a real one. Arguments: a
+// folder with the files play.N (probe/mpi/play.py), bytes of the largest message. All ranks are threads of one process
+// under SimGrid: there are no variables outside of functions.
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#ifdef PROBE_SIMULATED
+#include <simgrid/host.h>
+#include <smpi/smpi.h>
+#else
+#include <time.h>
+#endif
+
+enum { PATH_SIZE = 4096, MOST_TYPES = 64 };
+
+// One call. seconds: of computing before it. `request`, `other` as the recorder has them, peers within `comm`.
+typedef struct {
+	int32_t function, peer, tag, comm;
+	int64_t count;
+	int32_t element, request, other, extras;
+	double seconds;
+} Step;
+
+typedef struct {
+	MPI_Comm *comms;
+	MPI_Request *requests;
+	uint32_t comm_room, request_room;
+	int widths[MOST_TYPES];
+	MPI_Datatype types[MOST_TYPES];
+	int type_count;
+	char *out, *in;
+} Player;
+
+static void compute(double seconds)
+{
+	if (seconds <= 0)
+		return;
+#ifdef PROBE_SIMULATED
+	smpi_execute_flops(seconds * sg_host_get_speed(sg_host_self()));
+#else
+	struct timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	const double end = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + seconds;
+	while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end)
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+#endif
+}
+
+// A type of that many bytes: the algorithms of collectives depend on counts and sizes.
+static MPI_Datatype type_of(Player *player, int width)
+{
+	MPI_Datatype made;
+	if (width == 1 || width == 4 || width == 8)
+		return width == 1 ? MPI_BYTE : width == 4 ? MPI_INT : MPI_DOUBLE;
+	for (int n = 0; n < player->type_count; n++)
+		if (player->widths[n] == width)
+			return player->types[n];
+	MPI_Type_contiguous(width, MPI_BYTE, &made);
+	MPI_Type_commit(&made);
+	if (player->type_count < MOST_TYPES) {
+		player->widths[player->type_count] = width;
+		player->types[player->type_count++] = made;
+	}
+	return made;
+}
+
+static MPI_Request *request_of(Player *player, int32_t number)
+{
+	const uint32_t wanted = (uint32_t)number;
+	if (wanted >= player->request_room) {
+		const uint32_t room = wanted * 2 + 64;
+		player->requests = realloc(player->requests, room * sizeof *player->requests);
+		for (uint32_t n = player->request_room; n < room; n++)
+			player->requests[n] = MPI_REQUEST_NULL;
+		player->request_room = room;
+	}
+	return &player->requests[wanted];
+}
+
+static void keep_comm(Player *player, int32_t number, MPI_Comm comm)
+{
+	if ((uint32_t)number >= player->comm_room) {
+		player->comm_room = (uint32_t)number * 2 + 8;
+		player->comms = realloc(player->comms, player->comm_room * sizeof *player->comms);
+	}
+	player->comms[number] = comm;
+}
+
+static void wait_for(Player *player, const int32_t *requests, int count)
+{
+	MPI_Request *open = malloc((size_t)count * sizeof *open + 1);
+	for (int n = 0; n < count; n++) {
+		MPI_Request *one = request_of(player, requests[n]);
+		open[n] = *one;
+		*one = MPI_REQUEST_NULL;
+	}
+	MPI_Waitall(count, open, MPI_STATUSES_IGNORE);
+	free(open);
+}
+
+// Counts and places in bytes of a collective whose ranks give different amounts.
+static int *places_of(const int32_t *counts, int size)
+{
+	int *places = malloc((size_t)size * sizeof *places + 1);
+	for (int n = 0, at = 0; n < size; at += counts[n++])
+		places[n] = at;
+	return places;
+}
+
+static void collective(Player *player, const Step *step, const int32_t *extras)
+{
+	const MPI_Comm comm = player->comms[step->comm];
+	const int width = step->element > 0 ? step->element : 1, wide = width == 8 || width == 4 || width == 1;
+	const int count = wide ? (int)step->count : (int)(step->count * width);
+	const MPI_Datatype sum = wide ? type_of(player, width) : MPI_BYTE, type = type_of(player, width);
+	const MPI_Op op = sum == MPI_BYTE ? MPI_BAND : MPI_MAX;
+	const int some = (int)step->count;
+	void *out = player->out, *in = player->in;
+	int size, me, *places = NULL, *more = NULL;
+	MPI_Request *request = request_of(player, step->request);
+	MPI_Comm_size(comm, &size);
+	MPI_Comm_rank(comm, &me);
+	// A collective of one rank costs nothing; SimGrid 3.32 aborts in some ("Actor pid=-1 is gone").
+	if (size == 1)
+		return;
+	if (step->extras >= size)
+		places = places_of(extras, size);
+	if (step->extras >= 2 * size)
+		more = places_of(extras + size, size);
+	switch (step->function) {
+	case F_Barrier:
+		MPI_Barrier(comm);
+		break;
+	case F_Ibarrier:
+		MPI_Ibarrier(comm, request);
+		break;
+	case F_Bcast:
+		MPI_Bcast(out, some, type, step->other, comm);
+		break;
+	case F_Ibcast:
+		MPI_Ibcast(out, some, type, step->other, comm, request);
+		break;
+	case F_Reduce:
+		MPI_Reduce(out, in, count, sum, op, step->other, comm);
+		break;
+	case F_Ireduce:
+		MPI_Ireduce(out, in, count, sum, op, step->other, comm, request);
+		break;
+	case F_Allreduce:
+		MPI_Allreduce(out, in, count, sum, op, comm);
+		break;
+	case F_Iallreduce:
+		MPI_Iallreduce(out, in, count, sum, op, comm, request);
+		break;
+	case F_Scan:
+		MPI_Scan(out, in, count, sum, op, comm);
+		break;
+	case F_Exscan:
+		MPI_Exscan(out, in, count, sum, op, comm);
+		break;
+	case F_Reduce_scatter:
+		MPI_Reduce_scatter(out, in, extras, MPI_BYTE, MPI_BAND, comm);
+		break;
+	case F_Reduce_scatter_block:
+		MPI_Reduce_scatter_block(out, in, count, sum, op, comm);
+		break;
+	case F_Gather:
+		MPI_Gather(out, some, type, in, some, type, step->other, comm);
+		break;
+	case F_Igather:
+		MPI_Igather(out, some, type, in, some, type, step->other, comm, request);
+		break;
+	case F_Scatter:
+		MPI_Scatter(out, some, type, in, some, type, step->other, comm);
+		break;
+	case F_Iscatter:
+		MPI_Iscatter(out, some, type, in, some, type, step->other, comm, request);
+		break;
+	case F_Gatherv:
+		MPI_Gatherv(out, (int)(step->count * width), MPI_BYTE, in, extras, places, MPI_BYTE, step->other, comm);
+		break;
+	case F_Scatterv:
+		MPI_Scatterv(out, extras, places, MPI_BYTE, in, (int)(step->count * width), MPI_BYTE, step->other,
+			     comm);
+		break;
+	case F_Allgather:
+		MPI_Allgather(out, some, type, in, some, type, comm);
+		break;
+	case F_Iallgather:
+		MPI_Iallgather(out, some, type, in, some, type, comm, request);
+		break;
+	case F_Allgatherv:
+		MPI_Allgatherv(out, extras[me], MPI_BYTE, in, extras, places, MPI_BYTE, comm);
+		break;
+	case F_Alltoall:
+		MPI_Alltoall(out, some, type, in, some, type, comm);
+		break;
+	case F_Ialltoall:
+		MPI_Ialltoall(out, some, type, in, some, type, comm, request);
+		break;
+	case F_Alltoallv:
+		MPI_Alltoallv(out, extras, places, MPI_BYTE, in, extras + size, more, MPI_BYTE, comm);
+		break;
+	default:
+		fprintf(stderr, "probe: %s cannot be played\n", function_names[step->function]);
+		exit(2);
+	}
+	free(places);
+	free(more);
+}
+
+static void split(Player *player, const Step *step)
+{
+	MPI_Comm made;
+	// tag: a number that the ranks of the new communicator have in common; peer: place in it.
+	MPI_Comm_split(player->comms[step->comm], step->other < 0 ? MPI_UNDEFINED : step->tag, step->peer, &made);
+	if (step->other >= 0)
+		keep_comm(player, step->other, made);
+}
+
+static void play(Player *player, const Step *step, const int32_t *extras)
+{
+	const MPI_Comm comm = step->comm < 0 ? MPI_COMM_WORLD : player->comms[step->comm];
+	const MPI_Datatype type = step->element > 0 ? type_of(player, step->element) : MPI_BYTE;
+	const int count = step->element > 0 ? (int)step->count : 0;
+	const int peer = step->peer < 0 ? MPI_PROC_NULL : step->peer;
+	compute(step->seconds);
+	switch (step->function) {
+	case F_Send:
+	case F_Bsend:
+	case F_Rsend:
+		MPI_Send(player->out, count, type, peer, step->tag, comm);
+		break;
+	case F_Ssend:
+		MPI_Ssend(player->out, count, type, peer, step->tag, comm);
+		break;
+	case F_Isend:
+	case F_Ibsend:
+	case F_Irsend:
+		MPI_Isend(player->out, count, type, peer, step->tag, comm, request_of(player, step->request));
+		break;
+	case F_Issend:
+		MPI_Issend(player->out, count, type, peer, step->tag, comm, request_of(player, step->request));
+		break;
+	case F_Recv:
+		MPI_Recv(player->in, count, type, peer, step->tag, comm, MPI_STATUS_IGNORE);
+		break;
+	case F_Irecv:
+		MPI_Irecv(player->in, count, type, peer, step->tag, comm, request_of(player, step->request));
+		break;
+	case F_Sendrecv:
+	case F_Sendrecv_replace:
+		MPI_Sendrecv(player->out, count, type, peer, step->tag, player->in, extras[1], MPI_BYTE,
+			     step->other < 0 ? MPI_PROC_NULL : step->other, extras[0], comm, MPI_STATUS_IGNORE);
+		break;
+	case F_Wait:
+	case F_Waitall:
+	case F_Waitany:
+	case F_Waitsome:
+	case F_Test:
+	case F_Testall:
+	case F_Testany:
+	case F_Testsome:
+		wait_for(player, extras, step->extras);
+		break;
+	case F_Comm_dup:
+	case F_Comm_split:
+	case F_Comm_split_type:
+	case F_Comm_create:
+	case F_Cart_create:
+	case F_Cart_sub:
+		split(player, step);
+		break;
+	case F_Finalize:
+		break;
+	default:
+		collective(player, step, extras);
+	}
+}
+
+static char *contents(const char *path, size_t *bytes)
+{
+	FILE *file = fopen(path, "rb");
+	if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
+		fprintf(stderr, "probe: %s cannot be read\n", path);
+		exit(2);
+	}
+	*bytes = (size_t)ftell(file);
+	rewind(file);
+	char *found = malloc(*bytes + 1);
+	if (found == NULL || fread(found, 1, *bytes, file) != *bytes) {
+		fprintf(stderr, "probe: %s cannot be read\n", path);
+		exit(2);
+	}
+	fclose(file);
+	return found;
+}
+
+int main(int argc, char **argv)
+{
+	Player player = {0};
+	char path[PATH_SIZE];
+	int rank;
+	size_t bytes;
+	double computed = 0;
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	snprintf(path, sizeof path, "%s/play.%d", argv[1], rank);
+	const size_t room = strtoull(argv[2], NULL, 10) + 16;
+	char *steps = contents(path, &bytes);
+#ifdef PROBE_SIMULATED
+	player.out = SMPI_SHARED_MALLOC(room);
+	player.in = SMPI_SHARED_MALLOC(room);
+#else
+	player.out = calloc(1, room);
+	player.in = calloc(1, room);
+#endif
+	keep_comm(&player, 0, MPI_COMM_WORLD);
+	keep_comm(&player, 1, MPI_COMM_SELF);
+	MPI_Barrier(MPI_COMM_WORLD);
+	const double begun = MPI_Wtime();
+	for (size_t at = 0; at < bytes;) {
+		Step step;
+		memcpy(&step, steps + at, sizeof step);
+		const int32_t *extras = (const int32_t *)(const void *)(steps + at + sizeof step);
+		play(&player, &step, extras);
+		computed += step.seconds;
+		at += sizeof step + padded((uint64_t)step.extras * sizeof *extras);
+	}
+	printf("played %d %.9f %.9f\n", rank, MPI_Wtime() - begun, computed);
+	fflush(stdout);
+	MPI_Barrier(MPI_COMM_WORLD);
+	free(steps);
+	free(player.requests);
+	free(player.comms);
+	MPI_Finalize();
+	return 0;
+}

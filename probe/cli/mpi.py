@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`probe mpi`: MPI programs recorded, and their ranks replayed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from probe.cli.node_options import SshChoice, ssh_options
+from probe.cli.parameters import PROGRAM, QUIET, Size
+from probe.cli.rows import AS_JSON
+from probe.formats.choices import AUTO
+from probe.formats.phase_record import CRIU, DIRECT
+from probe.terminal import one_line, say, say_json
+
+if TYPE_CHECKING:
+    from probe.candidates.result import RunResult
+    from probe.mpi.simulate import Simulated, Where
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MPI_VERSION = 1
+"""Of the JSON of `probe mpi`."""
+
+_RECORDING = click.argument("recording_folder", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
+
+
+@click.group()
+def mpi() -> None:
+    """Record MPI programs, replay ranks alone, and predict the whole on another network."""
+
+
+@mpi.command("record")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="Folder to make for it."
+)
+@click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), help="Keep its answers. [default: all ranks']")
+@click.option("--max-inbox", type=Size(), default="8G", show_default=True, help="Most bytes of a rank's answers.")
+@click.option("--mpicc", metavar="COMMAND", help="Compiler of the program's MPI library. [default: found]")
+@AS_JSON
+@PROGRAM
+def record_ranks(
+    output: Path,
+    ranks: tuple[int, ...],
+    max_inbox: int,
+    mpicc: str | None,
+    as_json: bool,
+    program: tuple[str, ...],
+) -> None:
+    """Run an MPI program with its launcher, and record every rank."""
+    from probe.mpi.record import record
+    from probe.mpi.show import recording_json, recording_lines
+
+    made = record(program, output, ranks=ranks or None, most_inbox=max_inbox, compiler=mpicc)
+    if as_json:
+        say_json({"format_version": MPI_VERSION, **recording_json(made)})
+        return
+    for line in recording_lines(made):
+        say(one_line(line))
+
+
+@mpi.command("show")
+@_RECORDING
+@AS_JSON
+def show_recording(recording_folder: Path, as_json: bool) -> None:
+    """Print what a recording holds, all of it checked."""
+    from probe.mpi.recording import read_recording
+    from probe.mpi.show import recording_json, recording_lines
+
+    found = read_recording(recording_folder)
+    if as_json:
+        say_json({"format_version": MPI_VERSION, **recording_json(found)})
+        return
+    for line in recording_lines(found):
+        say(one_line(line))
+
+
+@mpi.command("replay")
+@click.option("--rank", type=click.IntRange(0), required=True, help="The rank to run.")
+@AS_JSON
+@_RECORDING
+def replay_rank(rank: int, as_json: bool, recording_folder: Path) -> None:
+    """Run one recorded rank alone, and compare what it sends."""
+    from probe.mpi.recording import read_recording
+    from probe.mpi.replay import replay
+
+    done = replay(read_recording(recording_folder), rank)
+    if as_json:
+        told = {"rank": done.rank, "status": done.status, "seconds": done.seconds}
+        say_json({"format_version": MPI_VERSION, **told, "answers": done.answers, "sent": done.sent})
+        return
+    say(
+        f"rank {done.rank} alone: {done.seconds:.3f} s, {done.answers} calls answered, {done.sent} messages sent as "
+        f"recorded, exit status {done.status}",
+        err=True,
+    )
+
+
+_ON_NETWORK = (
+    click.option("--platform", type=click.Path(path_type=Path, readable=False), help="Platform file of SimGrid."),
+    click.option("--network", metavar="NAME", help="A network instead, such as torus:4x4x4."),
+    click.option("--bandwidth", type=float, default=2e9, show_default=True, help="Of its links, bytes a second."),
+    click.option("--latency", type=float, default=1e-6, show_default=True, help="Of its links, seconds."),
+    click.option("--ranks-per-node", type=click.IntRange(1), default=1, show_default=True, help="Ranks on each host."),
+    click.option(
+        "--mapping", type=click.Choice(("block", "cyclic")), default="block", show_default=True,
+        help="Neighbours on one host, or from host to host.",
+    ),
+    click.option("--limit", type=float, default=3600.0, show_default=True, help="Seconds that simulating may take."),
+)  # fmt: skip
+
+
+def _network_options(command: Command) -> Command:
+    for option in reversed(_ON_NETWORK):
+        command = option(command)
+    return command
+
+
+def _where(given: dict[str, Any]) -> Where:
+    from probe.mpi.simulate import Where
+    from probe.simulation.platform import Links
+
+    if (given["platform"] is None) == (given["network"] is None):
+        raise click.UsageError("one of --platform and --network is wanted")
+    links = Links(given["bandwidth"], given["latency"])
+    return Where(given["platform"], given["network"] or "", links, given["ranks_per_node"], given["mapping"])
+
+
+@mpi.command("simulate")
+@_network_options
+@click.option("--computing", type=float, default=1.0, show_default=True, help="Times that computing takes.")
+@AS_JSON
+@_RECORDING
+def simulate_recording(computing: float, as_json: bool, recording_folder: Path, **given: Any) -> None:
+    """Play a recording on a network: its calls by SimGrid, its computing as recorded."""
+    from probe.mpi.recording import read_recording
+    from probe.mpi.simulate import simulate
+
+    where = _where(given)
+    found = simulate(read_recording(recording_folder), where, scale=computing, limit=given["limit"])
+    if as_json:
+        say_json({"format_version": MPI_VERSION, "network": where.name, **_simulated_json(found)})
+        return
+    _print_simulated(where, found)
+
+
+def _simulated_json(found: Simulated) -> dict[str, Any]:
+    return {
+        "seconds": found.seconds,
+        "computing": found.share,
+        "ranks": [
+            {"seconds": end, "computing": own} for end, own in zip(found.ranks, found.computing, strict=True)
+        ],
+        "calls": found.calls,
+        "took": found.wall,
+    }  # fmt: skip
+
+
+def _print_simulated(where: Where, found: Simulated) -> None:
+    say(one_line(f"{where.name}: {found.seconds:.6f} s, computing {found.share:.1%}"))
+    say(f"{found.calls} calls of {len(found.ranks)} ranks, simulated in {found.wall:.1f} s")
+
+
+@mpi.command("build")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="Folder to make for it."
+)
+@click.option(
+    "--capture",
+    type=click.Choice((AUTO, DIRECT, CRIU)),
+    default=AUTO,
+    show_default=True,
+    help="How checkpoints are taken.",
+)
+@QUIET
+@AS_JSON
+@_RECORDING
+def build_probes(output: Path, capture: str, quiet: bool, as_json: bool, recording_folder: Path) -> None:
+    """Build a probe of each rank that stands for others, from a recording."""
+    from probe.mpi.building import build_mpi
+    from probe.mpi.recording import read_recording
+    from probe.pipeline.options import BuildOptions
+    from probe.progress import display_for
+
+    made = build_mpi(
+        read_recording(recording_folder), output, options=BuildOptions(capture=capture),
+        display=lambda _: display_for(quiet),
+    )  # fmt: skip
+    if as_json:
+        clusters = [
+            {**asdict(one), "ranks": list(one.ranks), "probe": str(made.probe_of(one))} for one in made.clusters
+        ]
+        say_json({"format_version": MPI_VERSION, "probe": str(output), "clusters": clusters})
+        return
+    say(one_line(f"{output}: {len(made.recording.ranks)} ranks, {len(made.clusters)} probes"))
+    for one in made.clusters:
+        ranks = ", ".join(map(str, one.ranks))
+        say(one_line(f"rank {one.representative}: {one.computing:.3f} s of computing, stands for {ranks}"))
+
+
+@mpi.command("run")
+@_network_options
+@click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Repeats of each phase.")
+@ssh_options
+@QUIET
+@AS_JSON
+@click.argument("mpi_probe", metavar="PROBE", type=click.Path(path_type=Path, readable=False))
+def run_probes(repeat: int, quiet: bool, as_json: bool, mpi_probe: Path, **given: Any) -> None:
+    """Run the probes here or on a node, and predict the whole program on a network."""
+    from probe.mpi.building import read_mpi_probe
+    from probe.mpi.predicting import predict
+
+    choice = SshChoice(**{name: given[name] for name in SshChoice.__dataclass_fields__})
+    where = _where(given)
+    found = predict(read_mpi_probe(mpi_probe), _runner(choice, repeat, quiet), where, limit=given["limit"])
+    if as_json:
+        prediction = {"seconds": found.seconds, "low": found.low, "high": found.high}
+        clusters = [
+            {"representative": one.cluster.representative, "ratio": one.ratio, "low": one.low, "high": one.high}
+            for one in found.ratios
+        ]
+        told = {"network": where.name, "prediction": prediction, "clusters": clusters}
+        simulation = _simulated_json(found.simulated)
+        say_json({"format_version": MPI_VERSION, **told, "simulation": simulation, "warnings": list(found.warnings)})
+        return
+    for one in found.ratios:
+        say(f"rank {one.cluster.representative}: computing {one.ratio:.3f} times ({one.low:.3f} to {one.high:.3f})")
+    _print_simulated(where, found.simulated)
+    say(f"predicted: {found.seconds:.3f} s, 95 % interval {found.low:.3f} to {found.high:.3f} s")
+    for warning in found.warnings:
+        say(one_line(f"warning: {warning}"))
+
+
+def _runner(choice: SshChoice, repeat: int, quiet: bool) -> Callable[[Path], RunResult]:
+    from probe.progress import display_for
+
+    if not (choice.on or choice.hosts):
+        from probe.candidates.local import run
+
+        return lambda probe: run(probe, repeats=repeat, display=display_for(quiet))
+    groups = choice.groups()
+    if len(groups) != 1:
+        raise click.UsageError("all ranks run on nodes of one kind: give one --on")
+    from probe.candidates.agent_client import Orders
+    from probe.candidates.remote import run_on
+
+    def on_node(probe: Path) -> RunResult:
+        (done,) = run_on(probe, groups, ssh=choice.ssh(), orders=Orders(repeats=repeat))
+        if done.result is None:
+            assert done.error is not None
+            raise done.error
+        return done.result
+
+    return on_node

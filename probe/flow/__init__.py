@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flow of a probe's phases: recorded when they are made, checked elsewhere, kept by synthetic memory."""

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimate what a build takes, from one plain run of the program: runs, time, room on the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoint.process.exit_status import exit_status
+from checkpoint.process.plain_run import children_of, run_plain
+from checkpoint.process.program import resolve_program
+from checkpoint.process.waiting import peak_resident
+from probe.formats.phase_record import DIRECT
+from probe.pipeline.build import capture_here, full_runs
+from probe.pipeline.options import BuildOptions
+from probe.pipeline.outputs import bounded_outputs, output_streams
+
+
+@dataclass(frozen=True)
+class BuildEstimate:
+    """One plain run, and what follows from it.
+
+    seconds, cpu   of that run
+    resident       bytes that its fullest process had
+    runs           full runs of the program by stage
+    phases         most phases
+    room           bytes that the work folder takes at most, with so many phases
+    folder, free   where the work folder will be, and the bytes that are free there
+    """
+
+    seconds: float
+    cpu: float
+    resident: int
+    runs: Mapping[str, int]
+    phases: int
+    room: int
+    folder: Path
+    free: int
+
+    @property
+    def run_seconds(self) -> float:
+        """Of all full runs together. Phases are restored besides."""
+        return self.seconds * sum(self.runs.values())
+
+
+def estimate_build(
+    argv: Sequence[str], options: BuildOptions, *, stdin: str = "/dev/null", work: Path | None = None
+) -> BuildEstimate:
+    """Run `argv` once, plainly, and say what building takes. Raises ProgramNotRunnable, ProgramFailed, StorageError."""
+    program = resolve_program(argv, isa=options.isa, stdin=stdin, cwd=None, env=os.environ)
+    fullest = 0
+
+    def look(pid: int) -> None:
+        nonlocal fullest
+        fullest = max(fullest, peak_resident(pid))
+        for child in children_of(pid):
+            look(child)
+
+    with tempfile.TemporaryDirectory(prefix="probe-estimate-") as name:
+        streams = output_streams(Path(name), "estimate")
+        with bounded_outputs(Path(name)):
+            run = run_plain(program, streams, look=look)
+        exit_status(program, run.status, streams)
+    folder = _existing(work) if work is not None else Path(tempfile.gettempdir())
+    captured_directly = capture_here(options.capture) == DIRECT
+    phases = options.selection.max_phases
+    return BuildEstimate(
+        run.wall,
+        run.cpu,
+        fullest,
+        full_runs(options),
+        phases,
+        fullest * (phases + 1 if captured_directly else 2 * phases),
+        folder,
+        shutil.disk_usage(folder).free,
+    )
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder that is there already."""
+    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.is_dir())

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build a probe of an MPI program: of each cluster's representative, alone, an ordinary probe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpoint import strict_json
+from checkpoint.errors import ProbeFileDamaged, StorageError
+from probe.mpi.clusters import Cluster, clusters_of
+from probe.mpi.recording import DESCRIPTION, Recording, read_recording
+from probe.mpi.replay import alone, replay
+from probe.mpi.trace import read_calls
+from probe.pipeline.build import build
+from probe.pipeline.options import BuildOptions
+from probe.progress import Display
+from reducer.output_file import make_folder
+
+CLUSTERS = "clusters.json"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class MpiProbe:
+    """A probe of an MPI program: a folder with the recorded calls, and a probe for each cluster of ranks."""
+
+    recording: Recording
+    clusters: tuple[Cluster, ...]
+
+    def probe_of(self, cluster: Cluster) -> Path:
+        """The probe of its representative."""
+        return self.recording.folder / f"rank-{cluster.representative}.probe"
+
+
+def build_mpi(
+    recording: Recording,
+    output: Path,
+    *,
+    options: BuildOptions | None = None,
+    display: Callable[[str], Display | None] = lambda _: None,
+) -> MpiProbe:
+    """Replay the representative of each cluster, build a probe of it, and write all into the new folder `output`.
+
+    display: of one build, by the rank's name. The folder goes away on failure. Raises what `replay` and
+    `probe.build` raise.
+    """
+    ranks = [read_calls(recording.folder, run.rank) for run in recording.ranks]
+    clusters = clusters_of(recording, ranks)
+    for one in clusters:
+        # A rank that does not repeat itself is told in seconds, not after a build.
+        replay(recording, one.representative, quiet=True)
+    make_folder(output)
+    try:
+        for one in clusters:
+            started = alone(recording, one.representative)
+            build(
+                started.command, output / f"rank-{one.representative}.probe", options=options, cwd=started.run.folder,
+                env={**os.environ, **started.environment}, display=display(f"rank {one.representative}"),
+            )  # fmt: skip
+        for path in (recording.folder / DESCRIPTION, *sorted(recording.folder.glob("calls.*"))):
+            shutil.copy(path, output)
+        (output / CLUSTERS).write_text(
+            strict_json.dumps({"format_version": VERSION, "clusters": [asdict(one) for one in clusters]}, indent=1)
+        )
+    except OSError as error:
+        raise StorageError(f"{output}: cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(FileNotFoundError):
+            if not (output / CLUSTERS).exists():
+                shutil.rmtree(output)
+    return read_mpi_probe(output)
+
+
+def read_mpi_probe(folder: Path) -> MpiProbe:
+    """The probe in a folder of `build_mpi`. Raises ProbeFileDamaged and StorageError."""
+    recording = read_recording(folder)
+    path = folder / CLUSTERS
+    try:
+        said = strict_json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ProbeFileDamaged(f"{folder}: a recording without probes; make them with `probe mpi build`") from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ProbeFileDamaged(f"{path}: is not JSON ({error})") from error
+    try:
+        if said["format_version"] != VERSION:
+            raise ValueError(f"version {said['format_version']}")
+        clusters = tuple(_cluster(one) for one in said["clusters"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProbeFileDamaged(f"{path}: describes no clusters ({str(error)[:80]})") from error
+    if sorted(rank for one in clusters for rank in one.ranks) != list(range(len(recording.ranks))):
+        raise ProbeFileDamaged(f"{path}: its clusters are not those of {len(recording.ranks)} ranks")
+    made = MpiProbe(recording, clusters)
+    for one in clusters:
+        if not made.probe_of(one).is_file():
+            raise ProbeFileDamaged(f"{made.probe_of(one)}: is missing")
+    return made
+
+
+def _cluster(said: dict[str, Any]) -> Cluster:
+    ranks = said["ranks"]
+    numbers = [said["representative"], *ranks]
+    if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers) or numbers[0] not in ranks:
+        raise ValueError("a cluster without its representative")
+    return Cluster(numbers[0], tuple(ranks), float(said["computing"]), float(said["spread"]))

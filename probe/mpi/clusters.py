@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters of recorded ranks that make the same calls with the same computing: one of each stands for all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from checkpoint.errors import ProgramUnsupported
+from probe.mpi.recording import Recording
+from probe.mpi.trace import RankCalls
+
+SPREAD = 0.05
+"""Relative difference in computing time at which ranks with equal calls are told apart."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ranks with equal calls. computing: seconds of the representative, in the recorded run. spread: relative."""
+
+    representative: int
+    ranks: tuple[int, ...]
+    computing: float
+    spread: float
+
+
+def clusters_of(recording: Recording, ranks: Sequence[RankCalls]) -> list[Cluster]:
+    """The clusters, by their first ranks. Raises ProgramUnsupported where none of a cluster's ranks has its answers."""
+    alike: dict[str, list[RankCalls]] = defaultdict(list)
+    for one in ranks:
+        alike[_calls_of(one)].append(one)
+    found = [_cluster(recording, part) for group in alike.values() for part in _parted(group)]
+    return sorted(found, key=lambda one: one.ranks)
+
+
+def _calls_of(one: RankCalls) -> str:
+    """What the rank calls, and how much each call carries; not with whom."""
+    digest = hashlib.sha256()
+    for name in ("function", "count", "element", "comm"):
+        digest.update(one.calls[name].tobytes())
+    return digest.hexdigest()
+
+
+def _parted(group: list[RankCalls]) -> list[list[RankCalls]]:
+    """The group in parts, within each of which computing times differ by SPREAD at most."""
+    parts: list[list[RankCalls]] = []
+    for one in sorted(group, key=lambda rank: rank.computing):
+        if parts and one.computing <= parts[-1][0].computing * (1 + SPREAD):
+            parts[-1].append(one)
+        else:
+            parts.append([one])
+    return parts
+
+
+def _cluster(recording: Recording, part: list[RankCalls]) -> Cluster:
+    numbers = tuple(sorted(one.rank for one in part))
+    kept = [one for one in part if recording.ranks[one.rank].kept]
+    if not kept:
+        raise ProgramUnsupported(
+            f"{recording.folder}: none of the ranks {', '.join(map(str, numbers[:8]))} was recorded with its answers; "
+            f"record again with --rank {numbers[0]} too"
+        )
+    middle = kept[len(kept) // 2]
+    lowest, highest = part[0].computing, part[-1].computing
+    return Cluster(middle.rank, numbers, middle.computing, highest / lowest - 1 if lowest > 0 else 0.0)

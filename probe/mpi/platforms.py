@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of SimGrid platforms that users bring, and the ranks on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from checkpoint.errors import ModelInvalid
+from checkpoint.foreign_file import read_foreign
+
+_MOST_HOSTS = 4_000_000
+_RATES = ("bandwidth", "bw", "speed")
+
+
+def hosts_of(platform: Path) -> list[str]:
+    """Names of the hosts that a platform file describes, in its order.
+
+    Raises ModelInvalid: no XML, entities, no platform, a link or host of no speed, no hosts. Raises StorageError.
+    """
+    data = read_foreign(platform)
+    if b"<!ENTITY" in data:
+        raise ModelInvalid(f"{platform}: defines XML entities, which no platform needs")
+    try:
+        root = ElementTree.fromstring(data)
+    except ElementTree.ParseError as error:
+        raise ModelInvalid(f"{platform}: is not XML ({error})") from error
+    if root.tag != "platform":
+        raise ModelInvalid(f"{platform}: is <{root.tag}>, not a <platform> of SimGrid")
+    found: list[str] = []
+    for one in root.iter():
+        for name in _RATES:
+            if re.fullmatch(r"0*\.?0*[A-Za-z]*", one.get(name, "1")):
+                raise ModelInvalid(f'{platform}: <{one.tag} {name}="{one.get(name)}">: nothing would ever arrive')
+        if one.tag == "host":
+            found.append(one.get("id", ""))
+        elif one.tag == "cluster":
+            found += _cluster(platform, one)
+        if len(found) > _MOST_HOSTS:
+            raise ModelInvalid(f"{platform}: has more than {_MOST_HOSTS} hosts")
+    if not found:
+        raise ModelInvalid(f"{platform}: has no hosts")
+    return found
+
+
+def _cluster(platform: Path, cluster: ElementTree.Element) -> list[str]:
+    found = []
+    for part in cluster.get("radical", "").split(","):
+        numbers = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
+        if numbers is None:
+            raise ModelInvalid(f'{platform}: a cluster with radical="{cluster.get("radical", "")[:40]}"')
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if last - first > _MOST_HOSTS:
+            raise ModelInvalid(f"{platform}: has more than {_MOST_HOSTS} hosts")
+        found += [f"{cluster.get('prefix', '')}{n}{cluster.get('suffix', '')}" for n in range(first, last + 1)]
+    return found
+
+
+def placed(hosts: Sequence[str], ranks: int, per_node: int, mapping: str) -> list[str]:
+    """The host of each rank. mapping: `block`, neighbours on one node, or `cyclic`, from node to node.
+
+    Raises ModelInvalid where the hosts are too few.
+    """
+    nodes = -(-ranks // per_node)
+    if nodes > len(hosts):
+        raise ModelInvalid(f"the platform has {len(hosts)} hosts, too few for {ranks} ranks at {per_node} a node")
+    return [hosts[rank // per_node if mapping == "block" else rank % nodes] for rank in range(ranks)]

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predict a whole MPI program: probes give the computing of each rank, SimGrid the time of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from probe.candidates.result import RunResult
+from probe.mpi.building import MpiProbe
+from probe.mpi.clusters import Cluster
+from probe.mpi.simulate import Simulated, Where, simulate
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Computing time on the candidate over that on the reference node, of one cluster, with its 95 % interval."""
+
+    cluster: Cluster
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class MpiPrediction:
+    """Seconds of the whole program with their 95 % interval; the simulation behind them, and the clusters' ratios.
+
+    warnings: of the probes' runs.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    simulated: Simulated
+    ratios: tuple[Ratio, ...]
+    warnings: tuple[str, ...]
+
+
+def predict(probe: MpiProbe, run: Callable[[Path], RunResult], where: Where, *, limit: float = 3600.0) -> MpiPrediction:
+    """Run the probe of each cluster by `run`, and simulate the program on the network with its computing scaled.
+
+    The interval is that of two more simulations, with all clusters at their low and high ends. Raises what `run` and
+    `simulate` raise.
+    """
+    ratios, warnings = [], []
+    for cluster in probe.clusters:
+        result = run(probe.probe_of(cluster))
+        told, reference = result.prediction, result.manifest.reference.seconds
+        ratios.append(Ratio(cluster, told.seconds / reference, told.low / reference, told.high / reference))
+        warnings += [f"rank {cluster.representative}: {warning}" for warning in result.warnings]
+    middle, low, high = (
+        simulate(probe.recording, where, scales=_scales(ratios, end), limit=limit) for end in ("ratio", "low", "high")
+    )
+    return MpiPrediction(middle.seconds, low.seconds, high.seconds, middle, tuple(ratios), tuple(warnings))
+
+
+def _scales(ratios: list[Ratio], end: str) -> dict[int, float]:
+    """Of each rank: how many times its recorded computing time its computing takes."""
+    return {rank: float(getattr(one, end)) for one in ratios for rank in one.cluster.ranks}

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record an MPI program: its own launcher runs it, with the recorder before its MPI library."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from checkpoint.errors import ProgramFailed, ProgramUnsupported
+from probe.mpi.libraries import compiler_for, environment, programs_in, recorder
+from probe.mpi.parts import check_inbox
+from probe.mpi.recording import RankRun, Recording, digest_of, write_recording
+from probe.mpi.trace import read_calls
+from reducer.output_file import make_folder
+
+MOST_INBOX = 8 * 10**9
+"""Bytes of a rank's answers, unless more are allowed."""
+
+PRINTED = "printed"
+_REFUSED_STATUS = 71
+_TAIL = 600
+
+
+def record(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    ranks: Sequence[int] | None = None,
+    most_inbox: int = MOST_INBOX,
+    compiler: str | None = None,
+) -> Recording:
+    """Run `command`, a launcher with a program, and record it into a new folder, which goes away on failure.
+
+    ranks: whose answers are kept; None: all. Raises ProgramUnsupported, ProgramNotRunnable, ProgramFailed, ToolMissing,
+    StorageError.
+    """
+    mpi = programs_in(command)[0][1]
+    used = compiler_for(mpi, compiler)
+    library = recorder(mpi, used)
+    make_folder(folder)
+    try:
+        given = {**os.environ, **environment([library]), **_orders(folder, ranks, most_inbox)}
+        begun = time.monotonic()
+        status = _run(command, given, folder / PRINTED)
+        seconds = time.monotonic() - begun
+        _refuse_failed(command, folder, status)
+        made = _recording(command, folder, used, seconds)
+        write_recording(made)
+        return made
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _orders(folder: Path, ranks: Sequence[int] | None, most_inbox: int) -> dict[str, str]:
+    orders = {"PROBE_MPI_RECORD": str(folder.resolve()), "PROBE_MPI_MOST": str(most_inbox)}
+    if ranks is not None:
+        orders["PROBE_MPI_RANKS"] = "".join(f"{rank}," for rank in ranks)
+    return orders
+
+
+def _run(command: Sequence[str], given: dict[str, str], printed: Path) -> int:
+    """The launcher's exit status. Its whole group ends with us."""
+    with (
+        printed.open("wb") as out,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=given, start_new_session=True
+        ) as process,
+    ):
+        try:
+            return process.wait()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10.0)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def _number(path: Path) -> int:
+    return int(path.suffix[1:])
+
+
+def _refuse_failed(command: Sequence[str], folder: Path, status: int) -> None:
+    for path in sorted(folder.glob("refused.*"), key=_number):
+        raise ProgramUnsupported(f"rank {_number(path)}: {path.read_text(errors='replace')}")
+    for path in sorted(folder.glob("aborted.*"), key=_number):
+        raise ProgramFailed(f"rank {_number(path)} {path.read_text(errors='replace')}: nothing was recorded")
+    if status:
+        tail = (folder / PRINTED).read_bytes()[-_TAIL:].decode(errors="replace").strip()
+        raise ProgramFailed(f"{' '.join(command)} ended with status {status}: {tail or 'it printed nothing'}")
+
+
+def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: float) -> Recording:
+    paths = sorted(folder.glob("rank.*"), key=_number)
+    found = [_rank(path) for path in paths]
+    ranks = [one for one, _ in found]
+    if not ranks:
+        raise ProgramFailed(f"{' '.join(command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?)")
+    calls = [read_calls(folder, run.rank) for run in ranks]
+    if calls[0].ranks != len(ranks):
+        raise ProgramFailed(
+            f"{' '.join(command)}: {len(ranks)} of {calls[0].ranks} ranks left a recording here; ranks on other nodes "
+            "are not gathered"
+        )
+    for run in ranks:
+        if run.kept:
+            check_inbox(folder, run.rank)
+    for path in paths:
+        path.unlink()
+    digests = {program: digest_of(Path(program)) for program in {run.program for run in ranks}}
+    return Recording(folder, tuple(command), found[0][1], compiler, seconds, digests, tuple(ranks))
+
+
+def _rank(path: Path) -> tuple[RankRun, str]:
+    """What the recorder wrote of a rank, and the library's own name."""
+    words = path.read_bytes().split(b"\0")
+    program, folder, library, kept, *arguments = (word.decode(errors="surrogateescape") for word in words)
+    return RankRun(_number(path), program, folder, tuple(arguments[:-1]), kept == "1"), library

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording of an MPI program: a folder with what every rank called and was answered, and a file that describes it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpoint import strict_json
+from checkpoint.errors import Diverged, ProbeError, ProbeFileDamaged, ProgramUnsupported, StorageError
+from probe.mpi.parts import MOST_RANKS
+
+DESCRIPTION = "recording.json"
+VERSION = 1
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """What one rank ran. kept: its answers are in the recording, so that it can be replayed."""
+
+    rank: int
+    program: str
+    folder: str
+    arguments: tuple[str, ...]
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording. digests: SHA-256 of each program by its path. seconds: wall time of the recorded run.
+
+    library: what the MPI library says of itself. compiler: the command that compiled the recorder.
+    """
+
+    folder: Path
+    command: tuple[str, ...]
+    library: str
+    compiler: str
+    seconds: float
+    digests: dict[str, str]
+    ranks: tuple[RankRun, ...]
+
+    def rank(self, number: int) -> RankRun:
+        """The rank of that number, which can be replayed. Raises ProbeError."""
+        if not 0 <= number < len(self.ranks):
+            raise ProbeError(f"{self.folder}: recorded with {len(self.ranks)} ranks, asked for rank {number}")
+        found = self.ranks[number]
+        if not found.kept:
+            kept = ", ".join(str(one.rank) for one in self.ranks if one.kept) or "none"
+            raise ProgramUnsupported(
+                f"{self.folder}: rank {number} was recorded without its answers (with them: {kept}); record it again "
+                f"with --rank {number}"
+            )
+        return found
+
+
+def write_recording(recording: Recording) -> None:
+    """Write the description into the recording's folder. Raises StorageError."""
+    described = {"format_version": VERSION, **asdict(recording)}
+    del described["folder"]
+    try:
+        (recording.folder / DESCRIPTION).write_text(strict_json.dumps(described, indent=1) + "\n")
+    except OSError as error:
+        raise StorageError(f"{recording.folder}: cannot be written ({error.strerror})") from error
+
+
+def read_recording(folder: Path) -> Recording:
+    """The recording in a folder. Raises ProbeFileDamaged and StorageError."""
+    path = folder / DESCRIPTION
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ProbeFileDamaged(f"{path}: is larger than any recording's description")
+        said = strict_json.loads(path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"{folder}: is no recording of `probe mpi record` ({error.strerror})") from error
+    except ValueError as error:
+        raise ProbeFileDamaged(f"{path}: is not JSON ({error})") from error
+    version = said.get("format_version") if isinstance(said, dict) else None
+    if version != VERSION:
+        raise ProbeFileDamaged(f"{path}: has version {str(version)[:20]}; this probe reads version {VERSION}")
+    try:
+        return _checked(folder, said)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProbeFileDamaged(f"{path}: describes no recording ({str(error)[:80]})") from error
+
+
+def _checked(folder: Path, said: dict[str, Any]) -> Recording:
+    ranks = tuple(_rank(number, one) for number, one in enumerate(_listed(said["ranks"])))
+    if not 0 < len(ranks) <= MOST_RANKS:
+        raise ValueError(f"{len(ranks)} ranks")
+    seconds = said["seconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 0:
+        raise ValueError("seconds")
+    digests = {_text(key): _text(value) for key, value in said["digests"].items()}
+    if any(one.program not in digests for one in ranks):
+        raise ValueError("a program without its digest")
+    return Recording(
+        folder, tuple(map(_text, _listed(said["command"]))), _text(said["library"]), _text(said["compiler"]),
+        float(seconds), digests, ranks,
+    )  # fmt: skip
+
+
+def _rank(number: int, said: dict[str, Any]) -> RankRun:
+    if said["rank"] != number or not isinstance(said["kept"], bool):
+        raise ValueError(f"rank {number}")
+    arguments = tuple(map(_text, _listed(said["arguments"])))
+    if not arguments:
+        raise ValueError(f"rank {number} has no arguments")
+    return RankRun(number, _text(said["program"]), _text(said["folder"]), arguments, said["kept"])
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{str(value)[:40]!r} is no list")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{str(value)[:40]!r} is no text")
+    return value
+
+
+def digest_of(program: Path) -> str:
+    """SHA-256 of a program. Raises StorageError."""
+    try:
+        return hashlib.sha256(program.read_bytes()).hexdigest()
+    except OSError as error:
+        raise StorageError(f"{program}: cannot be read ({error.strerror})") from error
+
+
+def refuse_changed(recording: Recording, run: RankRun) -> None:
+    """Raises Diverged where a rank's program is not the one that was recorded."""
+    if digest_of(Path(run.program)) != recording.digests[run.program]:
+        raise Diverged(f"{run.program}: has changed since it was recorded; record it again")

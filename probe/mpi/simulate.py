@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulate a recorded program on a network: SimGrid plays the recorded calls, and computing takes its recorded time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpoint.compiled import built
+from checkpoint.errors import ModelInvalid, ProbeError, StorageError
+from probe.mpi.generate import player_source
+from probe.mpi.platforms import hosts_of, placed
+from probe.mpi.play import write_play
+from probe.mpi.recording import Recording
+from probe.mpi.trace import read_calls
+from probe.simulation.networks import network_of
+from probe.simulation.platform import Links, write_platform
+from probe.simulation.smpirun import COMMAND, installed, simulated
+
+COMPILER = "smpicc"
+_OPTIONS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-DPROBE_SIMULATED")
+_COLLECTIVES = ("--cfg=smpi/coll-selector:ompi",)
+"""Algorithms by counts and sizes, as MPI libraries have them. SimGrid 3.32 fails with the selector of MPICH."""
+
+_STANDS = "Deadlock|Stalling SMPI instance"
+_PLAYED = re.compile(r"^played (\d+) ([0-9.]+) ([0-9.]+)$", re.M)
+
+
+@dataclass(frozen=True)
+class Where:
+    """A network to play on: a platform file of SimGrid, or the name of a network with its links."""
+
+    platform: Path | None = None
+    network: str = ""
+    links: Links = Links(2e9, 1e-6)  # noqa: RUF009 - frozen
+    per_node: int = 1
+    mapping: str = "block"
+
+    @property
+    def name(self) -> str:
+        return self.network if self.platform is None else str(self.platform)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Simulated seconds of the whole program, of each rank, and of each rank's computing. calls: played by all.
+
+    wall: seconds that simulating took.
+    """
+
+    seconds: float
+    ranks: tuple[float, ...]
+    computing: tuple[float, ...]
+    calls: int
+    wall: float
+
+    @property
+    def share(self) -> float:
+        """Of all ranks' time: computing."""
+        return sum(self.computing) / max(sum(self.ranks), 1e-12)
+
+
+def simulate(
+    recording: Recording,
+    where: Where,
+    *,
+    scale: float = 1.0,
+    scales: Mapping[int, float] | None = None,
+    limit: float = 3600.0,
+) -> Simulated:
+    """Play a recording on a network. scale: computing takes so many times its recorded time; scales: of each rank.
+
+    Raises ToolMissing without SimGrid; ModelInvalid: too few hosts, a bad platform, a simulation that fails or takes
+    longer than `limit` seconds; ProbeFileDamaged, ProgramUnsupported, StorageError.
+    """
+    if not scale >= 0:
+        raise ProbeError(f"computing cannot take {scale} times its time")
+    ranks = len(recording.ranks)
+    installed(COMMAND)
+    with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
+        folder = Path(made)
+        platform = _platform(where, ranks, folder)
+        own = dict.fromkeys(range(ranks), scale) if scales is None else scales
+        played = [write_play(read_calls(recording.folder, rank), folder, scale=own[rank]) for rank in range(ranks)]
+        words = [str(_player(folder)), str(folder), str(max(one.largest for one in played))]
+        done = simulated(ranks, platform, [*_quietly(), *words], folder, limit, collectives=_COLLECTIVES)
+    found = {int(rank): (float(end), float(computed)) for rank, end, computed in _PLAYED.findall(done.printed)}
+    if re.search(_STANDS, done.printed):
+        raise ModelInvalid(
+            f"{COMMAND}: the simulation stands still: ranks wait for messages that nobody sends. Programs with "
+            "MPI_Bsend, MPI_Cancel or messages that are never received are not simulated"
+        )
+    if sorted(found) != list(range(ranks)):
+        raise ModelInvalid(f"{COMMAND} played {len(found)} of {ranks} ranks: {done.printed[-400:].strip()}")
+    ends = tuple(found[rank][0] for rank in range(ranks))
+    computing = tuple(found[rank][1] for rank in range(ranks))
+    return Simulated(max(ends), ends, computing, sum(one.calls for one in played), done.wall)
+
+
+def _player(folder: Path) -> Path:
+    source = folder / "player.c"
+    try:
+        source.write_text(player_source())
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
+    return built("player", [source], _OPTIONS, compiler=installed(COMPILER))
+
+
+def _platform(where: Where, ranks: int, folder: Path) -> tuple[Path, Path]:
+    """The platform file, and the file with the host of each rank."""
+    if where.platform is None:
+        nodes = -(-ranks // where.per_node)
+        platform, listed = write_platform(network_of(where.network), nodes, where.links, folder, cores=where.per_node)
+        hosts: Sequence[str] = listed.read_text().split()
+    else:
+        hosts = hosts_of(where.platform)
+        platform, listed = folder / "platform.xml", folder / "hosts.txt"
+        shutil.copyfile(where.platform, platform)
+    listed.write_text("".join(f"{host}\n" for host in placed(hosts, ranks, where.per_node, where.mapping)))
+    return platform, listed
+
+
+def _quietly() -> list[str]:
+    """No privatization, since the player has no variables of its own, and no time of this machine."""
+    return ["--cfg=smpi/privatization:no", "--cfg=smpi/simulate-computation:no"]

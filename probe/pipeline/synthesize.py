@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthesize memory: leave out contents that a phase's time does not depend on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+from checkpoint.compiled import restorer
+from checkpoint.flat.image import NAME as IMAGE_NAME
+from checkpoint.flat.image import decode
+from checkpoint.restore.direct_restore import pages_image
+from probe.contents.captured_files import restore_job
+from probe.flow.synthesis import Answer, PhaseToSynthesize, synthesize_phase, unchanged
+from probe.formats.checked import read
+from probe.formats.checkpoints import CapturedPhase, ReducedPhase
+from probe.formats.phase_record import Synthetic
+from probe.pipeline.options import BuildOptions
+from probe.pipeline.stage import Build
+from probe.progress import Report
+
+NAME = "synthesize"
+OPTIONS = ("synthetic_data", "synthetic_budget")
+FILES = ("synthetic.json", "phase-*-synthetic")
+
+_RESULT = "synthetic.json"
+_SHARE_OF_BUILD, _LEAST_SECONDS = 0.4, 30.0
+"""What the stage may take where no budget was given: of the time that the build has taken until then, and at least."""
+
+_SHARE_OF_REST = 0.5
+"""What one phase may take of the time that is left: the largest comes first."""
+
+_LEAST_LEFT = 1.0
+_USED_UP = "the time for it (--synthetic-budget) was used up by larger phases"
+
+
+def runs(_options: BuildOptions) -> int:
+    """None."""
+    return 0
+
+
+def run(build: Build, report: Report) -> None:
+    """Replace what can be replaced, in the largest phases first, until the time for it is used up."""
+    wanted = build.options.synthetic_budget
+    allowed = max(_LEAST_SECONDS, _SHARE_OF_BUILD * (time.monotonic() - build.began)) if wanted is None else wanted
+    until = time.monotonic() + allowed
+    before: Answer | None = None
+    pairs = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
+    for done, (phase, reduced) in enumerate(pairs):
+        seconds = until - time.monotonic()
+        found, answer = _made(build, phase, reduced, seconds, before)
+        build.synthetic[phase.phase] = found
+        before = answer or before
+        report((done + 1) / len(pairs))
+    _use(build)
+
+
+def _made(
+    build: Build, phase: CapturedPhase, reduced: ReducedPhase, seconds: float, before: Answer | None
+) -> tuple[Synthetic, Answer | None]:
+    flow = build.flow[phase.phase]
+    if flow.flow is None:
+        return unchanged(flow.missing), None
+    if seconds < _LEAST_LEFT:
+        return unchanged(_USED_UP), None
+    folder = build.folder.path
+    job = restore_job(build.program, build.timed, folder, phase, reduced.folder)
+    flat = decode(job.images / IMAGE_NAME)
+    target = PhaseToSynthesize(
+        job, flat, pages_image(job, flat), restorer(), flow.flow, build.folder.file(_folder(phase.phase))
+    )
+    return synthesize_phase(target, seconds=seconds * _SHARE_OF_REST, scratch=folder, cpu=build.cpu, before=before)
+
+
+def _folder(phase: int) -> str:
+    return f"phase-{phase}-synthetic"
+
+
+def _use(build: Build) -> None:
+    """From here on the phases are those with synthetic memory."""
+    build.reduced = [
+        replace(one, folder=_folder(one.phase)) if not build.synthetic[one.phase].refused else one
+        for one in build.reduced
+    ]
+
+
+def save(build: Build) -> None:
+    build.folder.write_json(_RESULT, {str(phase): asdict(found) for phase, found in build.synthetic.items()})
+
+
+def load(build: Build) -> None:
+    build.synthetic = build.folder.read(_RESULT, _phases)
+    _use(build)
+
+
+def _phases(value: Any) -> dict[int, Synthetic]:
+    return {int(phase): read(Synthetic, found) for phase, found in value.items()}
+
+
+def doubts(build: Build) -> list[str]:
+    """None: each phase says how much of it is real, and why."""
+    return []

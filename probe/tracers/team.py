@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record what the first of several threads executes, which marks the intervals, beside what all execute together."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.threads import ADVICE, Team
+from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import process_cpu
+from probe.formats.arrays import BoolArray, IntArray
+from probe.formats.profile import Profile
+from probe.tracers.columns import counts_of
+from probe.tracers.hot_sites import Row
+from probe.tracers.joining import join_neighbours, sum_of_vectors
+
+MOST_UNMARKED = 0.1
+"""Share of the run that may pass in intervals that are far too long."""
+
+_LONG = 5.0
+_SIGKILL_BIT = 1 << 8
+_FLAGS_FIELD = 6
+_ENDING = 0x4 | 0x400
+"""Of a thread's flags: PF_EXITING, PF_SIGNALED."""
+
+
+@dataclass
+class FirstThread:
+    """The first thread's part of what is counted: its interval under way, and its rows so far.
+
+    `now`: its executions at the last look.
+    """
+
+    others: int
+    rows: list[Row] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+    before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def fresh(self, of_all: IntArray) -> IntArray:
+        """Executions since the last look by the busiest thread, as far as is known: the first, or one of the others.
+
+        `of_all`: those of all threads together.
+        """
+        own = self.now - padded(self.looked, len(self.now))
+        self.looked = self.now
+        busiest: IntArray = np.maximum(own, (padded(of_all, len(own)) - own) // max(self.others, 1))
+        return busiest
+
+    def current(self, seconds: float) -> Row:
+        """What it executed in the interval under way."""
+        return row_of(self.now - padded(self.before, len(self.now)), seconds)
+
+    def end_row(self, row: Row, own: float) -> None:
+        """Its interval is over; `own`: seconds in which it did not wait for a processor."""
+        self.rows.append(row)
+        self.own.append(own)
+        self.before = self.now
+
+    def join(self, together: int) -> None:
+        join_neighbours(self.rows, joined_rows, together)
+        join_neighbours(self.own, operator.add, together)
+
+    def refuse_unmarked(self, name: str, interval: float) -> None:
+        """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
+        the first thread executes."""
+        long = sum(one for one in self.own if one > _LONG * interval)
+        if long > MOST_UNMARKED * sum(self.own):
+            raise ProgramUnsupported(
+                f"{name}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, where a "
+                "phase could begin or end: let the first thread take part in the work, or run it with one thread"
+            )
+
+    def into(self, profile: Profile, counted: BoolArray) -> Profile:
+        """The profile of the run with its rows; `counted`: which columns that has."""
+        return replace(profile, first=counts_of(self.rows, counted))
+
+
+def refuse_orphans(tracee: Tracee) -> None:
+    """At the first thread's exit event: raise ProgramUnsupported where the others go on without it."""
+    team = tracee.team
+    if team is None or not any(_goes_on(tracee.pid, number) for number in team.stopped()):
+        return
+    if _goes_on(tracee.pid, tracee.pid):
+        raise ProgramUnsupported(
+            f"{tracee.program.argv[0]}: its first thread ends before the others (pthread_exit); let it wait for them "
+            "(pthread_join)"
+        )
+    raise ProgramUnsupported(
+        f"{tracee.program.argv[0]}: a thread beside its first one replaces the program (execve); in a probe only the "
+        f"first may; {ADVICE}"
+    )
+
+
+def _goes_on(pid: int, number: int) -> bool:
+    """Neither told to end with the process, nor ending."""
+    folder = Path(f"/proc/{pid}/task/{number}")
+    try:
+        lines = (folder / "status").read_text().splitlines()
+        flags = int((folder / "stat").read_text().rpartition(")")[2].split()[_FLAGS_FIELD])
+    except OSError:
+        return False
+    said = dict(line.split(":", 1) for line in lines)
+    return not (int(said["SigPnd"], 16) & _SIGKILL_BIT or flags & _ENDING or said["State"].split()[0] in "ZX")
+
+
+def working_threads(tracee: Tracee) -> int:
+    """How many threads of the run that is about to end worked at the same time."""
+    team: Team | None = tracee.team
+    return 1 if team is None else team.working(process_cpu(tracee.pid))
+
+
+def padded(values: IntArray, size: int) -> IntArray:
+    """With zeros for columns that came later."""
+    return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
+
+
+def row_of(difference: IntArray, seconds: float) -> Row:
+    """The columns that were executed."""
+    columns = np.flatnonzero(difference > 0)
+    return Row(columns.astype(np.int64), difference[columns], seconds)
+
+
+def joined_rows(a: Row, b: Row) -> Row:
+    """Two neighbours as one."""
+    return Row(*sum_of_vectors((a.columns, a.executions), (b.columns, b.executions)), a.seconds + b.seconds)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that share the work: each with counters of its own, all stopped together, none lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from programs import build
+from tracing import SECONDS, program_of, streams_of
+
+from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.loader import LoadWatch
+from checkpoint.process.ptrace import registers_of
+from checkpoint.process.threads import SLOT_BYTES, Team, threads_of
+from checkpoint.process.tracee import Tracee, What
+from checkpoint.process.waiting import process_state
+from checkpoint.processors import processors
+from checkpoint.stubs.counters import SiteCounters
+
+ROUNDS = "150"
+
+
+@contextmanager
+def started(builds: Path, how: str, threads: int = 2, rounds: str = ROUNDS) -> Iterator[tuple[Tracee, Team]]:
+    program = replace(program_of(build("team", builds), rounds, how, str(threads)), threads=threads)
+    with streams_of() as streams, Tracee.start(program, streams) as tracee:
+        assert tracee.team is not None
+        yield tracee, tracee.team
+
+
+def counted(tracee: Tracee) -> SiteCounters:
+    """Counters at every site, and the program at its exit event."""
+    watch, counters = LoadWatch(tracee), SiteCounters(tracee)
+    for loaded in watch.new_images():
+        counters.install(loaded)
+    tracee.resume()
+    while (occurrence := tracee.wait(SECONDS)).what is not What.EXITING:
+        assert occurrence.what is What.PAUSED
+        tracee.resume()
+    return counters
+
+
+def run_for(tracee: Tracee, seconds: float) -> None:
+    """Let it run, and stop it."""
+    tracee.resume()
+    assert tracee.wait(seconds).what is What.TIMEOUT
+    tracee.request_pause()
+    assert tracee.wait(SECONDS).what is What.PAUSED
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_each_thread_counts_for_itself(threads: int, builds: Path) -> None:
+    """All execute the same, but for what the first does besides."""
+    with started(builds, "barrier", threads) as (tracee, team):
+        counters = counted(tracee)
+        whole, first = counters.read_both()
+        assert team.slots == threads
+    # `work` has a loop that all execute equally often; what each thread executes is most of the run.
+    shared = (whole == threads * first) & (first > 0)
+    assert whole[shared].sum() > 0.99 * whole.sum()
+    assert (whole >= first).all() and (whole > first).any()
+
+
+def test_counts_repeat(builds: Path) -> None:
+    found = []
+    for _ in range(2):
+        with started(builds, "barrier") as (tracee, _):
+            counters = counted(tracee)
+            found.append(counters.read_both())
+    assert all((one == other).all() for one, other in zip(*found, strict=True))
+
+
+def test_all_are_stopped_at_every_stop(builds: Path) -> None:
+    with started(builds, "lock", 4, "60000") as (tracee, team):
+        for _ in range(15):
+            run_for(tracee, 0.02)
+            assert {process_state(number) for number in threads_of(tracee.pid)} == {"t"}
+        assert [registers_of(n).gs_base for n in team.stopped()] == [SLOT_BYTES, 2 * SLOT_BYTES, 3 * SLOT_BYTES]
+        assert registers_of(tracee.pid).gs_base == 0
+    assert process_state(tracee.pid) == "" and not Path(f"/proc/{tracee.pid}").exists()
+
+
+def test_slots_of_ended_threads_are_used_again(builds: Path) -> None:
+    with started(builds, "short", rounds="20") as (tracee, team):
+        counted(tracee)
+        # That a thread has ended may be seen a little after its successor began.
+        assert len(team.started) == 60 and team.slots < 10
+
+
+def test_more_threads_than_slots_are_refused(builds: Path) -> None:
+    with started(builds, "barrier", 40) as (tracee, team):
+        team.most = 32
+        with pytest.raises(ProgramUnsupported, match="more than 32 threads at the same time"):
+            counted(tracee)
+
+
+def test_a_process_is_the_first_threads_to_start(builds: Path) -> None:
+    with started(builds, "fork") as (tracee, _), pytest.raises(ProgramUnsupported, match="in a probe only the first"):
+        counted(tracee)
+
+
+def test_signals_of_threads_reach_them(builds: Path) -> None:
+    with started(builds, "alternate") as (tracee, _):
+        counted(tracee)
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
+
+
+def test_processors_are_the_measured_one_and_those_next_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6})
+    assert processors(7, 1) == [7]
+    assert processors(7, 3) == [7, 6, 4]
+    assert processors(2, 3) == [2, 0, 4]
+    assert processors(7, 9) == [7, 6, 4, 2, 0]
+
+
+def test_one_processor_is_too_few(builds: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "probe", "trace", "-q", "-o", "out", "--", build("team", builds), "600", "lock"],
+        capture_output=True, text=True, timeout=SECONDS * 4, cwd=tmp_path,
+        preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+    )  # fmt: skip
+    assert done.returncode == 14 and "2 threads, but 1 processors allowed here (taskset" in done.stderr

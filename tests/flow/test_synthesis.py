@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic memory: what a region's flow does not depend on is replaced, all else stays, a refusal has its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from direct_runs import flat_job
+from programs import build
+from regions import captured_regions
+
+from checkpoint.capture.stored import read_state
+from checkpoint.compiled import restorer
+from checkpoint.flow.watching import FlowWatcher
+from probe.flow import synthesis
+from probe.flow.memory import BY_WORD, DOUBLES, FLOATS, KEPT, PAGE_OF, WHOLE, PhaseMemory
+from probe.flow.recording import record_flow
+from probe.flow.synthesis import Answer, PhaseToSynthesize, compare_times, synthesize_phase
+from probe.formats.phase_record import Synthetic
+
+ARRAYS, COLUMNS, PAGES = (0x200000000, 0x210000000), 0x220000000, 32
+"""Where tests/programs/arrays.c has them, and pages of an array of numbers; the column numbers have half as many."""
+
+SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def short_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stepping takes most of the time: the whole length is made in test_synthetic_build.py."""
+    monkeypatch.setattr(synthesis, "STEPS", 400)
+    monkeypatch.setattr(synthesis, "LEAST_STEPS", 6000)
+    # Regions of a millisecond on a machine with other work say nothing of time: test_times does.
+    monkeypatch.setattr(synthesis, "compare_times", lambda repeats: (sum(r() for r in repeats) * 0 + 1.0, 0.0))
+
+
+_made: dict[Path, PhaseToSynthesize] = {}
+
+
+def phase_of(builds: Path, folder: Path, kind: str) -> PhaseToSynthesize:
+    """Its first region, captured once; what becomes of it goes to `folder`."""
+    place = builds.with_name(f"{builds.name}-{kind}")
+    if place not in _made:
+        place.mkdir()
+        _made[place] = _captured(builds, place, kind)
+    return replace(_made[place], folder=folder / "synthetic")
+
+
+def _captured(builds: Path, folder: Path, kind: str) -> PhaseToSynthesize:
+    (job,) = captured_regions(build("arrays", builds), kind, folder=folder / "captured", direct=True)
+    flat, pages = flat_job(job, folder), read_state(job.images).pages_image
+    flow = record_flow(FlowWatcher(job, flat, pages, restorer(), scratch=folder, cpu=None))
+    assert flow.flow is not None, flow.missing
+    return PhaseToSynthesize(job, flat, pages, restorer(), flow.flow, folder / "synthetic")
+
+
+def synthesized(
+    builds: Path, folder: Path, kind: str, seconds: float = SECONDS
+) -> tuple[PhaseToSynthesize, Synthetic, Answer | None]:
+    phase = phase_of(builds, folder, kind)
+    found, answer = synthesize_phase(phase, seconds=seconds, scratch=folder, cpu=None)
+    assert bool(found.refused) == (answer is None) == (not phase.folder.exists())
+    return phase, found, answer
+
+
+def pages_at(answer: Answer, address: int, pages: int) -> list[int]:
+    """How many of these pages are kept, replaced as a whole, and replaced by words."""
+    inside = (answer.memory.addresses >= address) & (answer.memory.addresses < address + pages * 4096)
+    return [int((answer.modes[inside] == mode).sum()) for mode in (KEPT, WHOLE, BY_WORD)]
+
+
+def test_arrays_of_numbers_are_replaced_and_nothing_of_them_is_left(builds: Path, tmp_path: Path) -> None:
+    phase, found, answer = synthesized(builds, tmp_path, "plate")
+    assert answer is not None and found.pattern == DOUBLES
+    for array in ARRAYS:
+        assert pages_at(answer, array, PAGES) == [0, PAGES, 0]
+    assert found.points >= synthesis.LEAST_POINTS and found.address_steps >= 6000 and found.unknown_steps == 0
+    assert found.time_ratio == 1.0
+    replaced = PhaseMemory(phase.flat, phase.folder / phase.pages.name)
+    inside = (replaced.addresses >= ARRAYS[0]) & (replaced.addresses < ARRAYS[0] + PAGES * 4096)
+    assert (replaced.pages()[inside] == PAGE_OF[DOUBLES]).all()
+    # And still it executes the same.
+    watcher = FlowWatcher(
+        replace(phase.job, images=phase.folder), phase.flat, phase.folder / phase.pages.name, restorer(),
+        scratch=tmp_path, cpu=None,
+    )  # fmt: skip
+    assert watcher.watch().counts == phase.flow.counts
+
+
+def test_the_answer_of_one_phase_is_tried_first_in_the_next(builds: Path, tmp_path: Path) -> None:
+    phase, found, answer = synthesized(builds, tmp_path, "plate")
+    again, same = synthesize_phase(phase, seconds=SECONDS, scratch=tmp_path, cpu=None, before=answer)
+    assert again.words == found.words and same is not None
+    assert again.trials <= found.trials
+
+
+def test_column_numbers_are_kept(builds: Path, tmp_path: Path) -> None:
+    _, found, answer = synthesized(builds, tmp_path, "sparse")
+    assert answer is not None and found.words > 0
+    assert pages_at(answer, COLUMNS, PAGES // 2) == [PAGES // 2, 0, 0]
+    assert pages_at(answer, ARRAYS[1], PAGES)[1] == PAGES
+
+
+@pytest.mark.parametrize("kind", ["sorted", "checksum"])
+def test_numbers_that_decide_are_kept(builds: Path, tmp_path: Path, kind: str) -> None:
+    """Where numbers are compared, or the program checks their sum, at most other arrays are replaced."""
+    _, found, answer = synthesized(builds, tmp_path, kind)
+    used = 2 if kind == "sorted" else PAGES
+    assert answer is None or pages_at(answer, ARRAYS[0], used) == [used, 0, 0]
+    assert answer is not None or found.refused
+
+
+def test_numbers_that_processors_treat_differently_are_kept(builds: Path, tmp_path: Path) -> None:
+    _, _, answer = synthesized(builds, tmp_path, "denormal")
+    assert answer is None or pages_at(answer, ARRAYS[0], PAGES) == [PAGES, 0, 0]
+
+
+def test_nan_infinity_and_zeros_are_kept(builds: Path, tmp_path: Path) -> None:
+    _, _, answer = synthesized(builds, tmp_path, "special")
+    if answer is not None:
+        assert pages_at(answer, ARRAYS[0], PAGES // 2)[1:] == [0, 0]
+
+
+def test_what_is_written_to_a_file_may_be_synthetic(builds: Path, tmp_path: Path) -> None:
+    """A phase's outputs are thrown away: its calls are the same, their data mean nothing."""
+    phase, found, answer = synthesized(builds, tmp_path, "writes")
+    assert answer is not None and phase.flow.calls.made == 1, found
+    assert pages_at(answer, ARRAYS[0], PAGES)[1] == PAGES and not found.refused
+
+
+def test_a_phase_that_does_not_repeat_itself_has_no_flow(builds: Path, tmp_path: Path) -> None:
+    (job,) = captured_regions(build("arrays", builds), "clock", folder=tmp_path / "captured", direct=True)
+    flat, pages = flat_job(job, tmp_path), read_state(job.images).pages_image
+    flow = record_flow(FlowWatcher(job, flat, pages, restorer(), scratch=tmp_path, cpu=None))
+    assert flow.flow is None and flow.missing.startswith("it does not repeat itself here: in a second run ")
+
+
+def test_a_budget_of_nothing_keeps_everything(builds: Path, tmp_path: Path) -> None:
+    _, found, answer = synthesized(builds, tmp_path, "plate", seconds=0.0)
+    assert answer is None and found.words == 0 and found.refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("LEAST_STEPS", 10**9, "its addresses were compared in "),
+        ("_MOST_UNKNOWN", -1.0, r"the addresses of 0 of \d+ steps are not known \(gathers\)"),
+        ("_LEAST_SHARE", 2.0, "hardly anything in it can be replaced without a change of what it executes"),
+    ],
+)
+def test_an_answer_that_fails_a_check_is_dropped_with_its_reason(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float, said: str
+) -> None:
+    monkeypatch.setattr(synthesis, name, value)
+    _, found, _ = synthesized(builds, tmp_path, "plate")
+    assert found.refused and re.match(said, found.refused), found.refused
+
+
+def test_classes_that_change_are_refused(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pattern that made LU slower: read as doubles, its numbers are near 2^-7, and a root turns into NaN."""
+    monkeypatch.setattr(synthesis, "PATTERNS", (FLOATS,))
+    _, found, _ = synthesized(builds, tmp_path, "roots")
+    assert "numbers are NaN" in found.refused
+
+
+def test_times() -> None:
+    def taking(*seconds: float) -> object:
+        left = list(seconds) * 100
+        return lambda: left.pop(0)
+
+    ratio, error = compare_times([taking(1.0, 1.01), taking(1.005, 1.0)])  # type: ignore[list-item]
+    assert ratio == pytest.approx(1.0, abs=0.01) and error < 0.01
+    with pytest.raises(Exception, match=r"it takes \+10\.0% of the time with its own data, give or take 0\.0%"):
+        compare_times([taking(1.0), taking(1.1)])  # type: ignore[list-item]
+
+
+def test_patterns_are_ordinary_numbers() -> None:
+    doubles, floats = PAGE_OF[DOUBLES].view(np.float64), PAGE_OF[FLOATS].view(np.float32)
+    assert (doubles >= 1).all() and (doubles < 2).all() and len(np.unique(doubles)) == 512
+    assert (floats >= 1).all() and (floats < 2).all()
+
+
+def ones_for_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that makes every column number 1: blocks are executed as often, at other addresses."""
+    monkeypatch.setitem(PAGE_OF, DOUBLES, np.full(512, 0x0000000100000001, dtype=np.uint64))
+    monkeypatch.setattr(synthesis, "PATTERNS", (DOUBLES,))
+
+
+def test_other_addresses_are_refused(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ones_for_numbers(monkeypatch)
+    monkeypatch.setattr(synthesis, "_distinct", lambda answers: answers[:1])
+    _, found, _ = synthesized(builds, tmp_path, "sparse")
+    assert re.fullmatch(r"\d+ of \d+ steps use other addresses", found.refused), found.refused
+
+
+def test_a_smaller_answer_follows_one_that_is_refused(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ones_for_numbers(monkeypatch)
+    _, found, answer = synthesized(builds, tmp_path, "sparse")
+    assert answer is not None and not found.refused
+    assert pages_at(answer, COLUMNS, PAGES // 2) == [PAGES // 2, 0, 0]
+    assert pages_at(answer, ARRAYS[0], PAGES)[1] > 0
+
+
+def test_another_time_is_refused(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthesis, "compare_times", lambda _: compare_times([lambda: 1.0, lambda: 1.1]))
+    _, found, _ = synthesized(builds, tmp_path, "plate")
+    assert found.refused == "it takes +10.0% of the time with its own data, give or take 0.0%"

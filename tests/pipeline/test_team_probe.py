@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of programs whose threads share the work: traced, timed, and whole, as root and as any user."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from direct_runs import open_to_anybody
+from native_profiles import INTERVAL
+from ordinary_user import as_ordinary_user, home_for_anybody
+from programs import build
+from small_probe import command
+from tracing import program_of, streams_of
+
+from checkpoint.binary.elf import needed_libraries
+from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.threads import WorkingThreads
+from probe.formats.profile import Profile, load_profile, save_profile
+from probe.pipeline import boundaries
+from probe.pipeline.boundaries import candidates
+from probe.pipeline.options import BuildOptions
+from probe.pipeline.stage import Build
+from probe.pipeline.trace import doubts
+from probe.pipeline.validate import validate
+from probe.progress import Silent
+from probe.tracers.native import trace
+from probe.work_folder import WorkFolder
+
+pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two processors")
+
+
+def traced(builds: Path, how: str, rounds: str = "200") -> Profile:
+    program = replace(program_of(build("team", builds), rounds, how), threads=2)
+    with streams_of() as streams:
+        return trace(program, interval=INTERVAL, streams=streams)
+
+
+@pytest.mark.parametrize("how", ["barrier", "dynamic"])
+def test_the_first_thread_marks_the_intervals(how: str, builds: Path, tmp_path: Path) -> None:
+    profile = traced(builds, how)
+    assert profile.first is not None and profile.helper_threads == 0 and profile.program.threads == 2
+    assert 0.3 < profile.first.sum() / profile.counts.sum() < 0.98
+    assert ((profile.counts - profile.first).toarray() >= 0).all()
+    save_profile(profile, tmp_path / "team.profile")
+    again = load_profile(tmp_path / "team.profile")
+    assert again.first is not None and (again.first != profile.first).nnz == 0 and again.program.threads == 2
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    assert timed.outside.commands == () and timed.agreeing > 0
+    # The other thread is started in the first interval or the next; nothing else is in the way of a phase.
+    assert timed.beside.sum() <= 2
+    # Who does how much of a loop that is shared dynamically differs from run to run, the more so on a busy machine.
+    if how == "barrier":
+        assert timed.agreeing == timed.compared and timed.intervals > 0.8 * profile.intervals
+
+
+def test_what_the_first_alone_executes_is_the_better_marker(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = traced(builds, "dynamic")
+    assert profile.first is not None
+    shared = np.asarray((profile.counts - profile.first).sum(axis=0)).ravel() > 0
+    chosen = [shared[one.column] for one in candidates(profile)]
+    monkeypatch.setattr(boundaries, "_shared_sites", lambda _: np.zeros(len(shared), dtype=bool))
+    without = [shared[one.column] for one in candidates(profile)]
+    assert np.mean(chosen) < 0.5 and sum(chosen) < sum(without)
+
+
+def test_openmp_that_nobody_gave_a_number_is_warned_of(builds: Path, tmp_path: Path) -> None:
+    """All runs get one processor, and OpenMP counts processors: no thread would ever be seen."""
+    program = build("team", builds)
+    assert any(name.startswith("libgomp") for name in needed_libraries(program))
+    assert needed_libraries(tmp_path) == [] == needed_libraries(Path("/bin/sh-that-is-not"))
+    made = Build(
+        program_of(program), cast(BuildOptions, None), cast(WorkFolder, None), None, Silent(), tmp_path / "out", None
+    )
+    made.profile = replace(traced(builds, "barrier", "60"), program=made.program, first=None)
+    (said,) = doubts(made)
+    assert "is linked with OpenMP and ran with one thread" in said
+    for other in (replace(made.program, threads=2), replace(made.program, env={"OMP_NUM_THREADS": "1"})):
+        made.program = other
+        assert doubts(made) == []
+
+
+def test_working_threads_are_told_apart_from_waiting_ones(builds: Path) -> None:
+    with streams_of() as streams, pytest.raises(WorkingThreads, match="beside its first one") as raised:
+        trace(program_of(build("team", builds), "200", "barrier"), interval=INTERVAL, streams=streams)
+    assert raised.value.threads == 2
+
+
+def test_a_first_thread_that_only_waits_is_refused(builds: Path) -> None:
+    program = replace(program_of(build("threads", builds), "600"), threads=3)
+    with streams_of() as streams, pytest.raises(ProgramUnsupported, match="no place that its first thread reaches"):
+        trace(program, interval=INTERVAL, streams=streams)
+
+
+@pytest.mark.slow(minutes=3)
+@pytest.mark.parametrize("how", ["barrier", "static"])
+def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Path) -> None:
+    program = str(build("team", builds))
+    made = command(
+        "build", "-q", "-o", "team.probe", "--interval", "20ms", "--max-phases", "4", "--json",
+        "--", program, "400", how, cwd=tmp_path,
+    )  # fmt: skip
+    shown = json.loads(made.stdout)
+    assert shown["threads"] == 2 and shown["clock"] == "wall"
+    assert shown["phases"] and not any(phase["only_criu"] for phase in shown["phases"])
+    assert "threads         2 share the work" in command("show", "team.probe", cwd=tmp_path).stdout
+    ran = json.loads(command("run", "team.probe", "--json", cwd=tmp_path).stdout)
+    assert all(phase["status"] == "ok" for phase in ran["phases"])
+    refused = command("run", "team.probe", "--only-recorded-calls", "--restorer", "direct", cwd=tmp_path, status=12)
+    assert "its system calls were not recorded" in refused.stderr
+    with home_for_anybody() as home:
+        probe = home / "team.probe"
+        probe.write_bytes((tmp_path / "team.probe").read_bytes())
+        open_to_anybody(home)
+        for namespaces in (True, False):
+            done = as_ordinary_user("run", probe, "--json", home=home, namespaces=namespaces)
+            assert done.returncode == 0, done.stderr
+            assert all(phase["status"] == "ok" for phase in json.loads(done.stdout)["phases"])

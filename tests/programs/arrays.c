@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Array code whose control flow or addresses do, or do not, depend on what is in the arrays. Each round passes
+// region_warm, region_start and region_end, and works on the arrays between the last two.
+// The arrays of numbers lie at 0x200000000 and 0x210000000, the column numbers at 0x220000000.
+// Usage: arrays KIND [ROUNDS]
+//   plate     five-point relaxation: numbers alone
+//   sparse    product of a sparse matrix and a vector: column numbers are addresses
+//   roots     square roots of differences: small numbers turn into NaN
+//   sorted    bubbles through an array: numbers are control flow
+//   checksum  compares the sum of an array's bits with the one kept before
+//   writes    computes, and writes an array to standard output
+//   denormal  numbers below the smallest normal one
+//   special   a plate with NaN, infinities and pages of zeros in it
+//   node      takes the logarithm on the machine it began on, and the exponential elsewhere
+//   clock     a loop whose length the clock says
+#include <emmintrin.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+#include "site.h"
+
+enum { SIDE = 128, CELLS = SIDE * SIDE, PER_ROW = 8, TURNS = 20, SORTED = 1024 };
+
+static double *a, *b;
+static int *column;
+static uint64_t kept;
+static struct utsname first;
+
+__attribute__((noipa)) static void region_warm(void) { SITE(site_warm); }
+__attribute__((noipa)) static void region_start(void) { SITE(site_start); }
+__attribute__((noipa)) static void region_end(void) { SITE(site_end); }
+
+// A mapping of its own: neighbours would become one.
+static void *pages(size_t size, uintptr_t wanted)
+{
+    void *found = mmap((void *)wanted, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (found == MAP_FAILED)
+        exit(2);
+    return found;
+}
+
+static void prepare(const char *kind)
+{
+    a = pages(CELLS * sizeof *a, 0x200000000);
+    b = pages(CELLS * sizeof *b, 0x210000000);
+    column = pages(CELLS * sizeof *column, 0x220000000);
+    uint64_t state = 1;
+    for (int i = 0; i < CELLS; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        double unit = (double)(state >> 11) / 9007199254740992.0;
+        a[i] = !strcmp(kind, "denormal") ? unit * 1e-308 : 1.0 + unit;
+        b[i] = a[i] * 0.75;
+        column[i] = (int)(unit * CELLS);
+    }
+    if (!strcmp(kind, "special"))
+        for (int i = 0; i < CELLS / 2; i++)
+            a[i] = i < CELLS / 4 ? 0.0 : i % 2 ? NAN : INFINITY;
+    for (int i = 0; i < CELLS; i++) {
+        uint64_t bits;
+        memcpy(&bits, &a[i], sizeof bits);
+        kept += bits;
+    }
+}
+
+__attribute__((noipa)) static void plate(void)
+{
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (int y = 1; y < SIDE - 1; y++)
+            for (int x = 1; x < SIDE - 1; x++) {
+                int i = y * SIDE + x;
+                b[i] = 0.25 * (a[i - 1] + a[i + 1] + a[i - SIDE] + a[i + SIDE]);
+            }
+        double *swap = a;
+        a = b;
+        b = swap;
+    }
+}
+
+__attribute__((noipa)) static void sparse(void)
+{
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int row = 0; row < CELLS / PER_ROW; row++) {
+            double sum = 0.0;
+            for (int k = row * PER_ROW; k < (row + 1) * PER_ROW; k++)
+                sum += a[k] * b[column[k]];
+            a[row] = sum / PER_ROW;
+        }
+}
+
+// The instruction: the library's function looks for negative numbers.
+static double root(double x)
+{
+    return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
+}
+
+__attribute__((noipa)) static void roots(void)
+{
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int i = 0; i < CELLS; i++)
+            b[i] = root(a[i] - 0.5);
+}
+
+__attribute__((noipa)) static void sorted(void)
+{
+    for (int i = 0; i < SORTED; i++)
+        for (int k = 0; k + 1 < SORTED - i; k++)
+            if (a[k] > a[k + 1]) {
+                double swap = a[k];
+                a[k] = a[k + 1];
+                a[k + 1] = swap;
+            }
+}
+
+__attribute__((noipa)) static void checksum(void)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < CELLS; i++) {
+        uint64_t bits;
+        memcpy(&bits, &a[i], sizeof bits);
+        sum += bits;
+    }
+    if (sum != kept)
+        _exit(3);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int i = 0; i < CELLS; i++)
+            b[i] = b[i] * 0.5 + a[i];
+}
+
+__attribute__((noipa)) static void writes(void)
+{
+    roots();
+    if (write(STDOUT_FILENO, b, CELLS * sizeof *b) < 0)
+        _exit(3);
+}
+
+__attribute__((noipa)) static void node(void)
+{
+    struct utsname now;
+    uname(&now);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int i = 0; i < CELLS; i++)
+            b[i] = strcmp(now.nodename, first.nodename) ? exp(a[i]) : log(a[i]);
+}
+
+__attribute__((noipa)) static void by_clock(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    for (long turn = now.tv_nsec % 1000; turn >= 0; turn--)
+        b[turn % CELLS] += a[turn % CELLS];
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*work)(void);
+    } kinds[] = {
+        { "plate", plate }, { "sparse", sparse }, { "roots", roots }, { "sorted", sorted }, { "checksum", checksum },
+        { "writes", writes }, { "denormal", plate }, { "special", plate }, { "node", node }, { "clock", by_clock },
+    };
+    const char *kind = argc > 1 ? argv[1] : "plate";
+    long rounds = size_argument(argc - 1, argv + 1, 1);
+    uname(&first);
+    prepare(kind);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (long round = 0; round < rounds && !strcmp(kind, kinds[k].name); round++) {
+            region_warm();
+            region_start();
+            kinds[k].work();
+            region_end();
+        }
+    printf("arrays %s %g\n", kind, b[CELLS - 1]);
+    return 0;
+}

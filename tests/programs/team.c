@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that share the work, in one of many ways; the first takes part. All compute the same: where one is found to
+// have another result than the first in the middle of the marked region, the region does not end, and the status is 9.
+// Usage: team [ROUNDS] [HOW] [THREADS]
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "site.h"
+
+enum { MOST = 64, TURNS = 2, WARM = 10, START = 15, KEPT = 22, END = 30 };
+
+static long rounds;
+static int threads = 2;
+static const char *how = "barrier";
+static pthread_barrier_t barrier;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t robust;
+static struct { uint64_t value, kept; char apart[48]; } states[MOST];
+static volatile sig_atomic_t handled;
+static uint64_t shared;
+
+static int is(const char *name) { return !strcmp(how, name); }
+
+static void on_signal(int number)
+{
+    handled += number == SIGUSR1;
+}
+
+__attribute__((noipa)) static void warm(void) { SITE(site_warm); }
+__attribute__((noipa)) static void start(void) { SITE(site_start); }
+__attribute__((noipa)) static void end(void) { SITE(site_end); }
+
+static void mark(long round)
+{
+    if (round == WARM)
+        warm();
+    if (round == START)
+        start();
+    if (round != END)
+        return;
+    for (int i = 1; i < threads; i++)
+        if (states[i].kept != states[0].kept)
+            _exit(9);
+    end();
+}
+
+/* Two kinds of work, so that there are phases. */
+static uint64_t labour(uint64_t value, long round)
+{
+    if (round / 20 % 3 < 2)
+        for (int i = 0; i < TURNS; i++)
+            value = work(value);
+    else
+        for (int i = 0; i < TURNS * 400000; i++)
+            value = value * 6364136223846793005u + (value >> 33);
+    return value;
+}
+
+/* What only one of the others does. */
+static void misbehave(long round)
+{
+    static char stack[64 << 10];
+
+    if (!round && is("alternate")) {
+        stack_t other = {.ss_sp = stack, .ss_size = sizeof(stack)};
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+
+        sigaltstack(&other, NULL);
+        sigaction(SIGUSR1, &action, NULL);
+    }
+    if (is("alternate") && (round < WARM - 2 || round > START))
+        raise(SIGUSR1);
+    if (round == rounds / 2 && is("fork")) {
+        pid_t child = fork();
+        if (!child)
+            _exit(0);
+        waitpid(child, NULL, 0);
+    }
+    if (round == rounds / 2 && is("execute"))
+        execl("/bin/true", "true", NULL);
+    if (round == rounds / 2 && is("fault"))
+        raise(SIGSEGV);
+    if (round == rounds / 2 && is("stop"))
+        kill(getpid(), SIGSTOP);
+    if (round == 1 && is("robust"))
+        pthread_mutex_lock(&robust);
+    if (is("sleep"))
+        nanosleep(&(struct timespec){0, 200000}, NULL);
+    if (is("poll"))
+        poll(NULL, 0, 1);
+    if (is("spin"))
+        for (shared = 0; shared < 1000; shared++)
+            states[1].value = work(states[1].value);
+}
+
+static void *share(void *of)
+{
+    int number = (int)(intptr_t)of;
+
+    for (long round = 0; round < rounds; round++) {
+        if (!number)
+            mark(round);
+        states[number].value = labour(states[number].value, round);
+        if (round == KEPT)
+            states[number].kept = states[number].value;
+        if (number == 1)
+            misbehave(round);
+        if (is("lock") || is("orphan")) {
+            pthread_mutex_lock(&lock);
+            shared += states[number].value & 1;
+            pthread_mutex_unlock(&lock);
+        }
+        if (!is("orphan"))
+            pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+static void *once(void *of)
+{
+    states[1].value = work(states[1].value);
+    return of;
+}
+
+static void loops(void)
+{
+    static double from[1 << 18], to[1 << 18];
+    enum { SIZE = 1 << 18 };
+    double sum = 0;
+
+    for (long round = 0; round < rounds; round++) {
+        mark(round);
+        states[0].value = labour(states[0].value, round);
+        if (is("dynamic")) {
+#pragma omp parallel for schedule(dynamic, 1000) num_threads(threads)
+            for (int i = 1; i < SIZE - 1; i++)
+                to[i] = 0.5 * from[i] + 0.25 * (from[i - 1] + from[i + 1]) + (double)(round & 3);
+        } else {
+#pragma omp parallel for schedule(static) num_threads(threads)
+            for (int i = 1; i < SIZE - 1; i++)
+                to[i] = 0.5 * from[i] + 0.25 * (from[i - 1] + from[i + 1]) + (double)(round & 3);
+        }
+        if (round % 40 < 15) {
+#pragma omp parallel for schedule(static) reduction(+ : sum) num_threads(threads)
+            for (int i = 0; i < SIZE; i++)
+                sum += (from[i] = to[i]);
+        }
+    }
+    printf("loops %.6g\n", sum);
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t others[MOST];
+    pthread_mutexattr_t kind;
+
+    rounds = size_argument(argc, argv, 300);
+    if (argc > 2)
+        how = argv[2];
+    if (argc > 3)
+        threads = atoi(argv[3]);
+    for (int i = 0; i < MOST; i++)
+        states[i].value = 1;
+    if (is("static") || is("dynamic")) {
+        loops();
+        return 0;
+    }
+    if (is("short")) {
+        for (long i = 0; i < rounds * 3; i++) {
+            states[0].value = labour(states[0].value, i);
+            if (pthread_create(&others[0], NULL, once, NULL) || pthread_join(others[0], NULL))
+                return 2;
+        }
+        return 0;
+    }
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&robust, &kind);
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads);
+    for (int i = 1; i < threads; i++)
+        if (pthread_create(&others[i], NULL, share, (void *)(intptr_t)i))
+            return 2;
+    if (is("orphan")) {
+        states[0].value = labour(1, 0);
+        pthread_exit(NULL);
+    }
+    share(NULL);
+    for (int i = 1; i < threads; i++)
+        pthread_join(others[i], NULL);
+    for (int i = 1; i < threads; i++)
+        states[0].value += states[i].value;
+    printf("team %016llx %d\n", (unsigned long long)states[0].value, (int)handled);
+    return 0;
+}
