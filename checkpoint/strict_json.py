@@ -20,7 +20,10 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any, **layout: Any) -> str:
-    """The JSON text of a value, in ASCII; `layout` as for json.dumps. Raises ValueError for NaN and infinity."""
+    """The JSON text of a value, in ASCII unless `layout`, as for json.dumps, says otherwise.
+
+    Raises ValueError for NaN and infinity.
+    """
     return json.dumps(value, allow_nan=False, **layout)
 
 

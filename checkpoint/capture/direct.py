@@ -21,8 +21,9 @@ from checkpoint.capture.team import other_threads
 from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
 from checkpoint.process.plain_run import children_of
 from checkpoint.process.ptrace import signal_mask
-from checkpoint.process.threads import HelperThreads, Team, threads_of
+from checkpoint.process.threads import HelperThreads, Team
 from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import threads_of
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
 
 _PAGES_ID = 1
@@ -75,8 +76,8 @@ def _readable(tracee: Tracee) -> Iterator[None]:
 
 
 def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState, tuple[tuple[int, int], ...]]:
-    pid = tracee.pid
-    status = process_facts.status_of(pid)
+    pid, marking = tracee.pid, tracee.marking
+    status = process_facts.status_of(f"{pid}/task/{marking}")
     areas = read_areas(pid)
     files = OpenFiles(pid)
     with PageTable(pid) as table:
@@ -87,7 +88,7 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
         folder=folder,
         tasks=(Task(pid, int(status["PPid"]), _threads(pid, tracee.helpers)), *_children(pid)),
         pid=pid,
-        comm=Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n").decode("utf-8", "surrogateescape"),
+        comm=process_facts.name_of(pid, marking),
         state=STOPPED,
         registers=process_facts.registers_of(tracee.registers()),
         exe_file_id=files.link("exe"),
@@ -101,13 +102,13 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
         files=files.files,
         removed_files=dict.fromkeys(sorted(files.removed)),
         signals=SignalState(
-            signal_mask(pid),
+            signal_mask(marking),
             answers.actions,
             *answers.stack,
             process_facts.pending_signals(status),
         ),
-        thread=process_facts.thread_state(pid, answers.clear_tid),
-        extended=process_facts.extended_state(pid, answers.places),
+        thread=process_facts.thread_state(marking, answers.clear_tid),
+        extended=process_facts.extended_state(marking, answers.places),
         layout=process_facts.layout_of(pid, answers),
         timers=answers.timers,
         posix_timers=process_facts.has_posix_timers(pid),

@@ -64,7 +64,7 @@ def ask(tracee: Tracee) -> Answers:
 
 
 def ask_all(tracee: Tracee, others: Sequence[int]) -> list[Answers]:
-    """The answers of the stopped process's kernel to its first thread, and to these others, which are stopped too.
+    """The answers of the stopped process's kernel to its marking thread, and to these others, which are stopped too.
 
     Memory and registers are as before afterwards. Raises OSError where the process may not map the few pages that the
     code needs, ProgramFailed where it ends meanwhile.
@@ -103,7 +103,7 @@ def _run(tracee: Tracee, code: int) -> None:
     start.rip, start.orig_rax = code, 2**64 - 1
     tracee.set_registers(start)
     # A handler of the program's own may not run now.
-    mask = swap_signal_mask(tracee.pid, _ALL_BUT_TRAP)
+    mask = swap_signal_mask(tracee.marking, _ALL_BUT_TRAP)
     try:
         tracee.resume_first()
         occurrence = tracee.wait(_SECONDS)
@@ -112,7 +112,7 @@ def _run(tracee: Tracee, code: int) -> None:
     finally:
         if tracee.status is None:
             tracee.set_registers(saved)
-            swap_signal_mask(tracee.pid, mask)
+            swap_signal_mask(tracee.marking, mask)
 
 
 def _run_in(number: int, code: int) -> None:

@@ -45,6 +45,12 @@ class _Rseq(ctypes.Structure):
     ]  # fmt: skip
 
 
+def name_of(pid: int, number: int) -> str:
+    """What a thread of the process calls itself."""
+    said = Path(f"/proc/{pid}/task/{number}/comm").read_bytes()
+    return said.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+
+
 def registers_of(found: Registers) -> dict[str, int]:
     """General registers by the names of a process's state."""
     return {name: int(getattr(found, _NAMES.get(name, name))) for name in REGISTERS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from checkpoint.capture import process_facts
 from checkpoint.capture.injected import Answers
@@ -43,7 +42,7 @@ def other_threads(tracee: Tracee, team: Team, answers: Sequence[Answers]) -> Ite
         settle_call(registers)
         yield OtherThread(
             slot=team.base(number) // SLOT_BYTES,
-            comm=_name(tracee.pid, number),
+            comm=process_facts.name_of(tracee.pid, number),
             registers=registers,
             signals=SignalState(signal_mask(number), (), *said.stack, waiting),
             thread=process_facts.thread_state(number, said.clear_tid),
@@ -65,11 +64,6 @@ def settle_call(registers: dict[str, int]) -> None:
     registers["orig_ax"] = 2**64 - 1
 
 
-def _name(pid: int, number: int) -> str:
-    said = Path(f"/proc/{pid}/task/{number}/comm").read_bytes()
-    return said.removesuffix(b"\n").decode("utf-8", "surrogateescape")
-
-
 def pending(pid: int, number: int) -> tuple[int, ...]:
     """Signals sent to this thread alone and not yet delivered."""
     bits = int(process_facts.status_of(f"{pid}/task/{number}")["SigPnd"], 16)
@@ -79,7 +73,7 @@ def pending(pid: int, number: int) -> tuple[int, ...]:
 def locks_in_use(tracee: Tracee, team: Team) -> list[str]:
     """Words for robust or priority-inheriting mutexes that threads of the stopped process hold: the kernel knows their
     owners by numbers that restored threads do not have."""
-    heads = (process_facts.thread_state(number, 0).robust_list for number in (tracee.pid, *team.stopped()))
+    heads = (process_facts.thread_state(number, 0).robust_list for number in (tracee.marking, *team.stopped()))
     return ["a robust or priority-inheriting lock in use"] * any(head and _holds(tracee, head) for head in heads)
 
 

@@ -59,6 +59,19 @@ class Child:
 
 
 @dataclass
+class Life:
+    """A thread that the first has started; CPU seconds of the first before that, and while the thread lived."""
+
+    thread: Child
+    first_before: float
+    first: float | None = None
+
+    def meanwhile(self, now: float) -> float:
+        """Of the first, while the thread lived, or so far; `now`: CPU seconds of the first."""
+        return now - self.first_before if self.first is None else self.first
+
+
+@dataclass
 class Children:
     """All that one program has started.
 
@@ -207,6 +220,16 @@ class Children:
                 self._end(child, None)
 
 
+def most_at_once(children: Sequence[Child]) -> int:
+    """Most of them alive at the same time."""
+    edges = [(c.began, 1) for c in children] + [(c.ended, -1) for c in children if c.ended is not None]
+    alive = most = 0
+    for _, change in sorted(edges):
+        alive += change
+        most = max(most, alive)
+    return most
+
+
 def end(pid: int) -> None:
     """End a traced process, and wait for it."""
     with contextlib.suppress(ProcessLookupError):
@@ -244,6 +267,13 @@ def is_thread(pid: int) -> bool:
     except OSError:
         return False
     return next((int(line.split()[1]) for line in lines if line.startswith("Tgid:")), pid) != pid
+
+
+def name_thread(child: Child) -> None:
+    """Make what a thread calls itself now its command, where it is not gone."""
+    with contextlib.suppress(OSError):
+        name = Path(f"/proc/{child.pid}/comm").read_text(errors="replace").strip()
+        child.command = "".join(c if c.isprintable() else "?" for c in name)
 
 
 def command_of(pid: int) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -56,3 +57,11 @@ class ProcessMemory:
         if self._memory is not None:
             os.close(self._memory)
             self._memory = None
+
+
+def patch_memory(pid: int, patches: Iterable[tuple[int, bytes]]) -> None:
+    """Write each piece to its address in a process that is stopped."""
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for address, data in patches:
+            memory.seek(address)
+            memory.write(data)

@@ -21,8 +21,8 @@ LOOK_SECONDS = 0.02
 class PlainRun:
     """Seconds from execve to exit, and the exit status as waitpid gives it.
 
-    `waited` is time spent ready to run while something else had the processor (the kernel's run delay). `kernel`: part
-    of `cpu` spent in the kernel.
+    `waited` is time spent ready to run while something else had the processor (the kernel's run delay), by all threads
+    of a program whose threads share the work. `kernel`: part of `cpu` spent in the kernel.
     """
 
     wall: float
@@ -51,7 +51,7 @@ def run_plain(
     `look` is called with the process number every LOOK_SECONDS. `others`: the program starts processes, whose waiting
     for a processor counts as its own.
     """
-    tree = _DelayOfChildren() if others else None
+    tree = _DelayOfThreads(others) if program.threads > 1 else _DelayOfChildren() if others else None
     pid = fork_stopped(program, streams, program.environment() if environment is None else environment, cpu)
     status: int | None = None
     try:
@@ -64,7 +64,7 @@ def run_plain(
             _look_until_ended(pid, look)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         wall = time.monotonic() - start
-        waited = run_delay(pid) + (0.0 if tree is None else tree.seconds)
+        waited = (0.0 if program.threads > 1 else run_delay(pid)) + (0.0 if tree is None else tree.seconds)
         _, status, usage = os.wait4(pid, 0)
     finally:
         if status is None:
@@ -74,7 +74,7 @@ def run_plain(
     computed = usage.ru_utime + usage.ru_stime
     if others:
         # Processes that run by turns wait for each other, too.
-        waited = min(waited, max(0.0, wall - computed))
+        waited = min(waited, max(0.0, wall * program.threads - computed))
     return PlainRun(wall, computed, waited, status, usage.ru_stime)
 
 
@@ -100,6 +100,22 @@ class _DelayOfChildren:
             # A number given out again begins anew: what its first owner waited is then lost.
             self._last[child] = max(self._last.get(child, 0.0), run_delay(child))
             self.look(child)
+
+
+class _DelayOfThreads(_DelayOfChildren):
+    """Run delay of all threads of a process, and with `others` of those below it, as of the last look at each."""
+
+    def __init__(self, others: bool) -> None:
+        super().__init__()
+        self._others = others
+
+    def look(self, pid: int) -> None:
+        if self._others:
+            super().look(pid)
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/task").iterdir():
+                number = int(entry.name)
+                self._last[number] = max(self._last.get(number, 0.0), run_delay(number))
 
 
 def children_of(pid: int) -> list[int]:

@@ -48,7 +48,8 @@ class Program:
     """A command line with everything that decides how it runs. `executable` is absolute.
 
     `worker`: the process to probe, where it is another one than what the command line starts. `threads`: how many
-    threads share its work, and so how many processors every run gets.
+    threads share its work, and so how many processors every run gets. `marking`: which of the threads that the first
+    starts, by their order from 0 on, tell places in its stead while they live.
     """
 
     argv: tuple[str, ...]
@@ -59,6 +60,7 @@ class Program:
     env: dict[str, str] = field(default_factory=dict, repr=False)
     worker: Worker | None = None
     threads: int = 1
+    marking: tuple[int, ...] = ()
 
     @property
     def probed_executable(self) -> str:
@@ -90,15 +92,18 @@ class Program:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
         del said["worker"]
-        if self.threads == 1:
-            del said["threads"]
+        said["marking"] = list(self.marking)
+        for name, usual in (("threads", 1), ("marking", [])):
+            if said[name] == usual:
+                del said[name]
         return said if self.worker is None else {**said, "worker": self.worker.to_json()}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Program:
         worker = value.get("worker")
         found = {} if worker is None else {"worker": Worker.from_json(worker)}
-        return Program(**{**value, "argv": tuple(value["argv"]), **found})
+        marking = tuple(int(number) for number in value.get("marking", ()))
+        return Program(**{**value, "argv": tuple(value["argv"]), "marking": marking, **found})
 
 
 def resolve_program(

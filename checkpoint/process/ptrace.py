@@ -69,3 +69,10 @@ def swap_signal_mask(number: int, mask: int) -> int:
     after = ctypes.c_uint64(mask)
     ptrace(linux.PTRACE_SETSIGMASK, number, ctypes.sizeof(after), ctypes.addressof(after))
     return before
+
+
+def is_breakpoint(number: int) -> bool:
+    """Whether a thread that stands at a SIGTRAP executed int3: a signal sent by the program carries another code."""
+    info = (ctypes.c_int * 32)()
+    ptrace(linux.PTRACE_GETSIGINFO, number, 0, ctypes.addressof(info))
+    return bool(info[2] == linux.SI_KERNEL)

@@ -4,18 +4,29 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import signal
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from checkpoint import linux
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
-from checkpoint.process.children import STARTED, Child, Children, end, event_message, is_thread, reap
+from checkpoint.process.children import (
+    STARTED,
+    Child,
+    Children,
+    Life,
+    end,
+    event_message,
+    is_thread,
+    most_at_once,
+    name_thread,
+    reap,
+)
 from checkpoint.process.plain_run import running_time, turns_of
-from checkpoint.process.ptrace import ptrace
-from checkpoint.process.waiting import process_state
+from checkpoint.process.ptrace import is_breakpoint, ptrace
+from checkpoint.process.waiting import is_killed, process_state, threads_of
 
 ADVICE = "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
 
@@ -31,14 +42,13 @@ MOST_STARTS = 1000
 _GS_BASE = 22 * 8
 """struct user: where PTRACE_POKEUSER finds the GS base."""
 
-WORKING = 0.02
-"""Share of a process's CPU time from which on a thread counts as one that works."""
+WORKING, _AS_BUSIEST, _FIRST_WORKS = 0.02, 0.05, 0.2
+"""A thread counts as one that works with more than the first share of the process's CPU time, or, as where there are
+many, the second of the busiest thread's. The first thread needs more, the third: less is for handing out work."""
 
 _ASLEEP = ("S", "t", "T", "")
-_SETTLE_SECONDS = 2.0
-_POLL_SECONDS = 0.0005
-_STOP_SECONDS = 30.0
-_SHORT_POLL_SECONDS = 0.00005
+_SETTLE_SECONDS, _STOP_SECONDS = 2.0, 30.0
+_POLL_SECONDS, _SHORT_POLL_SECONDS = 0.0005, 0.00005
 
 
 class WorkingThreads(ProgramUnsupported):
@@ -56,8 +66,13 @@ class HelperThreads(Children):
     thread alone: meet a breakpoint or a marker's stop, start a process, replace the program.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pid: int) -> None:
         super().__init__()
+        self._pid = pid
+        self._left: dict[int, float] = {}
+        """When each stood at its exit event: its end is seen some time after another may be started."""
+        self._ran, self._beside = 0.0, 0.0
+        """CPU seconds of the first thread: when the oldest of those that live was started, and beside others so far."""
         self.active: list[tuple[float, float]] = []
         """Stretches between two looks, seconds of the monotonic clock, in which one of them had a processor."""
         self._name = name
@@ -91,7 +106,7 @@ class HelperThreads(Children):
         while self.awake():
             if time.monotonic() > deadline:
                 said = self._refused("works on by itself while the first is stopped")
-                raise WorkingThreads(str(said), 1 + self._awake())
+                raise WorkingThreads(str(said), self._awake() + self._first_works())
             time.sleep(_POLL_SECONDS)
             self.look()
 
@@ -114,24 +129,21 @@ class HelperThreads(Children):
 
     def adopt(self, pid: int, parent: Child | None = None) -> Child:
         """See Children.adopt; a thread's command is what it calls itself."""
+        if not self._living:
+            self._ran = running_time(self._pid)
         child = super().adopt(pid, parent)
-        self._name_of(child)
+        name_thread(child)
         return child
-
-    def _name_of(self, child: Child) -> None:
-        with contextlib.suppress(OSError):
-            name = Path(f"/proc/{child.pid}/comm").read_text(errors="replace").strip()
-            child.command = "".join(c if c.isprintable() else "?" for c in name)
 
     def _go_on(self, child: Child, stop: int, event: int) -> None:
         wrong = self._wrong(child, stop, event)
         if wrong:
-            self._refusal = self._refused(wrong)
+            self._refusal = self._refused(wrong, child)
             self._let_go(child)
             return
         if event == linux.PTRACE_EVENT_EXIT:
-            self._name_of(child)
-            child.own_cpu = running_time(child.pid)
+            name_thread(child)
+            self._note_end(child)
         super()._go_on(child, stop, event)
 
     @staticmethod
@@ -140,20 +152,37 @@ class HelperThreads(Children):
             # It has our changes to the code, and nobody to answer its breakpoints.
             end(started)
             return "starts a process"
-        if not event and stop == signal.SIGTRAP:
+        if not event and stop == signal.SIGTRAP and is_breakpoint(child.pid):
             return "loads a library"
         if not event and stop == signal.SIGSTOP:
             return "runs the code at which a phase begins"
         return ""
 
-    def _refused(self, what: str) -> ProgramUnsupported:
+    def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
         return ProgramUnsupported(
             f"{self._name}: a thread beside its first one {what}; a probe holds one working thread. To go on, {ADVICE}."
         )
 
+    def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
+        super()._end(child, usage, status)
+        child.ended = self._left.pop(child.pid, child.ended)
+        if not self._living:
+            self._beside += max(0.0, running_time(self._pid) - self._ran)
+
+    def _note_end(self, child: Child) -> None:
+        self._left[child.pid] = time.monotonic()
+        child.own_cpu = running_time(child.pid)
+
     def working(self, whole: float) -> int:
-        """How many threads worked at the same time, the first one counted in any case; `whole`: CPU seconds of all."""
-        return 1 + _most_at_once([child for child in self.all if self._seconds(child) > WORKING * whole])
+        """How many threads worked at the same time, at least one; `whole`: CPU seconds of all."""
+        least = min(WORKING * whole, _AS_BUSIEST * max(map(self._seconds, self.all), default=0.0))
+        others = most_at_once([child for child in self.all if self._seconds(child) > least])
+        return max(1, others + self._first_works())
+
+    def _first_works(self) -> bool:
+        """Whether the first thread does work while others live."""
+        beside = self._beside + (running_time(self._pid) - self._ran if self._living else 0.0)
+        return beside > _FIRST_WORKS * max(map(self._seconds, self.all), default=0.0)
 
     @staticmethod
     def _seconds(child: Child) -> float:
@@ -164,32 +193,42 @@ class HelperThreads(Children):
 
 
 class Team(HelperThreads):
-    """The threads of program `name` beside its first, where they share its work.
+    """The threads of program `name` beside the *marking* one, where they share its work.
 
-    At every stop of the first all are stopped. Each has a slot of its own, the lowest free one from 1 on, and with it
-    copies of all counters. `working`: about how many do work.
+    At every stop of the marking thread all are stopped. Each has a slot of its own, the lowest free one from 1 on, and
+    with it copies of all counters. `working`: about how many do work.
+
+    The marking thread has slot 0: its executions tell places. It is the first thread of process `pid`. Where that one
+    waits for others, some of these mark while they live: those of `marks`, by the order in which the first starts them.
     """
 
-    def __init__(self, name: str, working: int) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, working: int, pid: int, marks: Sequence[int] = ()) -> None:
+        super().__init__(name, pid)
         self.most = min(MOST_SLOTS, max(_FEWEST_SLOTS, _SLOTS_PER_WORKER * working))
         """Slots that there are."""
+        self.marking = pid
+        self._waited: list[tuple[int, int, resource.struct_rusage | None]] = []
+        """What wait4 said of the first thread before it was the marking one again."""
+        self._marks = frozenset(marks)
+        self._first, self._marker = Child(pid, None, True, time.monotonic(), name), Child(pid, None, True, 0.0)
+        self._lives: list[Life] = []
         self._slots: dict[int, int] = {}
         self._stopped: dict[int, int] = {}
         self._stopping = False
         self.slots = 1
-        """Slots used so far, the first thread's among them."""
+        """Slots used so far, the marking thread's among them."""
+        self.starts = 0
         self.started: list[float] = []
-        """When each was started, by the monotonic clock."""
+        """When each was started, or ended and had been marking, by the monotonic clock."""
 
     def look(self) -> None:
-        """See Children.look. Raises ProgramUnsupported where a thread does what only the first may."""
+        """See Children.look. Raises ProgramUnsupported where a thread does what only the marking one may."""
         Children.look(self)
         if self._refusal is not None:
             raise self._refusal
 
     def settle(self) -> None:
-        """Stop all, while the first thread is stopped. Raises ProgramFailed where one does not stop."""
+        """Stop all, while the marking thread is stopped. Raises ProgramFailed where one does not stop."""
         self._stopping = True
         for number in self._living.keys() - self._stopped.keys():
             with contextlib.suppress(OSError):
@@ -197,53 +236,140 @@ class Team(HelperThreads):
         deadline = time.monotonic() + _STOP_SECONDS
         while self._living.keys() - self._stopped.keys():
             self.look()
-            if time.monotonic() > deadline:
-                raise ProgramFailed(f"{self._name}: its threads do not all stop within {_STOP_SECONDS:g} s")
+            self._refuse_late(deadline)
             time.sleep(_SHORT_POLL_SECONDS)
 
+    def _refuse_late(self, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise ProgramFailed(f"{self._name}: its threads do not all stop within {_STOP_SECONDS:g} s")
+
     def release(self) -> None:
-        """Let all go on that were stopped with the first."""
+        """Let all go on that were stopped with the marking thread."""
         self._stopping = False
         stopped, self._stopped = self._stopped, {}
+        if self._waited:
+            # The first thread stays at its exit event until `wait` has told it.
+            stopped.pop(self._pid, None)
         for number, deliver in stopped.items():
             with contextlib.suppress(OSError):
                 ptrace(linux.PTRACE_CONT, number, 0, deliver)
 
     def stopped(self) -> list[int]:
-        """Numbers of all, by their slots."""
-        return sorted(self._living, key=self._slots.__getitem__)
+        """Numbers of all but those that have just ended, by their slots."""
+        return sorted(self._living.keys() - self._left.keys(), key=lambda number: self._slots.get(number, 0))
 
     def held_back(self, number: int) -> tuple[int, ...]:
         """The signal that a stopped thread was about to get."""
         return tuple(signal for signal in (self._stopped.get(number, 0),) if signal)
 
     def base(self, number: int) -> int:
-        """The GS base of a thread: how far its counters are from the first's."""
+        """The GS base of a thread: how far its counters are from the marking one's."""
         return self._slots[number] * SLOT_BYTES
 
-    def _refused(self, what: str) -> ProgramUnsupported:
-        return ProgramUnsupported(
-            f"{self._name}: a thread beside its first one {what}: in a probe only the first may; {ADVICE}"
-        )
+    def lives(self) -> list[tuple[Child, float, float]]:
+        """Threads in the order in which the first started them: each, its CPU seconds, and the first's meanwhile."""
+        now = running_time(self._pid)
+        return [(life.thread, self._seconds(life.thread), life.meanwhile(now)) for life in self._lives]
+
+    def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
+        said = f"{self._name}: a thread beside its first one {what}: in a probe only the first may; {ADVICE}"
+        if child is self._first:
+            said = (
+                f"{self._name}: its first thread {what}: while another thread marks the places, it may not; let it do "
+                f"so before it starts the others, or {ADVICE}"
+            )
+        return ProgramUnsupported(said)
 
     def _begin(self, child: Child) -> None:
         taken = set(self._slots.values())
         slot = next(slot for slot in range(1, len(taken) + 2) if slot not in taken)
-        self._slots[child.pid] = slot
         self.slots = max(self.slots, slot + 1)
+        self.starts += 1
         self.started.append(child.began)
         if slot >= self.most:
             self._refusal = ProgramUnsupported(
                 f"{self._name}: has more than {self.most} threads at the same time; run it with fewer (an option of "
                 "its own, or OMP_NUM_THREADS)"
             )
-        elif len(self.started) > MOST_STARTS:
+        elif self.starts > MOST_STARTS:
             self._refusal = ProgramUnsupported(
-                f"{self._name}: threads were started {len(self.started)} times (over {MOST_STARTS}): use its thread "
+                f"{self._name}: threads were started {self.starts} times (over {MOST_STARTS}): use its thread "
                 "pool, or one thread"
             )
+        number = self._pid if self._is_to_mark(child) else child.pid
+        if number == self._pid:
+            self._hand_over(child)
+        self._slots[number] = slot
+        if self._refusal is None:
+            ptrace(linux.PTRACE_POKEUSER, number, _GS_BASE, slot * SLOT_BYTES)
+
+    def _is_to_mark(self, child: Child) -> bool:
+        if (self.marking if child.parent is None else child.parent.pid) != self._pid:
+            return False
+        self._lives.append(Life(child, running_time(self._pid)))
+        return self.marking == self._pid and len(self._lives) - 1 in self._marks
+
+    def _hand_over(self, child: Child) -> None:
+        """Let `child` mark, which the first has just started and which has executed nothing; both are stopped."""
+        self.marking, self._marker = child.pid, child
+        del self._living[child.pid]
+        self._living[self._pid] = self._first
+
+    def wait(self) -> tuple[int, int, resource.struct_rusage | None]:
+        """As wait4 of the marking thread; number 0 where there is nothing new."""
+        ends = self.marking != self._pid and bool(self._waited)
+        if not self._waited or (ends and self._stopping):
+            return os.wait4(self.marking, linux.WALL | os.WNOHANG)
+        if ends:
+            self._take_back()
+        return self._waited.pop(0)
+
+    def hands_back(self, status: int) -> bool:
+        """Whether the marking thread is another than the first, and ends, as this status says: the first marks again.
+
+        That one may be waiting for the end. Until it is told of it, it executes nothing that is counted.
+        """
+        dead = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+        if self.marking == self._pid or not (dead or status >> 16 == linux.PTRACE_EVENT_EXIT):
+            return False
+        self._take_back()
+        self.started.append(time.monotonic())
+        if dead:
+            self._end(self._marker, None)
         else:
-            ptrace(linux.PTRACE_POKEUSER, child.pid, _GS_BASE, slot * SLOT_BYTES)
+            if not is_killed(self._pid, self._marker.pid):
+                self._stop_first()
+            self._leave(self._marker)
+        return True
+
+    def _take_back(self) -> None:
+        self.marking = self._pid
+        self._slots.pop(self._pid)
+        del self._living[self._pid]
+        self._living[self._marker.pid] = self._marker
+
+    def _stop_first(self) -> None:
+        """Stop the first thread, which waits, give it slot 0, and let it go on. What else it stops for is kept."""
+        ptrace(linux.PTRACE_INTERRUPT, self._pid)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not (waited := os.wait4(self._pid, linux.WALL | os.WNOHANG))[0]:
+            self._refuse_late(deadline)
+            time.sleep(_SHORT_POLL_SECONDS)
+        status = waited[1]
+        if os.WIFSTOPPED(status):
+            ptrace(linux.PTRACE_POKEUSER, self._pid, _GS_BASE, 0)
+        if status >> 16 == linux.PTRACE_EVENT_STOP and os.WSTOPSIG(status) == signal.SIGTRAP:
+            ptrace(linux.PTRACE_CONT, self._pid)
+        else:
+            self._waited.append(waited)
+
+    def _leave(self, child: Child) -> None:
+        """Let a thread go on from its exit event."""
+        self._note_end(child)
+        for life in self._lives:
+            if life.thread is child:
+                life.first = life.meanwhile(running_time(self._pid))
+        ptrace(linux.PTRACE_CONT, child.pid)
 
     def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
         super()._end(child, usage, status)
@@ -251,11 +377,15 @@ class Team(HelperThreads):
         self._stopped.pop(child.pid, None)
 
     def _go_on(self, child: Child, stop: int, event: int) -> None:
-        if event == linux.PTRACE_EVENT_EXIT:
-            child.own_cpu = running_time(child.pid)
-            ptrace(linux.PTRACE_CONT, child.pid)
+        if event == linux.PTRACE_EVENT_EXIT and child is self._first:
+            # The end of the run, which `wait` tells: the others are told to end, or go on without it.
+            if self._stopping:
+                self._stopped[child.pid] = 0
+            self._waited.append((child.pid, event << 16 | stop << 8 | 0x7F, None))
+        elif event == linux.PTRACE_EVENT_EXIT:
+            self._leave(child)
         elif stop == signal.SIGSTOP:
-            # Of the whole process, as the first thread's, which Tracee.wait does not deliver either.
+            # Of the whole process, as the marking thread's, which Tracee.wait does not deliver either.
             self._let_go(child)
         else:
             super()._go_on(child, stop, event)
@@ -265,18 +395,3 @@ class Team(HelperThreads):
             self._stopped[child.pid] = deliver
         else:
             super()._let_go(child, deliver)
-
-
-def _most_at_once(threads: Sequence[Child]) -> int:
-    """Most of them alive at the same time."""
-    edges = [(t.began, 1) for t in threads] + [(t.ended, -1) for t in threads if t.ended is not None]
-    alive = most = 0
-    for _, change in sorted(edges):
-        alive += change
-        most = max(most, alive)
-    return most
-
-
-def threads_of(pid: int) -> set[int]:
-    """Numbers of all threads of a process, the first among them. Raises OSError where it is gone."""
-    return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}

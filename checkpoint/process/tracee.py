@@ -10,7 +10,6 @@ the process is stopped in any way.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import math
 import mmap
@@ -34,11 +33,11 @@ from checkpoint.process.children import (
     reap,
     shares_memory,
 )
-from checkpoint.process.memory import ProcessMemory
+from checkpoint.process.memory import ProcessMemory, patch_memory
 from checkpoint.process.occurrence import Ending, Occurrence, What
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Program, Streams, fork_stopped
-from checkpoint.process.ptrace import Registers, ptrace, registers_of, set_registers, swap_signal_mask
+from checkpoint.process.ptrace import Registers, is_breakpoint, ptrace, registers_of, set_registers, swap_signal_mask
 from checkpoint.process.threads import HelperThreads, Team
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
 from checkpoint.process.wrapper import reach_worker
@@ -77,9 +76,10 @@ class Tracee(ProcessMemory):
         self.ended_at = 0.0
         self.children = Children()
         self.around = Children()
-        self.team = Team(program.argv[0], program.threads) if program.threads > 1 else None
+        name, marks = program.argv[0], program.marking
+        self.team = Team(name, program.threads, pid, marks) if program.threads > 1 else None
         """The other threads, where they share the program's work."""
-        self.helpers = HelperThreads(program.argv[0]) if self.team is None else self.team
+        self.helpers = HelperThreads(name, pid) if self.team is None else self.team
         self.root: Child | None = None
         """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
         self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
@@ -174,6 +174,11 @@ class Tracee(ProcessMemory):
 
     # -- control
 
+    @property
+    def marking(self) -> int:
+        """Number of the thread that stops and is looked at for all: the first, or one that marks in its place."""
+        return self.pid if self.team is None else self.team.marking
+
     def run_to_entry(self) -> None:
         """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
         entry = self.auxiliary(linux.AT_ENTRY)
@@ -198,8 +203,8 @@ class Tracee(ProcessMemory):
         self.resume_first(deliver)
 
     def resume_first(self, deliver: int = 0) -> None:
-        """As `resume`, but other threads that were stopped with the first one stay so."""
-        ptrace(linux.PTRACE_CONT, self.pid, 0, deliver)
+        """As `resume`, but other threads that were stopped with the marking one stay so."""
+        ptrace(linux.PTRACE_CONT, self.marking, 0, deliver)
 
     def wait(self, timeout: float | None = None) -> Occurrence:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).
@@ -224,6 +229,9 @@ class Tracee(ProcessMemory):
         status = self._wait_status(timeout)
         if status is None:
             return Occurrence(What.TIMEOUT)
+        if self.team is not None and self.team.hands_back(status):
+            self._ask_again()
+            return _PASSED_ON
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             self.ended_at = time.monotonic()
             self.status = status
@@ -244,36 +252,30 @@ class Tracee(ProcessMemory):
             return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
             if stop in STOPPING:
-                ptrace(linux.PTRACE_LISTEN, self.pid)
+                ptrace(linux.PTRACE_LISTEN, self.marking)
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
             else:
                 self.resume_first()
             return _PASSED_ON
-        if stop == signal.SIGTRAP and self._trap_is_ours():
+        if stop == signal.SIGTRAP and is_breakpoint(self.marking):
             return Occurrence(What.BREAKPOINT)
         if stop == signal.SIGSTOP and self.attached:
             return Occurrence(What.STOPPED)
         self.resume_first(stop)
         return _PASSED_ON
 
-    def _trap_is_ours(self) -> bool:
-        """SI_KERNEL marks a trap by int3; a SIGTRAP sent by the program itself carries another code."""
-        info = (ctypes.c_int * 32)()
-        ptrace(linux.PTRACE_GETSIGINFO, self.pid, 0, ctypes.addressof(info))
-        return bool(info[2] == linux.SI_KERNEL)
-
     def _wait_status(self, timeout: float | None) -> int | None:
         followed = (self.children, self.around, self.helpers)
         if timeout is None and not any(others.watched for others in followed):
-            _, status, self.usage = os.wait4(self.pid, linux.WALL)
+            _, status, self.usage = os.wait4(self.marking, linux.WALL)
             return status
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with child_signals_blocked():
             while True:
-                pid, status, usage = os.wait4(self.pid, linux.WALL | os.WNOHANG)
-                if pid:
-                    self.usage = usage
+                waited = self.team.wait() if self.team else os.wait4(self.pid, linux.WALL | os.WNOHANG)
+                if waited[0]:
+                    _, status, self.usage = waited
                     return status
                 for others in followed:
                     others.look()
@@ -286,29 +288,30 @@ class Tracee(ProcessMemory):
 
     def _started(self, event: int) -> None:
         """Follow what the program has just started. Raises ProgramUnsupported for a process with its memory."""
-        child = event_message(self.pid)
+        starter = self.marking
+        child = event_message(starter)
         if is_thread(child):
             self.helpers.add(child)
         else:
             shared = shares_memory(self.pid, child)
             if shared and event != linux.PTRACE_EVENT_VFORK:
-                raise self._refused(child, "started a process that shares its memory", "probe the worker by itself")
+                end(child)
+                raise ProgramUnsupported(
+                    f"{self.program.argv[0]}: started a process that shares its memory; a probe holds one process. To "
+                    "go on, probe the worker by itself."
+                )
             # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
             self.children.add(child, clean=None if shared else self._clean_copy)
-        self.resume_first()
+        ptrace(linux.PTRACE_CONT, starter)
+        self._ask_again()
+
+    def _ask_again(self) -> None:
         if self._pause_requested:
-            ptrace(linux.PTRACE_INTERRUPT, self.pid)
+            ptrace(linux.PTRACE_INTERRUPT, self.marking)
 
     def _clean_copy(self, child: int) -> None:
         """Give a forked child, stopped, the program's own code back: nobody would answer its breakpoints and stops."""
-        with open(f"/proc/{child}/mem", "r+b", buffering=0) as memory:
-            for address, code in (patch for originals in self.originals for patch in originals()):
-                memory.seek(address)
-                memory.write(code)
-
-    def _refused(self, child: int, what: str, advice: str) -> ProgramUnsupported:
-        end(child)
-        return ProgramUnsupported(f"{self.program.argv[0]}: {what}; a probe holds one process. To go on, {advice}.")
+        patch_memory(child, (patch for originals in self.originals for patch in originals()))
 
     def detach(self, *, leave_stopped: bool = False) -> None:
         """Stop tracing. With `leave_stopped` the process stays in the stopped state T, for CRIU to dump."""
@@ -340,7 +343,7 @@ class Tracee(ProcessMemory):
     def request_pause(self) -> None:
         """Ask the running process to stop at whatever instruction it is; a later `wait` returns PAUSED."""
         self._pause_requested = True
-        ptrace(linux.PTRACE_INTERRUPT, self.pid)
+        self._ask_again()
 
     def kill(self) -> None:
         """End the process whatever its state, reap it, close what we hold of it. Never raises for a dead one."""
@@ -357,10 +360,10 @@ class Tracee(ProcessMemory):
     # -- registers, memory, system calls
 
     def registers(self) -> Registers:
-        return registers_of(self.pid)
+        return registers_of(self.marking)
 
     def set_registers(self, registers: Registers) -> None:
-        set_registers(self.pid, registers)
+        set_registers(self.marking, registers)
 
     def system_call(self, number: int, *arguments: int) -> int:
         """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
@@ -373,7 +376,7 @@ class Tracee(ProcessMemory):
         call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9 = padded
         self.set_registers(call)
         # A handler of the program's own may not run now: it might leave by longjmp, and never reach the trap.
-        mask = swap_signal_mask(self.pid, _ALL_BUT_TRAP)
+        mask = swap_signal_mask(self.marking, _ALL_BUT_TRAP)
         try:
             self.resume_first()
             occurrence = self.wait(_START_SECONDS)
@@ -384,7 +387,7 @@ class Tracee(ProcessMemory):
             if self.status is None:
                 self.write(saved.rip, code)
                 self.set_registers(saved)
-                swap_signal_mask(self.pid, mask)
+                swap_signal_mask(self.marking, mask)
         signed: int = result - 2**64 if result >= 2**63 else result
         if -_LARGEST_ERRNO <= signed < 0:
             raise OSError(-signed, f"system call {number} inside process {self.pid}: {os.strerror(-signed)}")

@@ -7,6 +7,10 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
+
+_FLAGS_FIELD, _SIGNALED = 6, 0x400
+"""Where /proc/PID/stat has flags, behind the name; PF_SIGNALED."""
 
 
 @contextlib.contextmanager
@@ -40,3 +44,15 @@ def peak_resident(pid: int) -> int:
             return sum(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) * 1024
     except OSError:
         return 0
+
+
+def is_killed(pid: int, number: int) -> bool:
+    """Whether a thread that ends does so because its whole process ends, or is replaced."""
+    with open(f"/proc/{pid}/task/{number}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return bool(int(fields[_FLAGS_FIELD]) & _SIGNALED)
+
+
+def threads_of(pid: int) -> set[int]:
+    """Numbers of all threads of a process, the first among them. Raises OSError where it is gone."""
+    return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}

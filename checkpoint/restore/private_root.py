@@ -148,14 +148,40 @@ def enter_private_root(scratch: str, folders: list[str]) -> set[int]:
 def make_room(folders: list[tuple[str, int | None]], files: list[str], covered: set[int]) -> None:
     """Create what is missing of these paths, inside the private root, and give the folders their permission bits."""
     for folder, mode in folders:
-        os.makedirs(folder, exist_ok=True)
+        _make_folders(folder)
         if mode is not None and os.stat(folder).st_dev in covered:
             os.chmod(folder, mode)
     for path in files:
         if not os.path.exists(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _make_folders(os.path.dirname(path))
             with open(path, "w"):
                 pass
+
+
+def _make_folders(folder: str) -> None:
+    """Make a folder and those above it. An empty one covers what this user may not enter, such as another's home."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except PermissionError:
+        closed, missing = os.path.dirname(folder), folder
+        while not os.path.isdir(closed):
+            closed, missing = os.path.dirname(closed), closed
+        if _may_enter(missing):
+            # There the phase may want other files.
+            raise
+        mount("tmpfs", closed, "tmpfs", 0, "mode=0700,size=1m")
+        os.makedirs(folder, exist_ok=True)
+
+
+def _may_enter(path: str) -> bool:
+    """Whether this user may look for `path` in its folder. Of an overlay the permission bits do not tell."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except PermissionError:
+        return False
+    return True
 
 
 def show_copy(source: str, target: str, spare: str, covered: set[int]) -> None:

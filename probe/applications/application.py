@@ -52,6 +52,11 @@ class Kernel:
     threads: int
     probe: str
 
+    @property
+    def known_mpi(self) -> float | None:
+        """Seconds in MPI that are known without measuring: none, where nothing is launched in parallel."""
+        return None if self.launch else 0.0
+
     def words(self, given: Mapping[str, float], ranks: int) -> list[str]:
         """The command line for these parameters on `ranks` ranks. Raises ProbeError for an unknown placeholder."""
         known: dict[str, str] = {name: f"{value:.17g}" for name, value in given.items()}

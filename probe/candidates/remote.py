@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable, NoPrediction, PhaseFailed, ProbeError
 from probe.candidates.agent_client import Answer, NodeSilent, Orders, SilentNode, Watcher, ask
+from probe.candidates.connections import Connections, named, refuse_named_twice, too_late
 from probe.candidates.result import RunResult, check_coverage, predict_from
 from probe.candidates.time_limit import TimeLimit
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import PhaseRecord
 from probe.node.measuring import MeasuredPhase
 from probe.ssh.addresses import Address, parse_address
-from probe.ssh.interface import Connection, SshOptions
-from probe.ssh.reach import connect
+from probe.ssh.interface import SshOptions
 from reducer.unpack import open_probe
 
 ATTEMPTS = 3
@@ -97,67 +96,20 @@ def run_on(
     """
     probe = Path(path)
     groups = [parse_candidate(one) if isinstance(one, str) else tuple(one) for one in candidates]
-    seen = set()
-    for address in (address for group in groups for address in group):
-        if (node := (address.host.lower(), address.user, address.port)) in seen:
-            raise ProbeError(f"{address.text} is named twice: one node runs one measurement at a time")
-        seen.add(node)
+    refuse_named_twice(address for group in groups for address in group)
     with open_probe(probe) as archive:
         manifest = Manifest.from_json(archive.manifest)
         check_coverage(manifest, min_coverage)
         archive.verify()
     connections = Connections(ssh or SshOptions())
-    with ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="candidate") as pool:
-        running: list[Future[CandidateResult]] = []
-        try:
-            for nodes in groups:
-                candidate = _Candidate(probe, manifest, nodes, connections, orders or Orders(), watcher)
-                running.append(pool.submit(candidate.run, min_coverage))
-            return [future.result() for future in running]
-        except BaseException:
-            for future in running:
-                future.cancel()
-            connections.give_up()
-            raise
+    chosen = orders or Orders()
+    work = [_Candidate(probe, manifest, nodes, connections, chosen, watcher) for nodes in groups]
+    return connections.side_by_side([partial(one.run, min_coverage) for one in work], jobs)
 
 
 def parse_candidate(text: str) -> tuple[Address, ...]:
     """The addresses of one candidate, parted by commas. ProbeError for nonsense."""
     return tuple(parse_address(one.strip()) for one in text.split(","))
-
-
-class Connections:
-    """All connections, so that whoever is interrupted can end them."""
-
-    def __init__(self, ssh: SshOptions) -> None:
-        self._ssh = ssh
-        self._open: set[Connection] = set()
-        self._changing = threading.Lock()
-        self.given_up = threading.Event()
-
-    @contextmanager
-    def to(self, address: Address) -> Iterator[Connection]:
-        """A connection to this node. Raises as `connect`."""
-        if self.given_up.is_set():
-            raise NodeUnreachable("given up")
-        with connect(address, self._ssh) as connection:
-            with self._changing:
-                self._open.add(connection)
-            try:
-                if self.given_up.is_set():
-                    raise NodeUnreachable("given up")
-                yield connection
-            finally:
-                with self._changing:
-                    self._open.discard(connection)
-
-    def give_up(self) -> None:
-        """Whoever uses one of them gets NodeUnreachable, and nobody connects again."""
-        self.given_up.set()
-        with self._changing:
-            still_open = list(self._open)
-        for connection in still_open:
-            connection.close()
 
 
 class _Candidate:
@@ -265,7 +217,7 @@ class _Candidate:
                 raise named(error, address) from error
             except NodeUnreachable as error:
                 if limit.left <= 0:
-                    raise _too_long(limit, address) from error
+                    raise too_late(address, limit.most) from error
                 in_vain = 1 if (answer.sent_members, len(answer.phases)) != got else in_vain + 1
                 hopeless = in_vain >= ATTEMPTS or attempt == MOST_CONNECTIONS
                 # What never answered will not do so now: a wrong name, a key that is not accepted.
@@ -280,21 +232,6 @@ class _Candidate:
             except ProbeError as error:
                 raise named(error, address) from error
         raise NodeUnreachable(f"{address.text}: it is started again and again; see why, and run again")
-
-
-def _too_long(limit: TimeLimit, address: Address) -> NodeUnreachable:
-    return NodeUnreachable(
-        f"{address.text}: given up: it was not done within its {limit.most:.0f} s; see what it does, or give a longer "
-        "--node-limit"
-    )
-
-
-def named(error: ProbeError, address: Address) -> ProbeError:
-    """The same error with the node's name in front."""
-    text = str(error)
-    if isinstance(error, NodeMisbehaved):
-        text += "; no agent of ours says that: is the node what it seems?"
-    return error if text.startswith(address.text) else type(error)(f"{address.text}: {text}")
 
 
 def split_phases(phases: Sequence[PhaseRecord], nodes: int) -> list[set[int]]:

@@ -68,6 +68,7 @@ class RunResult:
             "probe_id": self.manifest.id,
             "program": list(self.manifest.program.argv),
             "node": self.node,
+            "threads": self.manifest.threads,
             "clock": clock,
             **{
                 k: said[k]

@@ -65,8 +65,11 @@ class _Loads(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     "--own",
     "own_kernel",
     type=click.Path(path_type=Path),
-    metavar="FILE.c",
-    help="What computes: a function `kernel` of your own, in C or assembly.",
+    metavar="FILE.c|FILE.py",
+    help="What computes: a function `kernel` of your own, in C, assembly or Python.",
+)
+@click.option(
+    "--efficiency", type=click.FloatRange(0, 1), help="Share of the computing that is the kernel's; the rest stalls."
 )
 @click.option(
     "--equal",
@@ -96,7 +99,9 @@ class _Loads(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 @click.option("--load", type=_Loads(), help="Load the node meanwhile, by stress-ng, as cpu=1,disk=1,memory=2G.")
 @click.option("--keep-waits", is_flag=True, help="Sleep where the command neither computed nor waited for a processor.")
 @emulation_options
-@click.option("--ranks", type=click.IntRange(1, 4096), help="Of DATA.toml: MPI ranks.")
+@click.option(
+    "--ranks", type=click.IntRange(1, 4096), help="Processes that share the computing; of DATA.toml: MPI ranks."
+)
 @click.option(
     "--disks", type=click.IntRange(1, 64), default=1, show_default=True, help="Of DATA.toml: files of a rank."
 )
@@ -125,7 +130,7 @@ def emulate(
     from probe.emulation.running import emulate as emulate_profile
 
     nodes = EmulationChoice(**{field.name: given.pop(field.name) for field in fields(EmulationChoice)})
-    options = EmulateOptions(scale=scale or {}, load=load or {}, **given)
+    options = EmulateOptions(scale=scale or {}, load=load or {}, ranks=ranks or 1, **given)
     if nodes.named:
         _emulate_there(profile, nodes, options, as_json, quiet)
         return
@@ -201,7 +206,9 @@ def print_emulation(result: EmulationResult) -> None:
         difference = percent(row["emulated"] / wanted - 1) if wanted else "-"
         table.add_row(row["name"], shown(row["profiled"]), shown(row["emulated"]), difference)
     console().print(table)
-    say(f"emulated: {seconds(result.seconds)}, with {result.plan.threads} threads; no interval: this is no prediction")
+    ranks = f"{result.plan.ranks} ranks of " * (result.plan.ranks > 1)
+    said = f"emulated: {seconds(result.seconds)}, with {ranks}{result.plan.threads} threads"
+    say(f"{said}; no interval: this is no prediction")
     for warning in result.warnings:
         say(one_line(f"warning: {warning}"))
 

@@ -113,10 +113,12 @@ def measure(seconds: float, powercap: str, as_json: bool) -> None:
             time.sleep(seconds)
         took = time.monotonic() - begun
     if meter.joules is None:
-        raise ToolMissing(
-            "no energy can be measured here: the kernel has no powercap counters that this user may read (root may), "
-            "and `ipmitool dcmi power reading` says nothing; enter watts with `probe energy set`"
-        )
+        reasons = "; ".join(f"{one.source}: {one.reason}" for one in meter.passed_over)
+        raise ToolMissing(f"no energy can be measured here ({reasons}); enter watts with `probe energy set`")
     watts = meter.joules / took
     said = f"{watts:.4g} W over {took:.3g} s, by {meter.source}"
-    print_outcome(as_json, said, watts=watts, seconds=took, joules=meter.joules, source=meter.source)
+    said += "".join(f"\nnot by {one.source}: {one.reason}" for one in meter.passed_over)
+    print_outcome(
+        as_json, said, watts=watts, seconds=took, joules=meter.joules, source=meter.source,
+        passed_over=[vars(one) for one in meter.passed_over],
+    )  # fmt: skip

@@ -14,21 +14,26 @@ from probe.terminal import console, say_json
 @click.command()
 @click.option("--calibrate", "measure", is_flag=True, help="Measure iterations per CPU second on this node.")
 @click.option(
-    "--own", type=click.Path(path_type=Path), metavar="FILE.c", help="A kernel of your own, in C or assembly, instead."
+    "--own",
+    type=click.Path(path_type=Path),
+    metavar="FILE.c|FILE.py",
+    help="A kernel of your own, in C, assembly or Python, instead.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
 def kernels(measure: bool, own: Path | None, as_json: bool) -> None:
     """List the kernels of `probe emulate`, and calibrate them."""
-    from probe.emulation.kernels import COMPUTING, MOVING, USER, calibrate, emulator, forget
+    from probe.emulation.kernels import BLAS, COMPUTING, MOVING, NO_BLAS, USER, calibrate, emulator, forget, has_blas
 
     what = {USER: str(own)} if own is not None else {**COMPUTING, **MOVING}
-    rates = {}
+    rates, absent = {}, set[str]()
     if measure:
         program = emulator(own)
         try:
-            rates = {one.kernel: one for one in calibrate(list(what), program)}
+            absent = {BLAS} if own is None and not has_blas(program) else set()
+            rates = {one.kernel: one for one in calibrate([name for name in what if name not in absent], program)}
         finally:
             forget(program, own)
+    what.update({name: f"not here: {NO_BLAS}" for name in absent})
     rows = [
         {
             "name": name,

@@ -28,6 +28,11 @@ MPI_VERSION = 1
 
 _RECORDING = click.argument("recording_folder", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
 
+_MAX_INBOX = click.option(
+    "--max-inbox", type=Size(), default="8G", show_default=True, help="Most bytes of a rank's answers."
+)
+_MPICC = click.option("--mpicc", metavar="COMMAND", help="Compiler of the program's MPI library. [default: found]")
+
 
 @click.group()
 def mpi() -> None:
@@ -39,8 +44,8 @@ def mpi() -> None:
     "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="Folder to make for it."
 )
 @click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), help="Keep its answers. [default: all ranks']")
-@click.option("--max-inbox", type=Size(), default="8G", show_default=True, help="Most bytes of a rank's answers.")
-@click.option("--mpicc", metavar="COMMAND", help="Compiler of the program's MPI library. [default: found]")
+@_MAX_INBOX
+@_MPICC
 @AS_JSON
 @PROGRAM
 def record_ranks(
@@ -77,6 +82,23 @@ def show_recording(recording_folder: Path, as_json: bool) -> None:
         return
     for line in recording_lines(found):
         say(one_line(line))
+
+
+@mpi.command("compare")
+@AS_JSON
+@click.argument("first", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
+@click.argument("second", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
+def compare_recordings(first: Path, second: Path, as_json: bool) -> None:
+    """Compare the calls of two recorded runs of one program; the first that differs ends with exit code 7."""
+    from probe.mpi.compare import refuse_differing
+    from probe.mpi.recording import read_recording
+
+    known = read_recording(first)
+    calls = refuse_differing(known, read_recording(second))
+    if as_json:
+        say_json({"format_version": MPI_VERSION, "ranks": len(known.ranks), "calls": calls})
+        return
+    say(f"{len(known.ranks)} ranks made the same {calls} calls in both runs")
 
 
 @mpi.command("replay")
@@ -167,7 +189,7 @@ def _print_simulated(where: Where, found: Simulated) -> None:
 
 @mpi.command("build")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="Folder to make for it."
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="Probe to write (.mpiprobe)."
 )
 @click.option(
     "--capture",
@@ -176,30 +198,46 @@ def _print_simulated(where: Where, found: Simulated) -> None:
     show_default=True,
     help="How checkpoints are taken.",
 )
+@_MAX_INBOX
+@_MPICC
 @QUIET
 @AS_JSON
-@_RECORDING
-def build_probes(output: Path, capture: str, quiet: bool, as_json: bool, recording_folder: Path) -> None:
-    """Build a probe of each rank that stands for others, from a recording."""
-    from probe.mpi.building import build_mpi
+@click.argument("words", metavar="RECORDING | -- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
+def build_probes(
+    output: Path, capture: str, max_inbox: int, mpicc: str | None, quiet: bool, as_json: bool, words: tuple[str, ...]
+) -> None:
+    """Build a probe of each rank that stands for others, from a recording or a run recorded now."""
+    from probe.mpi.probes.building import probe_name
+    from probe.mpi.probes.keeping import kept_folder, kept_or_recorded
+    from probe.mpi.probes.packing import build_packed
     from probe.mpi.recording import read_recording
     from probe.pipeline.options import BuildOptions
     from probe.progress import display_for
+    from reducer.output_file import check_target
 
-    made = build_mpi(
-        read_recording(recording_folder), output, options=BuildOptions(capture=capture),
-        display=lambda _: display_for(quiet),
-    )  # fmt: skip
+    check_target(output)
+    if len(words) == 1 and not Path(words[0]).is_file():
+        recording = read_recording(Path(words[0]))
+    else:
+        recording, is_kept = kept_or_recorded(words, output, most_inbox=max_inbox, compiler=mpicc)
+        how = "used again" if is_kept else "recorded"
+        told = f"{how}, {len(recording.ranks)} ranks, {recording.seconds:.3f} s"
+        say(one_line(f"{kept_folder(output)}: {told}"), err=True)
+    clusters = build_packed(
+        recording, output, options=BuildOptions(capture=capture), display=lambda _: display_for(quiet)
+    )
     if as_json:
-        clusters = [
-            {**asdict(one), "ranks": list(one.ranks), "probe": str(made.probe_of(one))} for one in made.clusters
-        ]
-        say_json({"format_version": MPI_VERSION, "probe": str(output), "clusters": clusters})
+        listed = [{**asdict(one), "ranks": list(one.ranks), "probe": probe_name(one)} for one in clusters]
+        kept = {"recording": str(recording.folder), "warnings": list(recording.warnings)}
+        say_json({"format_version": MPI_VERSION, "probe": str(output), **kept, "clusters": listed})
         return
-    say(one_line(f"{output}: {len(made.recording.ranks)} ranks, {len(made.clusters)} probes"))
-    for one in made.clusters:
+    say(one_line(f"{output}: {len(recording.ranks)} ranks, {len(clusters)} probes"))
+    for one in clusters:
         ranks = ", ".join(map(str, one.ranks))
-        say(one_line(f"rank {one.representative}: {one.computing:.3f} s of computing, stands for {ranks}"))
+        said = f"rank {one.representative}: {one.computing:.3f} s of computing, stands for {ranks}"
+        say(one_line(said if one.error is None else f"{said}; error for rank {one.verified}: {one.error:+.1%}"))
+    for warning in recording.warnings:
+        say(one_line(f"warning: {warning}"), err=True)
 
 
 @mpi.command("run")
@@ -211,12 +249,13 @@ def build_probes(output: Path, capture: str, quiet: bool, as_json: bool, recordi
 @click.argument("mpi_probe", metavar="PROBE", type=click.Path(path_type=Path, readable=False))
 def run_probes(repeat: int, quiet: bool, as_json: bool, mpi_probe: Path, **given: Any) -> None:
     """Run the probes here or on a node, and predict the whole program on a network."""
-    from probe.mpi.building import read_mpi_probe
-    from probe.mpi.predicting import predict
+    from probe.mpi.probes.packing import opened
+    from probe.mpi.probes.predicting import predict
 
     choice = SshChoice(**{name: given[name] for name in SshChoice.__dataclass_fields__})
     where = _where(given)
-    found = predict(read_mpi_probe(mpi_probe), _runner(choice, repeat, quiet), where, limit=given["limit"])
+    with opened(mpi_probe) as probe:
+        found = predict(probe, _runner(choice, repeat, quiet), where, limit=given["limit"])
     if as_json:
         prediction = {"seconds": found.seconds, "low": found.low, "high": found.high}
         clusters = [
@@ -233,6 +272,38 @@ def run_probes(repeat: int, quiet: bool, as_json: bool, mpi_probe: Path, **given
     say(f"predicted: {found.seconds:.3f} s, 95 % interval {found.low:.3f} to {found.high:.3f} s")
     for warning in found.warnings:
         say(one_line(f"warning: {warning}"))
+
+
+@mpi.command("net")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, readable=False), help="Platform file to write."
+)
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Hosts to describe, all alike.")
+@_MPICC
+@AS_JSON
+@click.argument("launcher", metavar="[-- LAUNCHER [ARG]...]", nargs=-1, type=click.UNPROCESSED)
+def measure_network(output: Path, nodes: int, mpicc: str | None, as_json: bool, launcher: tuple[str, ...]) -> None:
+    """Measure the network between two ranks, and describe it for simulations. Launcher: mpirun -n 2 without one."""
+    from probe.mpi.network.describing import write_measured
+    from probe.mpi.network.measuring import LAUNCHER, measure
+    from reducer.output_file import check_target
+
+    check_target(output)
+    found = measure(launcher or LAUNCHER, mpicc)
+    write_measured(found, output, nodes=nodes)
+    rows = zip(found.sizes.tolist(), found.half.tolist(), found.both.tolist(), found.streamed.tolist(), strict=True)
+    listed = [{"bytes": int(row[0]), "half": row[1], "both": row[2], "streamed": row[3]} for row in rows]
+    if as_json:
+        told = {"platform": str(output), "hosts": list(found.hosts), "eager": found.eager, "overlap": found.overlap}
+        say_json({"format_version": MPI_VERSION, **told, "sizes": listed})
+        return
+    say(one_line(f"{output}: {nodes} hosts, measured between {' and '.join(found.hosts)}"))
+    say("   bytes  one way us   MB/s   both ways MB/s   many MB/s")
+    for one in listed[::6]:
+        size = one["bytes"]
+        rates = (size / one["half"] / 1e6, 2 * size / one["both"] / 1e6, size / one["streamed"] / 1e6)
+        say(f"{size:8}  {1e6 * one['half']:10.2f}  {rates[0]:5.0f}  {rates[1]:15.0f}  {rates[2]:10.0f}")
+    say(f"sends return before they are received up to {found.eager} bytes; overlap {found.overlap:.0%}")
 
 
 def _runner(choice: SshChoice, repeat: int, quiet: bool) -> Callable[[Path], RunResult]:

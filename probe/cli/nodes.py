@@ -55,8 +55,8 @@ def simulate_nodes(
         say(one_line(f"wrote {path}"))
 
 
-_OF_RANKS = ("ranks", "disks", "machine", "limit", "probes", "node", "url")
-_OF_BOTH = ("profile", "folder", "as_json", "quiet")
+_OF_RANKS = ("disks", "machine", "limit", "probes", "node", "url")
+_OF_BOTH = ("profile", "ranks", "folder", "as_json", "quiet")
 
 
 def misused(what: Path) -> str:
@@ -115,10 +115,11 @@ def _drawn(path: Path, found: DataPrediction) -> Path:
     os.environ.setdefault("MPLCONFIGDIR", str(cache_dir() / "matplotlib"))
     from functools import partial
 
-    from probe.dataflow.nodes_figure import nodes_figure
+    from probe.dataflow.nodes_figure import drawn_nodes, nodes_figure
     from probe.report.figure_files import as_png, as_svg, write_file
 
-    return write_file(path.absolute(), partial(as_svg if path.suffix == ".svg" else as_png, nodes_figure(found)))
+    drawing = nodes_figure(drawn_nodes(found.to_json()))
+    return write_file(path.absolute(), partial(as_svg if path.suffix == ".svg" else as_png, drawing))
 
 
 def _print(found: DataPrediction) -> None:

@@ -60,6 +60,7 @@ def plan(
         "time": lambda r: seconds(r["seconds"]),
         "interval": lambda r: f"{seconds(r['low'])} to {seconds(r['high'])}",
         "energy": lambda r: "-" if r["joules"] is None else f"{r['joules']:.6g} J",
+        "by": lambda r: r["energy_source"] or "-",
         "core hours": lambda r: f"{r['core_hours']:.4g}",
         "kernels": lambda r: ", ".join(_shown(choice) for choice in r["choices"]),
     }

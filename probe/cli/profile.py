@@ -39,6 +39,13 @@ class _Tag(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     "--watcher", "watchers", metavar="MODULE:CLASS", multiple=True, help="One more watcher, of your own. Repeatable."
 )
 @click.option("--no-kernels", is_flag=True, help="Do not calibrate kernels, nor look for their mix (probe emulate).")
+@click.option("--trace-calls", is_flag=True, help="Have strace find block sizes and bytes of sockets; this takes time.")
+@click.option(
+    "--blocks",
+    metavar="FILE.profile",
+    type=click.Path(path_type=Path, readable=False),
+    help="Take instructions and floating-point operations from what `probe trace --tracer valgrind` counted.",
+)
 @AS_JSON
 @QUIET
 @click.argument("command", metavar="-- COMMAND [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -48,11 +55,14 @@ def profile(
     rate: float,
     watchers: tuple[str, ...],
     no_kernels: bool,
+    trace_calls: bool,
+    blocks: Path | None,
     as_json: bool,
     quiet: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND and profile the resources that it uses."""
+    from probe.emulation.counting.blocks import counted_blocks
     from probe.emulation.metrics import usage_json
     from probe.emulation.sampling import profile_usage
     from probe.emulation.usage import save_usage
@@ -60,12 +70,16 @@ def profile(
     from reducer.output_file import check_target
 
     check_target(output)
+    counted = None if blocks is None else counted_blocks(blocks, command)
     own = [named_watcher(name) for name in watchers]
     with display_for(quiet).stage("profile"):
         # What the command prints must not be taken for our JSON.
         usage = profile_usage(
-            command, dict(tags), rate=rate, watchers=own, stdout=2 if as_json else None, kernels=not no_kernels
-        )
+            command, dict(tags), rate=rate, watchers=own, stdout=2 if as_json else None, kernels=not no_kernels,
+            trace_calls=trace_calls,
+        )  # fmt: skip
+    if counted is not None:
+        usage = counted.added_to(usage)
     save_usage(usage, output)
     if as_json:
         say_json(usage_json([(str(output), usage)]))

@@ -57,7 +57,8 @@ def report(
 ) -> None:
     """Write a page about a probe and the results that `probe run --json` printed; - is standard input.
 
-    Or about a resource profile (.usage), beside other profiles and what `probe emulate --json` printed.
+    Or about a resource profile (.usage), beside other profiles and what `probe emulate --json` printed; or about files
+    (.json) of `probe simulate -P --json`.
     """
     # Matplotlib's list of fonts belongs beside our own caches; where it is, is read when the library is imported.
     os.environ.setdefault("MPLCONFIGDIR", str(cache_dir() / "matplotlib"))
@@ -65,12 +66,21 @@ def report(
 
     if output is None and figures is None:
         raise click.UsageError("give -o for a page, or --figures for a folder, or both")
-    if probe_file.suffix == ".usage":
+    others = {".usage": "resource profiles", ".json": "numbers of nodes"}
+    if probe_file.suffix in others:
         if measured or url is not None or scaling is not None:
-            raise click.UsageError("--measured, --store and --scaling are for probes, not for resource profiles")
-        from probe.report.usage_report import write_usage_report
+            raise click.UsageError(
+                f"--measured, --store and --scaling are for probes, not for {others[probe_file.suffix]}"
+            )
+        display = display_for(quiet)
+        if probe_file.suffix == ".json":
+            from probe.dataflow.nodes_report import write_nodes_report
 
-        shown = write_usage_report(probe_file, results, page=output, figures=figures, display=display_for(quiet))
+            shown = write_nodes_report((probe_file, *results), page=output, figures=figures, display=display)
+        else:
+            from probe.report.usage_report import write_usage_report
+
+            shown = write_usage_report(probe_file, results, page=output, figures=figures, display=display)
         _say_done(shown, (output, figures), "emulation", as_json)
         return
     runs: dict[str, list[float]] = {}

@@ -120,8 +120,9 @@ def predict(
     print_rows(shown, "table", "predictions", columns)
     for one in answer.refused:
         say(f"none on {one.cores} cores: {one.reason}")
-    for warning in dict.fromkeys(w for row in rows for kernel in row["kernels"] for w in kernel["warnings"]):
-        say(f"warning: {warning}")
+    of_kernels = [(one["kernel"], warning) for row in rows for one in row["kernels"] for warning in one["warnings"]]
+    for kernel, warning in dict.fromkeys(of_kernels):
+        say(f"warning: {kernel}: {warning}")
     if len(found) > 1 and found[0].cores < found[-1].cores:
         first, last = found[0], found[-1]
         efficiency = first.seconds * first.cores / (last.seconds * last.cores)

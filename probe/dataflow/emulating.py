@@ -16,6 +16,7 @@ from checkpoint.errors import ModelInvalid, NodeUnfit, ProgramFailed, StorageErr
 from probe.dataflow.application import DataApplication
 from probe.dataflow.engines import OPTIONS, sources
 from probe.dataflow.machine import DiskMachine
+from probe.dataflow.measured import local_machine, machine_text
 from probe.dataflow.prediction import BlockTime
 from probe.dataflow.work import Placed, place
 from probe.progress import Display, Silent
@@ -74,15 +75,8 @@ class DataEmulation:
         """A machine in TOML for `probe simulate`: this one, as it was measured."""
         size, seen = self.application.block_bytes, self.measured
         moving = max(seen.message_seconds - seen.latency, 1e-9)
-        network = (
-            f"latency = {seen.latency:.3g}\nbandwidth = {size / moving:.4g}" if self.ranks > 1 else "bandwidth = 1e9"
-        )
-        # What a read takes in all is the rate here: controller, platter and bus cannot be told apart from outside.
-        return (
-            f'name = "{name}"\n\n[disk]\nper_node = {self.disks}\ncontroller = 0.0\nseek = [0.0, 0.0]\n'
-            f"rate = {size / seen.read_seconds:.4g}\ncapacity = 1e12\n\n[bus]\nper_node = {self.disks}\n"
-            f"bandwidth = 1e12\n\n[network]\n{network}\n"
-        )
+        network = (seen.latency, size / moving) if self.ranks > 1 else None
+        return machine_text(local_machine(name, self.disks, size, seen.read_seconds, network))
 
 
 def emulate_data(

@@ -14,7 +14,7 @@ from checkpoint.errors import ModelInvalid, NodeUnfit, ToolMissing
 from probe.dataflow.work import Placed
 from probe.simulation.networks import Network, network_of
 from probe.simulation.platform import Links, write_platform
-from probe.simulation.smpirun import COMMAND, installed, watched
+from probe.simulation.smpirun import library, watched
 
 LOOSE, TIGHT, FLOW = "loose", "tight", "flow"
 MODES: Final = (LOOSE, TIGHT, FLOW)
@@ -22,6 +22,9 @@ MODES: Final = (LOOSE, TIGHT, FLOW)
 _NATIVE = Path(__file__).with_name("native")
 COMMON: Final = ("blocks.h", "blocks.c", "setting.c")
 """Sources of every engine."""
+
+LOOSE_SOURCES: Final = ("loose.c", "events.h", "events.c")
+TIGHT_SOURCES: Final = ("tight.c", "simgrid_calls.h")
 
 OPTIONS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 _PLATFORM = """<?xml version='1.0'?>
@@ -94,24 +97,13 @@ class Engine:
 def engine_of(mode: str, network: Network | None = None) -> Engine:
     """The engine, compiled. Raises ToolMissing without a compiler or, for all but the loose one, without SimGrid."""
     if mode == LOOSE:
-        return Engine(mode, built("dataflow-loose", sources("loose.c"), OPTIONS, libraries=("-lm",)))
-    place = _simgrid()
-    options = (*OPTIONS, "-isystem", str(place / "include"))
-    libraries = (f"-L{place / 'lib'}", f"-Wl,-rpath,{place / 'lib'}", "-lsimgrid", "-lm")
-    return Engine(mode, built("dataflow-tight", sources("tight.c"), options, libraries=libraries), network)
-
-
-def _simgrid() -> Path:
-    """The folder below which SimGrid is installed: where its command is, its headers should be."""
+        return Engine(mode, built("dataflow-loose", sources(*LOOSE_SOURCES), OPTIONS, libraries=("-lm",)))
     try:
-        place = Path(installed(COMMAND)).resolve().parents[1]
+        linked = library()
     except ToolMissing as error:
         raise ToolMissing(f"{error}; `--mode loose` needs none") from error
-    if not (place / "include" / "simgrid" / "engine.h").is_file():
-        raise ToolMissing(
-            f"{place}: SimGrid without its headers: install Debian's package libsimgrid-dev; `--mode loose` needs none"
-        )
-    return place
+    libraries = (str(linked), f"-Wl,-rpath,{linked.parent}", "-lm")
+    return Engine(mode, built("dataflow-tight", sources(*TIGHT_SOURCES), OPTIONS, libraries=libraries), network)
 
 
 def simulate(
@@ -146,7 +138,9 @@ def simulate(
         raise ModelInvalid(f"{where}: the engine failed: {printed[-_SHOWN:].strip()}")
     found = _simulation(printed.splitlines()[-1])
     if not found.blocks:
-        raise ModelInvalid(f"{where}: no block meets the query: every epoch is empty")
+        raise ModelInvalid(
+            f"{where}: no block meets the query: every epoch is empty; ask for a larger window, or give more blocks"
+        )
     return found
 
 

@@ -7,7 +7,6 @@ thread starts are followed. Each sample is one instruction; its class is decoded
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import mmap
 import os
@@ -20,6 +19,17 @@ from dataclasses import dataclass
 
 from iced_x86 import Decoder, FlowControl, Instruction, OpKind
 
+from probe.emulation.counting.perf_event import (
+    EXCLUDE_HV,
+    EXCLUDE_KERNEL,
+    INHERIT,
+    MMAP,
+    MMAP2,
+    SOFTWARE,
+    TASK,
+    opened_event,
+)
+
 CLASSES = (
     "vector", "vector_memory", "scalar", "scalar_memory", "branch", "load", "store", "logic", "sum", "product", "other",
 )  # fmt: skip
@@ -29,11 +39,8 @@ moves from and to memory; shifts and bits; sums, comparisons and addresses of in
 _PERIOD = 1_000_000
 """Nanoseconds of CPU time between two samples of a thread."""
 
-_PERF_EVENT_OPEN = 298
-_SOFTWARE, _TASK_CLOCK = 1, 1
+_TASK_CLOCK = 1
 _IP_TID = 0x1 | 0x2
-_INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _MMAP, _TASK, _MMAP2 = 1 << 1, 1 << 5, 1 << 6, 1 << 8, 1 << 13, 1 << 23
-_CLOEXEC = 8
 _FORK, _SAMPLE, _MAPPED = 7, 9, 10
 _PAGES = 32
 _HEAD = 1024
@@ -149,16 +156,11 @@ class InstructionSamples:
 
 def _opened(cpu: int) -> int:
     """A descriptor of samples on one processor, of this thread and of what it starts."""
-    flags = _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _MMAP | _TASK | _MMAP2
-    attributes = bytearray(128)
-    struct.pack_into("IIQQQQQ", attributes, 0, _SOFTWARE, 128, _TASK_CLOCK, _PERIOD, _IP_TID, 0, flags)
-    given = (ctypes.c_char * 128).from_buffer(attributes)
-    libc = ctypes.CDLL(None, use_errno=True)
-    found = libc.syscall(_PERF_EVENT_OPEN, given, 0, cpu, -1, _CLOEXEC)
-    if found < 0:
-        number = ctypes.get_errno()
-        raise NoSamples(f"the kernel lets nobody sample instructions (perf_event_open: {os.strerror(number)})")
-    return int(found)
+    flags = INHERIT | EXCLUDE_KERNEL | EXCLUDE_HV | MMAP | TASK | MMAP2
+    try:
+        return opened_event(SOFTWARE, _TASK_CLOCK, flags, pid=0, cpu=cpu, period=_PERIOD, sampled=_IP_TID)
+    except OSError as error:
+        raise NoSamples(f"the kernel lets nobody sample instructions (perf_event_open: {error.strerror})") from error
 
 
 def _records(buffer: mmap.mmap) -> Iterator[tuple[int, bytes]]:

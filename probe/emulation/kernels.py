@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import platform
 import shutil
 import statistics
@@ -18,13 +19,16 @@ from checkpoint.paths import cache_dir
 from checkpoint.run_command import run_group
 
 NATIVE = Path(__file__).with_name("native")
-SOURCES = tuple(NATIVE / name for name in ("emulator.c", "kernels.c", "kernels.h", "network.c", "network.h"))
-_BUILD = ("-std=gnu11", "-O2", "-pthread")
+_PARTS = ("emulator", "kernels", "network", "ranks", "blas", "python_kernel")
+SOURCES = tuple(NATIVE / f"{name}.{kind}" for name in _PARTS for kind in "ch" if (name, kind) != ("emulator", "h"))
+# Before glibc 2.34 what loads OpenBLAS is in a library of its own, which comes before what needs it here.
+_BUILD = ("-std=gnu11", "-O2", "-pthread", "-Wl,--no-as-needed", "-ldl")
 OPTIONS = (*_BUILD, "-Wall", "-Wextra", "-Wconversion", "-Werror")
 
 COMPUTING = {
     "scalar": "dependent multiplications and additions of floating-point numbers",
     "matrix": "matrix product inside the first cache",
+    "dgemm": "matrix product by OpenBLAS, where the node has it",
     "branches": "integer arithmetic with branches that cannot be predicted",
     "stream": "sums of arrays that are larger than most caches",
     "chase": "dependent loads from all over 16 MB",
@@ -38,6 +42,19 @@ MOVING = {
     "touch": "fresh pages, 64 KiB an iteration",
 }
 """Kernels whose rates say what CPU time input, output and memory take by themselves."""
+
+BLAS = "dgemm"
+"""The kernel that needs a library of the node."""
+
+INSTEAD = "matrix"
+"""What a mix computes in place of it on a node that has none."""
+
+NO_BLAS = (
+    "this node has no OpenBLAS for kernel dgemm: install libopenblas0 and a C compiler there, or name another kernel"
+)
+
+STALLING = "chase"
+"""The kernel that uses cycles and gets nowhere in most of them."""
 
 USER = "user"
 AUTO = "auto"
@@ -67,6 +84,10 @@ class Rate:
     spread: float
 
 
+_PYTHON = ".py"
+_LONGEST_PYTHON = 100_000
+"""Linux takes arguments of 128 KiB."""
+
 _COMPILERS = {
     "x86_64": "x86_64-linux-gnu-gcc",
     "aarch64": "aarch64-linux-gnu-gcc",
@@ -95,7 +116,7 @@ def program_for(machine: str, own: Path | None = None) -> bytes:
             f"the node has no compiler that builds the emulator, and this machine has none for {machine or 'it'}; "
             f"install gcc there, or {compiler or 'a compiler for it'} here"
         )
-    program = _emulator(own, ("-static",), compiler)
+    program = _emulator(own, ("-static", "-DWITHOUT_LIBRARIES"), compiler)
     try:
         return program.read_bytes()
     finally:
@@ -107,13 +128,16 @@ def sources(own: Path | None = None) -> dict[str, bytes]:
     found = {path.name: path.read_bytes() for path in SOURCES}
     if own is not None:
         _check_own(own)
-        found[f"user_kernel{own.suffix}"] = own.read_bytes()
+        name = "user_kernel.c" if own.suffix == _PYTHON else f"user_kernel{own.suffix}"
+        found[name] = _python_as_c(own) if own.suffix == _PYTHON else own.read_bytes()
     return found
 
 
 def build_options(own: Path | None = None) -> tuple[str, ...]:
     """For a compiler that nobody has tried: its warnings are no errors."""
-    return _BUILD if own is None else (*_BUILD, "-DUSER_KERNEL")
+    if own is None:
+        return _BUILD
+    return (*_BUILD, "-DPYTHON_KERNEL" if own.suffix == _PYTHON else "-DUSER_KERNEL")
 
 
 def _emulator(own: Path | None, more: tuple[str, ...], compiler: str) -> Path:
@@ -124,15 +148,34 @@ def _emulator(own: Path | None, more: tuple[str, ...], compiler: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=_private(cache_dir())))
     try:
         options = (*build_options(own), *more)
-        return built("emulator", (*SOURCES, own.resolve()), options, place=folder, compiler=compiler)
+        if own.suffix != _PYTHON:
+            return built("emulator", (*SOURCES, own.resolve()), options, place=folder, compiler=compiler)
+        with tempfile.TemporaryDirectory(prefix="python-", dir=folder) as made:
+            source = Path(made) / "user_kernel.c"
+            source.write_bytes(_python_as_c(own))
+            return built("emulator", (*SOURCES, source), options, place=folder, compiler=compiler)
     except BaseException:
         folder.rmdir()
         raise
 
 
 def _check_own(own: Path) -> None:
-    if own.suffix not in (".c", ".s", ".S") or not own.is_file():
-        raise StorageError(f"{own}: no file of a kernel in C (.c) or assembly (.s, .S)")
+    if own.suffix not in (".c", ".s", ".S", _PYTHON) or not own.is_file():
+        raise StorageError(f"{own}: no file of a kernel in C (.c), assembly (.s, .S) or Python (.py)")
+
+
+def _python_as_c(own: Path) -> bytes:
+    """A C file that holds the text of a kernel in Python. Raises StorageError where it has no function `kernel`."""
+    text = own.read_bytes()
+    try:
+        parts = ast.parse(text).body
+    except (SyntaxError, ValueError) as error:
+        raise StorageError(f"{own}: no kernel in Python: {error}") from error
+    if not any(isinstance(part, ast.FunctionDef) and part.name == "kernel" for part in parts):
+        raise StorageError(f"{own}: no kernel in Python: it defines no function kernel(iterations)")
+    if len(text) > _LONGEST_PYTHON:
+        raise StorageError(f"{own}: a kernel in Python of more than {_LONGEST_PYTHON} bytes; import the rest of it")
+    return f"const char python_source[] = {{{','.join(map(str, text))},0}};\n".encode()
 
 
 def forget(program: Path, own: Path | None) -> None:
@@ -166,17 +209,24 @@ def _calibrated(program: Path, name: str, folder: str) -> Rate:
         ) from error
     if status:
         raise ToolMissing(f"kernel {name} failed with status {status}: {said.strip()[-300:]}")
-    return judged(name, [(int(n), float(s)) for _, n, s in (line.split() for line in said.splitlines())])
+    *lines, last = (line.split() for line in said.splitlines())
+    return judged(name, [(int(n), float(s)) for _, n, s in lines], int(last[1]))
 
 
-def judged(name: str, rounds: Sequence[tuple[int, float]]) -> Rate:
-    """The rate of rounds (iterations, CPU seconds). Raises ProbeError for one that no kernel has."""
+def judged(name: str, rounds: Sequence[tuple[int, float]], denormals: int = 0) -> Rate:
+    """The rate of rounds (iterations, CPU seconds), some of which computed with `denormals`. Raises ProbeError for one
+    that no kernel has."""
     each = [seconds / iterations for iterations, seconds in rounds]
     middle = statistics.median(each)
     if middle * _DELETED < 1:
         raise ProbeError(
             f"kernel {name}: {rounds[0][0]} iterations took {rounds[0][1]:.3g} s: the compiler has left out what it "
             "does; let what it computes go to a volatile variable"
+        )
+    if name == USER and denormals:
+        raise ProbeError(
+            f"kernel {name}: it computes with denormal numbers, which are slow on some processors and fast on others; "
+            "keep its numbers near 1"
         )
     slower = statistics.median(each[-3:]) / statistics.median(each[:3])
     # Those of this project keep their numbers near 1; other load may slow down what moves bytes as much.
@@ -189,5 +239,20 @@ def judged(name: str, rounds: Sequence[tuple[int, float]]) -> Rate:
 
 
 def all_rates() -> dict[str, float]:
-    """Rates of all kernels of this project, by name."""
-    return {one.kernel: one.rate for one in calibrate([*COMPUTING, *MOVING])}
+    """Rates of all kernels of this project that this node can execute, by name."""
+    program = emulator()
+    return {one.kernel: one.rate for one in calibrate([*computing(program), *MOVING], program)}
+
+
+def computing(program: Path) -> list[str]:
+    """Names of COMPUTING that the emulator can execute here."""
+    return [name for name in COMPUTING if name != BLAS or has_blas(program)]
+
+
+def has_blas(program: Path) -> bool:
+    """Whether the emulator finds OpenBLAS here, and in time: libraries may lie on a file system that hangs."""
+    try:
+        status, _ = run_group([str(program), "has", BLAS, "/"], _SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return status == 0

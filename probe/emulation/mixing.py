@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 
 from checkpoint.errors import ProbeError
 from probe.emulation.instruction_samples import CLASSES, InstructionSamples, NoSamples
-from probe.emulation.kernels import COMPUTING, MIX, emulator
+from probe.emulation.kernels import COMPUTING, MIX, computing, emulator
 from probe.emulation.tree import Tree
 from probe.emulation.usage import AMOUNT, Column
 from probe.emulation.watchers import Ended, Watcher
@@ -26,17 +26,18 @@ from probe.formats.arrays import FloatArray
 MIXED = tuple(name for name in COMPUTING if name != "syscalls")
 """Kernels that user code is mixed of."""
 
+_LEAST_SHARE = 1e-4
 _CPU_SECONDS = 0.3
 _SECONDS = 60
 
 
 @functools.cache
 def kernel_classes(program: Path | None = None) -> dict[str, dict[str, float]]:
-    """Shares of CLASSES of each kernel here, by samples of it. Raises NoSamples, ToolMissing."""
+    """Shares of CLASSES of each kernel that this node has, by samples of it. Raises NoSamples, ToolMissing."""
     program = program or emulator()
     found = {}
     with tempfile.TemporaryDirectory(prefix="probe-kernels-") as folder:
-        for name in MIXED:
+        for name in (one for one in computing(program) if one in MIXED):
             samples = InstructionSamples()
             words = [str(program), "repeat", name, folder, str(_CPU_SECONDS)]
             with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
@@ -59,6 +60,8 @@ def mixed(program: Mapping[str, float], kernels: Mapping[str, Mapping[str, float
     found, _ = nnls(columns, wanted)
     if not found.sum() > 0:
         raise ProbeError("no mix of kernels is like the command; name a kernel")
+    # Next to nothing is an error of rounding, and in seconds it is no number that a profile takes.
+    found[found < _LEAST_SHARE * found.sum()] = 0.0
     return dict(zip(names, (found / found.sum()).tolist(), strict=True))
 
 
@@ -94,7 +97,7 @@ class MixWatcher(Watcher):
         except (NoSamples, ProbeError, OSError, subprocess.SubprocessError) as error:
             self._give_up(str(error))
             return {}
-        return {f"{MIX}{name}": share * ended.user for name, share in shares.items()}
+        return {f"{MIX}{name}": shares.get(name, 0.0) * ended.user for name in MIXED}
 
     def _give_up(self, reason: str) -> None:
         self._samples = None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint.errors import NodeUnfit, NodeUnreachable, ProbeError, StorageError
-from probe.emulation.kernels import AUTO, COMPUTING, DEFAULT, MIX, MOVED, USER
+from checkpoint.errors import NodeUnfit, NodeUnreachable, ProbeError, StorageError, ToolMissing
+from probe.emulation.kernels import AUTO, BLAS, COMPUTING, DEFAULT, INSTEAD, MIX, MOVED, NO_BLAS, STALLING, USER
 from probe.emulation.load import check_load
 from probe.emulation.usage import Usage
 from probe.formats.arrays import FloatArray
@@ -22,7 +22,7 @@ WORK, SECONDS = "work", "seconds"
 """What is equal to the profile: iterations of the kernel, or CPU seconds."""
 
 SCALES = ("compute", "memory", "read", "write")
-MOST_THREADS, MOST_FILES, MOST_BLOCK = 1024, 1024, 1 << 30
+MOST_THREADS, MOST_RANKS, MOST_FILES, MOST_BLOCK = 1024, 1024, 1024, 1 << 30
 _MOST_ITERATIONS = 1 << 62
 _MOST_BYTES = 1 << 60
 _MOST_SECONDS = 1e9
@@ -33,10 +33,12 @@ class EmulateOptions:
     """How a profile is emulated.
 
     kernel      a name out of COMPUTING, or AUTO: the profile's mix of them
-    own_kernel  a user's file in C or assembly, in place of `kernel`
+    own_kernel  a user's file in C, assembly or Python, in place of `kernel`
+    efficiency  share of the computing that `kernel` does; the rest waits for memory. None: all of it
     equal       WORK or SECONDS
     scale       factors by names of SCALES
-    threads     that compute; None: as many processors as the profiled command used
+    threads     that compute, of each rank; None: as many processors as the profiled command used, or 1 with ranks
+    ranks       processes that share the computing; each of them reads, writes, holds and sends all
     read_block, write_block  bytes of each call
     folder      where files are made, and nowhere else
     files       that are written by turns
@@ -49,7 +51,9 @@ class EmulateOptions:
     own_kernel: Path | None = None
     equal: str = WORK
     scale: Mapping[str, float] = field(default_factory=dict)
+    efficiency: float | None = None
     threads: int | None = None
+    ranks: int = 1
     read_block: int = MOVED
     write_block: int = MOVED
     folder: Path = Path()
@@ -78,6 +82,7 @@ class Plan:
     waits: FloatArray
     threads: int
     warnings: tuple[str, ...]
+    ranks: int = 1
 
     @property
     def iterations(self) -> FloatArray:
@@ -86,13 +91,13 @@ class Plan:
 
     @property
     def most_resident(self) -> int:
-        """Bytes of memory where it holds most."""
-        return int(self.resident.max())
+        """Bytes of memory where it holds most, in all ranks."""
+        return int(self.resident.max()) * self.ranks
 
     @property
     def all_written(self) -> int:
-        """Bytes written in all."""
-        return int(self.written.sum())
+        """Bytes written in all, by all ranks."""
+        return int(self.written.sum()) * self.ranks
 
     def text(self, options: EmulateOptions, folder: str = "") -> str:
         """As the emulator reads it. `folder`: on the node where it runs, without that of the options, here."""
@@ -102,6 +107,7 @@ class Plan:
             f"folder {folder or options.folder.absolute()}",
             f"equal {options.equal}",
             f"threads {self.threads}",
+            f"ranks {self.ranks}",
             f"files {options.files}",
             f"read_block {options.read_block}",
             f"write_block {options.write_block}",
@@ -119,18 +125,20 @@ class Plan:
         return "\n".join([*head, *rows, "end\n"])
 
 
-def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float], *, cores: int | None = None) -> Plan:
-    """The plan of a profile. `rates`: iterations per CPU second on the profiled node, for WORK; `cores`: of the node
-    that emulates, without of this one.
+def make_plan(
+    usage: Usage, options: EmulateOptions, rates: Mapping[str, float], *, cores: int | None = None, blas: bool = True
+) -> Plan:
+    """The plan of a profile. `rates`: iterations per CPU second on the profiled node, for WORK; of the node that
+    emulates `cores`, without of this one, and whether it has OpenBLAS.
 
-    Raises ProbeError for a profile without CPU time, or options that nothing can follow.
+    Raises ProbeError for a profile without CPU time, or options that nothing can follow, ToolMissing without OpenBLAS.
     """
     check_options(options)
     scale = {name: options.scale.get(name, 1.0) for name in SCALES}
     user, kernel = usage.column("cpu_user"), usage.column("cpu_kernel")
     if np.isnan(user).any() or np.isnan(kernel).any():
         raise ProbeError("the profile does not know its CPU time; profile the command again")
-    warnings = []
+    warnings: list[str] = []
     known = {}
     for name in ("read", "written", "resident"):
         known[name] = np.nan_to_num(usage.column(name))
@@ -141,14 +149,18 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float],
     received = _carried(usage, "net_received", options.receive_from, warnings)
     read, written = known["read"] * scale["read"], known["written"] * scale["write"]
     resident = known["resident"] * scale["memory"]
-    threads = options.threads or _threads(usage, cores or os.cpu_count() or 1)
+    threads = options.threads or (1 if options.ranks > 1 else _threads(usage, cores or os.cpu_count() or 1))
     busy = (user + kernel) * scale["compute"]
     waits = np.zeros(usage.samples)
     if options.keep_waits:
         length = np.diff(usage.end, prepend=0.0)
-        waits = np.maximum(0.0, length - (user + kernel) / threads - np.nan_to_num(usage.column("run_queue")))
+        waits = np.maximum(
+            0.0, length - (user + kernel) / (threads * options.ranks) - np.nan_to_num(usage.column("run_queue"))
+        )
     system_calls = np.zeros(usage.samples)
     shares = kernel_seconds(usage, options)
+    if BLAS in shares and not blas:
+        shares = _without_blas(shares, options, warnings)
     computed = {name: np.zeros(usage.samples) for name in shares}
     if options.equal == WORK:
         computed = {name: np.rint(took * scale["compute"] * rates[name]) for name, took in shares.items()}
@@ -156,13 +168,25 @@ def make_plan(usage: Usage, options: EmulateOptions, rates: Mapping[str, float],
     plan = Plan(
         computed=computed, system_calls=np.rint(system_calls), cpu=np.cumsum(busy), read=np.rint(read),
         written=np.rint(written), resident=np.rint(resident), sent=sent, received=received, waits=waits,
-        threads=threads, warnings=tuple(warnings),
+        threads=threads, warnings=tuple(warnings), ranks=options.ranks,
     )  # fmt: skip
     if max(plan.iterations.max(), plan.system_calls.max()) > _MOST_ITERATIONS or plan.cpu[-1] > _MOST_SECONDS:
         raise ProbeError("the profile computes for longer than any program; check it and --scale compute")
-    if max(sum(map(np.sum, (plan.read, plan.written, sent, received))), plan.resident.max()) > _MOST_BYTES:
+    moved = options.ranks * sum(map(np.sum, (plan.read, plan.written, sent, received)))
+    if max(moved, options.ranks * plan.resident.max()) > _MOST_BYTES:
         raise NodeUnfit("the profile, scaled, uses more bytes than any node has; check it and --scale")
     return plan
+
+
+def _without_blas(
+    shares: Mapping[str, FloatArray], options: EmulateOptions, warnings: list[str]
+) -> dict[str, FloatArray]:
+    """A mix computes something else where there is no OpenBLAS; whoever names dgemm wants nothing else."""
+    if options.kernel != AUTO:
+        raise ToolMissing(NO_BLAS)
+    warnings.append(f"the node has no OpenBLAS, which is part of the mix; kernel {INSTEAD} is in its place")
+    rest = {name: took for name, took in shares.items() if name != BLAS}
+    return {**rest, INSTEAD: shares[BLAS] + rest.get(INSTEAD, 0.0)}
 
 
 def _carried(usage: Usage, column: str, endpoint: str | None, warnings: list[str]) -> FloatArray:
@@ -192,7 +216,10 @@ def kernel_seconds(usage: Usage, options: EmulateOptions) -> dict[str, FloatArra
     Raises ProbeError for a profile that has no mix.
     """
     if options.own_kernel is not None or options.kernel != AUTO:
-        return {USER if options.own_kernel else options.kernel: usage.column("cpu_user")}
+        name, user, share = USER if options.own_kernel else options.kernel, usage.column("cpu_user"), options.efficiency
+        if share is None or name == STALLING:
+            return {name: user}
+        return {name: user * share, STALLING: user * (1 - share)}
     if options.equal != WORK:
         raise ProbeError("--kernel auto mixes iterations; name a kernel with --equal seconds")
     named = {column.removeprefix(MIX): column for column in usage.header.columns if column.startswith(MIX)}
@@ -224,8 +251,9 @@ def _threads(usage: Usage, cores: int) -> int:
 def check_options(options: EmulateOptions) -> None:
     """Raise ProbeError for values that nothing can follow, StorageError for a folder that cannot be named."""
     limits = (
-        ("threads", options.threads or 1, MOST_THREADS), ("files", options.files, MOST_FILES),
-        ("read_block", options.read_block, MOST_BLOCK), ("write_block", options.write_block, MOST_BLOCK),
+        ("threads", options.threads or 1, MOST_THREADS), ("ranks", options.ranks, MOST_RANKS),
+        ("files", options.files, MOST_FILES), ("read_block", options.read_block, MOST_BLOCK),
+        ("write_block", options.write_block, MOST_BLOCK),
     )  # fmt: skip
     for name, value, most in limits:
         if not 1 <= value <= most:
@@ -237,6 +265,10 @@ def check_options(options: EmulateOptions) -> None:
     for name, factor in options.scale.items():
         if name not in SCALES or not 0 <= factor <= 1e9:
             raise ProbeError(f"scale {name}={factor:g}: scales are {', '.join(SCALES)}, factors from 0 to 1e9")
+    if options.efficiency is not None and not 0 <= options.efficiency <= 1:
+        raise ProbeError(f"efficiency {options.efficiency:g}: a share from 0 to 1 of the computing is the kernel's")
+    if options.efficiency is not None and (options.equal == SECONDS or options.kernel == AUTO):
+        raise ProbeError("--efficiency takes a part of one kernel's iterations: name a kernel, and leave out --equal")
     if options.equal not in (WORK, SECONDS):
         raise ProbeError(f"equal {options.equal!r}: {WORK} or {SECONDS} can be equal to the profile")
     if "\n" in str(options.folder.absolute()):

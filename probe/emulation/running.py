@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -11,8 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from checkpoint.errors import NodeUnreachable, ProbeError, StorageError
-from probe.emulation.kernels import AUTO, COMPUTING, MOVING, USER, all_rates, calibrate, emulator, forget
+from checkpoint.errors import NodeUnreachable, ProbeError, StorageError, ToolMissing
+from probe.emulation.kernels import (
+    AUTO,
+    BLAS,
+    COMPUTING,
+    MOVING,
+    NO_BLAS,
+    USER,
+    all_rates,
+    calibrate,
+    emulator,
+    forget,
+    has_blas,
+)  # fmt: skip
 from probe.emulation.load import beside, disk_of, memory_of
 from probe.emulation.metrics import cpu_seconds, key_of, waiting
 from probe.emulation.plan import WORK, EmulateOptions, Plan, kernel_seconds, make_plan
@@ -20,9 +33,11 @@ from probe.emulation.room import check_room
 from probe.emulation.usage import Usage, load_usage
 from probe.formats.result import EMULATION_VERSION, METHOD
 from probe.node.facts import this_node
+from probe.node.machine_lock import measuring_alone
 from probe.progress import Display, Report, Silent
 
 _MUCH_ASLEEP = 0.05
+_WAITING = "waiting for another measurement on this node: {}"
 
 
 @dataclass(frozen=True)
@@ -56,21 +71,22 @@ class EmulationResult:
     def totals(self) -> list[dict[str, Any]]:
         """Profiled, asked for after scaling, emulated. Bytes are those of calls that were all made."""
         plan, outcome, usage = self.plan, self.outcome, self.usage
-        read, written = float(plan.read.sum()), float(plan.written.sum())
+        read, written = (float(moved.sum()) * plan.ranks for moved in (plan.read, plan.written))
         rows: list[tuple[str, str, float | None, float, float]] = [
             ("seconds", "s", usage.seconds, usage.seconds, outcome.wall),
             ("cpu_seconds", "s", cpu_seconds(usage), float(plan.cpu[-1]), outcome.user + outcome.kernel),
             ("read", "B", usage.total("read"), read, read),
             ("written", "B", usage.total("written"), written, written),
-            ("resident", "B", usage.total("resident"), float(plan.resident.max()), outcome.peak),
+            ("resident", "B", usage.total("resident"), float(plan.most_resident), outcome.peak),
         ]
         carried = (
             ("net_sent", plan.sent, self.options.send_to),
             ("net_received", plan.received, self.options.receive_from),
         )
         rows += [
-            (name, "B", usage.total(name), float(moved.sum()), float(moved.sum()))
+            (name, "B", usage.total(name), bytes_of_all, bytes_of_all)
             for name, moved, endpoint in carried
+            for bytes_of_all in [float(moved.sum()) * plan.ranks]
             if endpoint is not None
         ]
         return [
@@ -105,6 +121,8 @@ class EmulationResult:
             "equal": options.equal,
             "kernel": str(options.own_kernel or options.kernel),
             "threads": self.plan.threads,
+            "ranks": self.plan.ranks,
+            "efficiency": options.efficiency,
             "load": [{"name": name, "value": value} for name, value in sorted(options.load.items())],
             "samples": len(self.plan.cpu),
             "start_seconds": self.outcome.start,
@@ -126,11 +144,18 @@ def emulate(
     check_kernel(options)
     program = emulator(options.own_kernel)
     try:
-        plan = make_plan(usage, options, known_rates(usage, options, program))
+        rates = known_rates(usage, options, program)
+        blas = BLAS not in kernel_seconds(usage, options) or has_blas(program)
+        plan = make_plan(usage, options, rates, blas=blas)
         room = plan.most_resident + memory_of(options.load), plan.all_written + disk_of(options.load)
         check_room(*room, options.folder)
-        with beside(options.load, options.folder), (display or Silent()).stage("emulate") as report:
-            outcome = _run(program, plan, options, report)
+        shown = display or Silent()
+        with contextlib.ExitStack() as held:
+            held.enter_context(
+                measuring_alone(os.sched_getaffinity(0), waiting=lambda holder: shown.note(_WAITING.format(holder)))
+            )
+            held.enter_context(beside(options.load, options.folder))
+            outcome = _run(program, plan, options, held.enter_context(shown.stage("emulate")))
     finally:
         forget(program, options.own_kernel)
     return EmulationResult(str(profile), usage, options, plan, outcome, this_node())
@@ -139,7 +164,7 @@ def emulate(
 def check_kernel(options: EmulateOptions) -> None:
     """Raise ProbeError for a kernel that there is not."""
     if options.own_kernel is None and options.kernel not in (*COMPUTING, AUTO):
-        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, {AUTO}, and files in C (.c)")
+        raise ProbeError(f"no kernel {options.kernel!r}; there are {', '.join(COMPUTING)}, {AUTO}, and --own FILE")
 
 
 def known_rates(usage: Usage, options: EmulateOptions, program: Path | None = None) -> Mapping[str, float]:
@@ -162,7 +187,10 @@ def known_rates(usage: Usage, options: EmulateOptions, program: Path | None = No
             "profile the command again, or emulate its CPU seconds with --equal seconds"
         )
     own = _own_rate(options, program) if USER in missing else {}
-    return {**all_rates(), **rates, **own}
+    here_known = {**all_rates(), **rates, **own}
+    if BLAS in wanted - here_known.keys():
+        raise ToolMissing(NO_BLAS)
+    return here_known
 
 
 def _own_rate(options: EmulateOptions, program: Path | None) -> dict[str, float]:
@@ -259,8 +287,9 @@ _NETWORK = ("connecting", "sending", "receiving")
 
 
 def _reason(said: str, status: int) -> str:
-    """What the emulator says of its end: `error ERRNO WHAT`."""
-    words = said.split(" ", 2)
-    if len(words) == 3 and words[0] == "error" and words[1].isdigit():
-        return f"{words[2]}: {os.strerror(int(words[1]))}"
+    """What the emulator says of its end: `error ERRNO WHAT`, of several the first."""
+    for line in said.splitlines():
+        words = line.split(" ", 2)
+        if len(words) == 3 and words[0] == "error" and words[1].isdigit():
+            return f"{words[2]}: {os.strerror(int(words[1]))}"
     return said[-300:] or f"status {status}"

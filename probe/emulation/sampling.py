@@ -23,11 +23,12 @@ import numpy as np
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramNotRunnable, StorageError
 from checkpoint.process.exit_status import signal_name
 from probe.emulation import supervisor
+from probe.emulation.counted import CallWatcher, CounterWatcher
 from probe.emulation.kernels import all_rates
 from probe.emulation.mixing import MixWatcher, spread_mix
 from probe.emulation.tree import look, read
 from probe.emulation.usage import AMOUNT, Column, Header, ProfiledNode, Usage
-from probe.emulation.watchers import Ended, NetworkWatcher, Watcher, own_watchers
+from probe.emulation.watchers import Ended, NetworkWatcher, ProcessWatcher, Watcher, own_watchers
 from probe.node.facts import this_node
 
 MOST_RATE = 20.0
@@ -45,8 +46,8 @@ _STARTING_SECONDS = 60.0
 class _Command:
     """The supervisor of a command, and what it has said so far."""
 
-    def __init__(self, pid: int, said: int) -> None:
-        self.pid, self._said = pid, said
+    def __init__(self, pid: int, said: int, go: int) -> None:
+        self.pid, self._said, self._go = pid, said, go
         self._text = ""
         self.status: int | None = None
 
@@ -58,6 +59,11 @@ class _Command:
             return bool(data)
         return True
 
+    def more(self, name: str, limit: float) -> None:
+        """Wait for what it says next, until that time. Raises ProgramFailed where nothing comes."""
+        if not self.wait(limit - time.monotonic()) or time.monotonic() > limit:
+            raise ProgramFailed(f"{name}: what was to start it has ended or hangs; see what it said above")
+
     def line(self, word: str) -> list[str]:
         """The words behind `word` in the line that begins with it; empty if there is none."""
         whole = self._text.rpartition("\n")[0].splitlines()
@@ -66,9 +72,14 @@ class _Command:
     def lines(self, word: str) -> list[list[str]]:
         return [line.split()[1:] for line in self._text.splitlines() if line.startswith(f"{word} ")]
 
+    def begin(self) -> None:
+        """Let the supervisor start the command."""
+        os.write(self._go, b"g")
+
     def end(self) -> None:
         """End everything below the supervisor, and it."""
         os.close(self._said)
+        os.close(self._go)
         if self.status is None:
             os.kill(self.pid, signal.SIGTERM)
             self.status = os.waitpid(self.pid, 0)[1]
@@ -99,6 +110,7 @@ def profile_usage(
     watchers: Sequence[Watcher] = (),
     stdout: int | None = None,
     kernels: bool = False,
+    trace_calls: bool = False,
 ) -> Usage:
     """Run a command, or a Python function in a process of its own, and profile what it uses.
 
@@ -106,6 +118,7 @@ def profile_usage(
     watchers  further ones beside those of `own_watchers`
     stdout    descriptor that replaces the command's standard output
     kernels   also calibrate the emulator's kernels, after the command: other nodes need their rates
+    trace_calls  have strace say sizes of blocks and bytes of sockets; the command takes longer then
 
     Raises ProgramNotRunnable where it cannot be started, ProgramFailed where a signal ends it, ProbeError for bad tags.
     """
@@ -114,22 +127,31 @@ def profile_usage(
     if not 0 < rate <= MOST_RATE:
         raise ProbeError(f"{rate:g} samples a second: more than 0 and at most {MOST_RATE:g} can be taken")
     # What samples instructions follows what is started from here on.
-    all_watchers = [*own_watchers(), *([MixWatcher()] if kernels else []), *watchers]
+    calls = CallWatcher(trace_calls)
+    mix = [MixWatcher()] if kernels else []
+    all_watchers = [*own_watchers(), CounterWatcher(), calls, *mix, *watchers]
     node, started = _node(), time.time()
     running = _start_function(command) if callable(command) else _start(words, stdout)
     try:
         series, ended = _watch(running, words[0], all_watchers, rate)
+        _refuse_killed(words[0], ended.status)
+        # Watchers are asked for their totals while their counters are still open.
+        columns, values, end = _table(series, all_watchers, ended)
+        notes = _notes(all_watchers, ended)
     finally:
         running.end()
-    _refuse_killed(words[0], ended.status)
-    columns, values, end = _table(series, all_watchers, ended)
+        for watcher in all_watchers:
+            watcher.give_up()
     spread_mix(values)
     rates, unrated = _rates() if kernels else ({}, ())
     header = Header(
         command=words, tags=dict(tags or {}), folder=str(Path.cwd()), started=started,
         exit_status=os.waitstatus_to_exitcode(ended.status), node=node, columns=columns,
-        endpoints=tuple(e for w in all_watchers if isinstance(w, NetworkWatcher) for e in w.endpoints()),
-        kernels=rates, notes=(*_notes(all_watchers, ended), *unrated),
+        endpoints=calls.endpoints() or tuple(
+            e for w in all_watchers if isinstance(w, NetworkWatcher) for e in w.endpoints()
+        ),
+        processes=tuple(row for w in all_watchers if isinstance(w, ProcessWatcher) for row in w.rows()),
+        kernels=rates, notes=(*notes, *unrated),
     )  # fmt: skip
     return Usage(header, end, values)
 
@@ -153,23 +175,27 @@ def _check_tags(tags: Mapping[str, str]) -> None:
 
 def _start(words: Sequence[str], stdout: int | None) -> _Command:
     """Start the supervisor as a small program of its own, so that the command begins with little memory of ours."""
-    said, answer = os.pipe()
+    (said, answer), (heard, go) = os.pipe(), os.pipe()
     try:
-        command = [sys.executable, "-I", "-S", supervisor.__file__, str(answer), str(os.getpid()), *words]
-        pid = subprocess.Popen(command, pass_fds=[answer], stdout=stdout).pid
+        numbers = map(str, (answer, heard, os.getpid()))
+        command = [sys.executable, "-I", "-S", supervisor.__file__, *numbers, *words]
+        pid = subprocess.Popen(command, pass_fds=[answer, heard], stdout=stdout).pid
     finally:
         os.close(answer)
-    return _Command(pid, said)
+        os.close(heard)
+    return _Command(pid, said, go)
 
 
 def _start_function(function: Callable[[], object]) -> _Command:
     parent = os.getpid()
-    said, answer = os.pipe()
+    (said, answer), (heard, go) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        _leave(lambda: supervisor.supervise(lambda: _forked(function, answer), answer, parent))
+        os.close(go)
+        _leave(lambda: supervisor.supervise(lambda: _forked(function, answer), answer, heard, parent))
     os.close(answer)
-    return _Command(pid, said)
+    os.close(heard)
+    return _Command(pid, said, go)
 
 
 def _forked(function: Callable[[], object], answer: int) -> int:
@@ -202,16 +228,19 @@ _Series = tuple[list[float], _Values]
 
 def _watch(running: _Command, name: str, watchers: Sequence[Watcher], rate: float) -> tuple[_Series, Ended]:
     """Look until the command has ended. Returns (seconds, column -> values) and what the supervisor says at the end."""
+    limit = time.monotonic() + _STARTING_SECONDS
+    while not running.line("ready"):
+        running.more(name, limit)
     for watcher in watchers:
         watcher.begin(running.pid)
+    running.begin()
     limit = time.monotonic() + _STARTING_SECONDS
     while not running.line("started"):
         if failed := running.line("failed"):
             number = int(failed[0])
             hint = " (no interpreter named in its first line?)" if number == errno.ENOEXEC else ""
             raise ProgramNotRunnable(f"{name}: {os.strerror(number)}{hint}")
-        if not running.wait(limit - time.monotonic()) or time.monotonic() > limit:
-            raise ProgramFailed(f"{name}: what was to start it has ended or hangs; see what it said above")
+        running.more(name, limit)
     series = _sampled(running, watchers, rate)
     while running.wait(_STARTING_SECONDS):
         pass
@@ -248,6 +277,7 @@ def _look(pid: int, watchers: Sequence[Watcher], times: list[float], seen: _Valu
     now = time.monotonic() - begun
     if tree.supervisor is not None and now > (times[-1] if times else 0.0):
         times.append(now)
+        tree = replace(tree, seconds=now)
         for watcher in watchers:
             found = watcher.look(tree)
             for column in watcher.columns:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start a command, inherit its orphans, wait for all of them, and say what they used.
 
-Runs as a process of its own between a sampler and the command (as a script: `supervisor.py DESCRIPTOR WORD...`). It is
+Runs as a process of its own between a sampler and the command (as a script: `supervisor.py ANSWER GO PARENT WORD...`,
+two descriptors and a process). It starts the command when there is something to read from GO, or its end. It is
 the command's subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): processes that outlive their parents become its children, so
 that none is lost, however short. The kernel adds what a process used to that of the process that waits for it; at the
 end the supervisor's own counters hold those of all.
 
-It writes lines to the descriptor: `started SECONDS PID`, or `failed ERRNO`, then `ended SECONDS STATUS USER KERNEL
+It writes lines to ANSWER: `ready now`, `started SECONDS PID` or `failed ERRNO`, `ended SECONDS STATUS USER KERNEL
 MINOR MAJOR PEAK LEFT`, and `io NAME BYTES` for each counter of /proc/self/io. Seconds are CLOCK_MONOTONIC's; PEAK is
 the largest resident set of one process, in bytes, at least the supervisor's own; LEFT counts the processes that were
 still there GRACE seconds after the command, and were ended. Standard library alone.
@@ -28,12 +29,13 @@ GRACE = 1.0
 """Seconds that what a command leaves running has to end by itself."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PTRACER, _ANYBODY = 0x59616D61, ctypes.c_ulong(-1)
 _KEYBOARD = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _LOOK_SECONDS = 0.02
 
 
-def supervise(start: Callable[[], int], answer: int, parent: int) -> None:
-    """Run what `start` starts to its end, and write about it to descriptor `answer`.
+def supervise(start: Callable[[], int], answer: int, go: int, parent: int) -> None:
+    """Run what `start` starts to its end, and write about it to descriptor `answer`; wait for a byte from `go` first.
 
     Ends everything at SIGTERM, and when process `parent` has ended.
     """
@@ -44,8 +46,14 @@ def supervise(start: Callable[[], int], answer: int, parent: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    # Where the kernel lets a process be traced by its ancestors alone (yama), strace is none.
+    libc.prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
     if os.getppid() != parent:
         return
+    _say(answer, "ready now")
+    if not os.read(go, 1):
+        return
+    os.close(go)
     first = _io()
     before = _io()
     begun = time.monotonic()
@@ -136,13 +144,13 @@ def _end_all(_number: int, _frame: Any) -> None:
     os._exit(1)
 
 
-def main(answer: int, parent: int, words: list[str]) -> None:
+def main(answer: int, go: int, parent: int, words: list[str]) -> None:
     os.set_inheritable(answer, False)
     # Python ignores SIGPIPE. What was ignored before us (nohup) stays so for the command.
     heard = [number for number in _KEYBOARD if signal.getsignal(number) is not signal.SIG_IGN]
     again = [*heard, signal.SIGTERM, signal.SIGPIPE]
-    supervise(lambda: os.posix_spawnp(words[0], words, os.environ, setsigdef=again), answer, parent)
+    supervise(lambda: os.posix_spawnp(words[0], words, os.environ, setsigdef=again), answer, go, parent)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -20,6 +20,7 @@ class Process:
 
     pid: int
     stat: tuple[str, ...]
+    name: str = ""
 
     def field(self, number: int) -> int:
         """A field by its number in proc(5)."""
@@ -33,6 +34,11 @@ class Process:
     @property
     def threads(self) -> int:
         return self.field(20)
+
+    @property
+    def used(self) -> float:
+        """Its own CPU seconds."""
+        return (self.field(14) + self.field(15)) * _TICK
 
     @property
     def resident(self) -> int:
@@ -55,6 +61,8 @@ class Tree:
 
     supervisor: Process | None
     processes: tuple[Process, ...]
+    seconds: float = 0.0
+    """Since the command's start."""
 
     @cached_property
     def pids(self) -> tuple[int, ...]:
@@ -83,7 +91,8 @@ def read_process(pid: int) -> Process | None:
     """The process, None if it is gone."""
     said = read(f"/proc/{pid}/stat")
     # Its name, in parentheses, may hold anything.
-    return Process(pid, tuple(said.rpartition(")")[2].split())) if said else None
+    head, _, fields = said.rpartition(")")
+    return Process(pid, tuple(fields.split()), head.partition("(")[2]) if said else None
 
 
 def children(pid: int) -> list[int]:

@@ -24,6 +24,7 @@ from probe.formats.arrays import FloatArray, write_arrays
 
 FORMAT_VERSION = 1
 MOST_SAMPLES = 1 << 18
+MOST_PROCESSES = 1000
 _MAGIC = "probe usage"
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, EOFError, RuntimeError,
@@ -65,6 +66,17 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class ProcessRow:
+    """One process that looks met: its number, the first and the last time it was there, and its own CPU seconds."""
+
+    pid: int = field(metadata=checked.COUNT)
+    name: str = field(metadata=checked.text(100))
+    begin: float = field(metadata=checked.AMOUNT)
+    end: float = field(metadata=checked.AMOUNT)
+    cpu: float = field(metadata=checked.AMOUNT)
+
+
+@dataclass(frozen=True)
 class ProfiledNode:
     """The node of a profile. Bytes, hertz and load average; a highest frequency of 0 is not known."""
 
@@ -90,6 +102,7 @@ class Header:
     exit_status  of the command; it was not ended by a signal
     kernels      iterations per CPU second of each kernel on the profiled node; empty where they are not known
     notes        what makes the profile less complete, in sentences
+    processes    in the order of their beginnings; of very many those with the most CPU time
     """
 
     command: tuple[str, ...] = field(metadata=checked.many(checked.TEXT, 1))
@@ -102,6 +115,9 @@ class Header:
     endpoints: tuple[Endpoint, ...] = field(metadata=checked.many(checked.record(Endpoint), 0, 100000))
     kernels: dict[str, float] = field(metadata=checked.by_name(checked.WORD, checked.LENGTH, 100))
     notes: tuple[str, ...] = field(metadata=checked.many(checked.text(2000), 0, 1000))
+    processes: tuple[ProcessRow, ...] = field(
+        default=(), metadata=checked.many(checked.record(ProcessRow), 0, MOST_PROCESSES)
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from checkpoint.errors import ToolMissing
 from probe.emulation.sockets import Sockets
 from probe.emulation.tree import Process, Tree, read
-from probe.emulation.usage import AMOUNT, LEVEL, Column, Endpoint
+from probe.emulation.usage import AMOUNT, LEVEL, MOST_PROCESSES, Column, Endpoint, ProcessRow
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Watcher:
                never falls; a LEVEL is as of now; NaN where it is not known now
     finish     called once at the end: values that are now known better, of the whole command
     notes      sentences for the profile's header, after `finish`
+    give_up    called in any case when all is over, also where the command did not come to its end
     """
 
     columns: dict[str, Column]
@@ -53,6 +54,9 @@ class Watcher:
 
     def notes(self) -> Sequence[str]:
         return ()
+
+    def give_up(self) -> None:
+        """Nothing to tidy up."""
 
 
 def _of_all(tree: Tree) -> list[tuple[Process, bool]]:
@@ -174,6 +178,7 @@ class ProcessWatcher(Watcher):
             "run_queue": Column(AMOUNT, "s", "/proc/PID/schedstat, first threads, as of the last look at each"),
         }
         self._waited: dict[tuple[int, int], float] = {}
+        self._rows: dict[tuple[int, int], ProcessRow] = {}
 
     def begin(self, supervisor: int) -> None:
         if not read(f"/proc/{supervisor}/schedstat"):
@@ -185,11 +190,24 @@ class ProcessWatcher(Watcher):
             said = read(f"/proc/{process.pid}/schedstat").split()
             if len(said) == 3:
                 self._waited[process.born] = int(said[1]) * 1e-9
+            begin = self._rows[process.born].begin if process.born in self._rows else tree.seconds
+            self._rows[process.born] = ProcessRow(
+                process.pid, _printable(process.name), begin, tree.seconds, process.used
+            )
         return {
             "processes": len(tree.processes) or math.nan,
             "threads": sum(process.threads for process in tree.processes) or math.nan,
             "run_queue": sum(self._waited.values()),
         }
+
+    def rows(self) -> list[ProcessRow]:
+        """The processes that looks have met."""
+        most = sorted(self._rows.values(), key=lambda row: -row.cpu)[:MOST_PROCESSES]
+        return sorted(most, key=lambda row: row.begin)
+
+
+def _printable(name: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 class NetworkWatcher(Watcher):
@@ -223,26 +241,9 @@ class NetworkWatcher(Watcher):
         return self._sockets.endpoints() if self._sockets is not None else ()
 
 
-class CounterWatcher(Watcher):
-    """What no source of this version measures: named, with the reason."""
-
-    def __init__(self) -> None:
-        counters = "hardware counters are not read by this version"
-        self.columns = {
-            "instructions": Column(AMOUNT, "instructions", "", counters),
-            "cycles": Column(AMOUNT, "cycles", "", counters),
-            "stalled_frontend": Column(AMOUNT, "cycles", "", counters),
-            "stalled_backend": Column(AMOUNT, "cycles", "", counters),
-            "flops": Column(AMOUNT, "operations", "", "no counted blocks beside the profile in this version"),
-        }
-
-    def look(self, tree: Tree) -> Mapping[str, float]:
-        return {}
-
-
 def own_watchers() -> list[Watcher]:
-    """Those of this package, fresh ones for each command."""
-    return [CpuWatcher(), MemoryWatcher(), StorageWatcher(), NetworkWatcher(), ProcessWatcher(), CounterWatcher()]
+    """Those of /proc and the kernel's sockets, fresh ones for each command."""
+    return [CpuWatcher(), MemoryWatcher(), StorageWatcher(), NetworkWatcher(), ProcessWatcher()]
 
 
 def named_watcher(name: str) -> Watcher:

@@ -99,8 +99,8 @@ class Profile:
     processes    other processes that were seen beside the traced one: its children, its wrapper
     helper_threads  threads that were seen beside the first one
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
-    first        N x B sparse, the part of `counts` that the first thread executed, by which boundaries are found; None
-                 where no other thread shares its work
+    first        N x B sparse, the part of `counts` that the marking thread executed, by which boundaries are found;
+                 None where no other thread shares its work
     """
 
     program: Program

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from probe.mpi.calls import (
@@ -23,6 +23,18 @@ from probe.mpi.fortran import fortran
 
 SOURCES = Path(__file__).parents[2] / "pintools" / "mpi"
 
+RECORDER = (
+    "state", "refusal", "parts", "answers", "layouts", "messages", "communicators", "calls", "requests",
+    "point_to_point", "completion", "freed_handles", "packing", "clock", "lifetime", "fortran",
+)  # fmt: skip
+"""Files of pintools/mpi/recorder, in an order in which each finds what it uses."""
+
+REPLAYER = (
+    "state", "refusal", "parts", "layouts", "messages", "handles", "requests", "point_to_point", "completion",
+    "freed_handles", "packing", "clock", "lifetime", "fortran",
+)  # fmt: skip
+"""Files of pintools/mpi/replayer, likewise."""
+
 HANDLES = {
     "comm": ("MPI_Comm", "MPI_COMM_NULL"), "type": ("MPI_Datatype", "MPI_DATATYPE_NULL"),
     "group": ("MPI_Group", "MPI_GROUP_NULL"), "op": ("MPI_Op", "MPI_OP_NULL"), "info": ("MPI_Info", "MPI_INFO_NULL"),
@@ -41,17 +53,21 @@ _TYPES = {
 
 def recorder_source() -> str:
     """The whole source of the recorder: numbers of the calls, the format, calls by hand, calls of the table."""
-    return "\n".join([*_head(), _text("recorder.c"), *_recorded(), *fortran()])
+    return "\n".join([*_head(), *_texts("recorder", RECORDER), *_recorded(), *fortran()])
 
 
 def replayer_source() -> str:
     """The whole source of the replayer."""
-    return "\n".join([*_head(), _text("replayer.c"), *_replayed(), *fortran(), _text("passed.c")])
+    return "\n".join([*_head(), *_texts("replayer", REPLAYER), *_replayed(), *fortran(), _text("passed.c")])
 
 
 def player_source() -> str:
     """The whole source of the player."""
     return "\n".join([*_head(), _text("player.c")])
+
+
+def _texts(folder: str, files: Iterable[str]) -> Iterator[str]:
+    return (_text(f"{folder}/{name}.c") for name in files)
 
 
 def _text(name: str) -> str:

@@ -146,6 +146,17 @@ def compiler_for(mpi: Mpi, compiler: str | None) -> str:
     )
 
 
+def found_compiler(compiler: str | None = None) -> str:
+    """Path of the compiler that is named, else of the first that is installed. Raises ToolMissing."""
+    found = next(filter(None, map(shutil.which, [compiler] if compiler else COMPILERS)), None)
+    if found is None:
+        raise ToolMissing(
+            f"{compiler or 'mpicc'} is not installed: install an MPI library's development package (libopenmpi-dev, "
+            "libmpich-dev), or name its compiler with --mpicc"
+        )
+    return found
+
+
 def recorder(mpi: Mpi, compiler: str | None = None) -> Path:
     """The library to preload into a program that is recorded. Raises ToolMissing and StorageError."""
     return _recorder(mpi, compiler_for(mpi, compiler))

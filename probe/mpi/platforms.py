@@ -12,6 +12,10 @@ from checkpoint.errors import ModelInvalid
 from checkpoint.foreign_file import read_foreign
 
 _MOST_HOSTS = 4_000_000
+_MEASURED = (
+    "smpi/lat-factor", "smpi/bw-factor", "smpi/os", "smpi/ois", "smpi/or", "smpi/async-small-thresh",
+    "smpi/send-is-detached-thresh",
+)  # fmt: skip
 _RATES = ("bandwidth", "bw", "speed")
 
 
@@ -42,6 +46,21 @@ def hosts_of(platform: Path) -> list[str]:
             raise ModelInvalid(f"{platform}: has more than {_MOST_HOSTS} hosts")
     if not found:
         raise ModelInvalid(f"{platform}: has no hosts")
+    return found
+
+
+def settings_of(platform: Path) -> list[str]:
+    """Options of `smpirun` for what the file says of messages by their size (`<config>`): factors, overheads, limits.
+
+    Raises ModelInvalid: a value that is no numbers. Other settings are SimGrid's own matter.
+    """
+    found = []
+    for one in ElementTree.fromstring(read_foreign(platform)).iterfind("config/prop"):
+        name, value = one.get("id", ""), one.get("value", "")
+        if name in _MEASURED:
+            if not re.fullmatch(r"[0-9.eE+:;-]+", value):
+                raise ModelInvalid(f"{platform}: {name} is {value[:40]!r}, which are no numbers")
+            found.append(f"--cfg={name}:{value}")
     return found
 
 

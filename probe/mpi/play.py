@@ -27,10 +27,11 @@ MOST_BYTES = 2**31 - 1
 
 _NUMBERS: Final = {name: number for number, name in enumerate(names())}
 _NEW: Final = {_NUMBERS[call.name] for call in calls(NEW_COMMUNICATORS)}
-_ENDS: Final = {
+ENDS: Final = {
     _NUMBERS[name]
     for name in ("Wait", "Waitall", "Waitany", "Waitsome", "Test", "Testall", "Testany", "Testsome")
 }  # fmt: skip
+"""Calls that complete requests."""
 _SENDS: Final = {_NUMBERS[f"{kind}{name}"] for kind, name in (
     ("", "Send"), ("", "Ssend"), ("", "Bsend"), ("", "Rsend"), ("I", "send"), ("I", "ssend"), ("I", "bsend"),
     ("I", "rsend"),
@@ -88,7 +89,7 @@ def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
 def _answers(found: RankCalls) -> dict[int, list[tuple[int, int]]]:
     """Who answered each request, and with which tag; one with a start for each persistent request."""
     answers: dict[int, list[tuple[int, int]]] = {}
-    for number in np.flatnonzero(np.isin(found.calls["function"], list(_ENDS))):
+    for number in np.flatnonzero(np.isin(found.calls["function"], list(ENDS))):
         extras = found.extras_of(int(number))
         if len(extras) % _ENDED_WORDS:
             raise _damaged(found, int(number), "waits for half of a request")
@@ -112,11 +113,11 @@ def _step(
     for name in ("function", "peer", "tag", "comm", "count", "element", "request", "other"):
         step[name] = one[name].astype(np.int64)
     requests = extras[::_ENDED_WORDS]
-    if function in _ENDS and ((requests < 0) | (requests > MOST_REQUESTS)).any():
+    if function in ENDS and ((requests < 0) | (requests > MOST_REQUESTS)).any():
         raise _damaged(found, number, "names a request that nobody made")
     if int(one["element"]) == 0:
         step["count"] = 0
-    if function in _ENDS:
+    if function in ENDS:
         step["comm"] = -1
         return step, extras.reshape(-1, _ENDED_WORDS)[:, 0].copy()
     own = members.get(int(one["comm"]))
@@ -184,7 +185,7 @@ def _bytes(found: RankCalls, number: int, members: dict[int, list[int]]) -> int:
     one = found.calls[number]
     size = len(members.get(int(one["comm"]), ()))
     each = int(one["count"]) * int(one["element"])
-    collective = int(one["peer"]) < 0 and int(one["function"]) not in _ENDS | _SENDS | _RECEIVES
+    collective = int(one["peer"]) < 0 and int(one["function"]) not in ENDS | _SENDS | _RECEIVES
     return max(each * (size if collective else 1), int(found.extras_of(number).clip(0).sum(dtype=np.int64)))
 
 

@@ -117,7 +117,8 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
     for path in paths:
         path.unlink()
     digests = {program: digest_of(Path(program)) for program in {run.program for run in ranks}}
-    return Recording(folder, tuple(command), found[0][1], compiler, seconds, digests, tuple(ranks))
+    processors = len(os.sched_getaffinity(0))
+    return Recording(folder, tuple(command), found[0][1], compiler, seconds, digests, tuple(ranks), processors)
 
 
 def _rank(path: Path) -> tuple[RankRun, str]:

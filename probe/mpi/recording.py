@@ -10,6 +10,7 @@ from typing import Any
 
 from checkpoint import strict_json
 from checkpoint.errors import Diverged, ProbeError, ProbeFileDamaged, ProgramUnsupported, StorageError
+from checkpoint.foreign_file import finite
 from probe.mpi.parts import MOST_RANKS
 
 DESCRIPTION = "recording.json"
@@ -32,7 +33,8 @@ class RankRun:
 class Recording:
     """A recording. digests: SHA-256 of each program by its path. seconds: wall time of the recorded run.
 
-    library: what the MPI library says of itself. compiler: the command that compiled the recorder.
+    library: what the MPI library says of itself. compiler: the command that compiled the recorder. processors: that
+    all ranks had together; 0: not known.
     """
 
     folder: Path
@@ -42,6 +44,17 @@ class Recording:
     seconds: float
     digests: dict[str, str]
     ranks: tuple[RankRun, ...]
+    processors: int = 0
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the run did to the recorded times."""
+        if not 0 < self.processors < len(self.ranks):
+            return ()
+        return (
+            f"{len(self.ranks)} ranks shared {self.processors} processors when they were recorded: waiting ranks took "
+            "time from the others, and computing times are too long",
+        )
 
     def rank(self, number: int) -> RankRun:
         """The rank of that number, which can be replayed. Raises ProbeError."""
@@ -83,7 +96,7 @@ def read_recording(folder: Path) -> Recording:
         raise ProbeFileDamaged(f"{path}: has version {str(version)[:20]}; this probe reads version {VERSION}")
     try:
         return _checked(folder, said)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ProbeFileDamaged(f"{path}: describes no recording ({str(error)[:80]})") from error
 
 
@@ -91,15 +104,15 @@ def _checked(folder: Path, said: dict[str, Any]) -> Recording:
     ranks = tuple(_rank(number, one) for number, one in enumerate(_listed(said["ranks"])))
     if not 0 < len(ranks) <= MOST_RANKS:
         raise ValueError(f"{len(ranks)} ranks")
-    seconds = said["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 0:
+    seconds = finite(said["seconds"])
+    if seconds < 0:
         raise ValueError("seconds")
     digests = {_text(key): _text(value) for key, value in said["digests"].items()}
     if any(one.program not in digests for one in ranks):
         raise ValueError("a program without its digest")
     return Recording(
         folder, tuple(map(_text, _listed(said["command"]))), _text(said["library"]), _text(said["compiler"]),
-        float(seconds), digests, ranks,
+        seconds, digests, ranks, _processors(said.get("processors", 0)),
     )  # fmt: skip
 
 
@@ -110,6 +123,12 @@ def _rank(number: int, said: dict[str, Any]) -> RankRun:
     if not arguments:
         raise ValueError(f"rank {number} has no arguments")
     return RankRun(number, _text(said["program"]), _text(said["folder"]), arguments, said["kept"])
+
+
+def _processors(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 20:
+        raise ValueError("processors")
+    return value
 
 
 def _listed(value: Any) -> list[Any]:

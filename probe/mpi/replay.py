@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import tempfile
 import time
@@ -23,7 +24,7 @@ LEFT_STATUS = 70
 class Replay:
     """A rank that ran alone. sent: messages that were compared with those recorded; all were equal.
 
-    status: its exit status. answers: calls that the recording answered.
+    status: its exit status. answers: calls that the recording answered. cpu: seconds of CPU time, whole.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class Replay:
     seconds: float
     answers: int
     sent: int
+    cpu: float
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def replay(recording: Recording, rank: int, *, quiet: bool = False) -> Replay:
     with tempfile.TemporaryDirectory(prefix="probe-mpi-") as made:
         summary = Path(made) / "summary"
         orders = {**started.environment, "PROBE_MPI_CHECK": "1", "PROBE_MPI_SUMMARY": str(summary)}
-        begun = time.monotonic()
+        begun, used = time.monotonic(), _children_seconds()
         try:
             done = subprocess.run(
                 started.command, cwd=started.run.folder, env={**os.environ, **orders}, stdin=subprocess.DEVNULL,
@@ -79,7 +81,7 @@ def replay(recording: Recording, rank: int, *, quiet: bool = False) -> Replay:
             )  # fmt: skip
         except OSError as error:
             raise ProgramFailed(f"{started.run.program}: cannot be started ({error.strerror})") from error
-        seconds = time.monotonic() - begun
+        seconds, cpu = time.monotonic() - begun, _children_seconds() - used
         told = done.stderr.decode(errors="replace")
         _refuse_left(rank, done.returncode, told)
         if not quiet:
@@ -92,7 +94,13 @@ def replay(recording: Recording, rank: int, *, quiet: bool = False) -> Replay:
             f"rank {rank} alone sends other data in {differing} of {sent} messages, the first in call {first}: it does "
             "not repeat itself (time, random numbers, uninitialised memory?)"
         )
-    return Replay(rank, done.returncode, seconds, calls, sent)
+    return Replay(rank, done.returncode, seconds, calls, sent, cpu)
+
+
+def _children_seconds() -> float:
+    """CPU time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _refuse_left(rank: int, status: int, told: str) -> None:

@@ -20,6 +20,8 @@ def recording_json(recording: Recording) -> dict[str, Any]:
         "command": list(recording.command),
         "library": recording.library,
         "seconds": recording.seconds,
+        "processors": recording.processors,
+        "warnings": list(recording.warnings),
         "ranks": [_rank(run, calls, inbox) for run, calls, inbox in _read(recording)],
     }
 
@@ -56,3 +58,5 @@ def recording_lines(recording: Recording) -> Iterator[str]:
             f"{run.rank:4}  {calls.computing:8.3f} s  {calls.inside:7.3f} s  {len(calls.calls):6}  "
             f"{calls.sent / 1e6:6.1f} MB  {answers}"
         )
+    for warning in recording.warnings:
+        yield f"warning: {warning}"

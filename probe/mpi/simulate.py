@@ -13,7 +13,7 @@ from pathlib import Path
 from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, ProbeError, StorageError
 from probe.mpi.generate import player_source
-from probe.mpi.platforms import hosts_of, placed
+from probe.mpi.platforms import hosts_of, placed, settings_of
 from probe.mpi.play import write_play
 from probe.mpi.recording import Recording
 from probe.mpi.trace import read_calls
@@ -87,7 +87,10 @@ def simulate(
         own = dict.fromkeys(range(ranks), scale) if scales is None else scales
         played = [write_play(read_calls(recording.folder, rank), folder, scale=own[rank]) for rank in range(ranks)]
         words = [str(_player(folder)), str(folder), str(max(one.largest for one in played))]
-        done = simulated(ranks, platform, [*_quietly(), *words], folder, limit, collectives=_COLLECTIVES)
+        # Behind the options that leave links as they are described, and so in their place.
+        measured = [] if where.platform is None else settings_of(where.platform)
+        options = [*measured, *_quietly()]
+        done = simulated(ranks, platform, [*options, *words], folder, limit, collectives=_COLLECTIVES)
     found = {int(rank): (float(end), float(computed)) for rank, end, computed in _PLAYED.findall(done.printed)}
     if re.search(_STANDS, done.printed):
         raise ModelInvalid(

@@ -85,7 +85,7 @@ class StampedRun:
 def site_counts(profile: Profile) -> sp.csr_array:
     """Executions of each column's site in each interval, N x B; 0 for columns without a site.
 
-    Where threads share the work, those by the first thread: its are the markers.
+    Where threads share the work, those by the marking thread.
     """
     counts = (profile.counts if profile.first is None else profile.first).astype(np.int64)
     if profile.unit == INSTRUCTIONS:
@@ -159,7 +159,7 @@ def candidates(
 
 def _shared_sites(profile: Profile) -> BoolArray:
     """By column: whether other threads execute it too. Who does how much of shared work may differ from run to run, so
-    that a site of the first thread alone is a better marker."""
+    that a site of the marking thread alone is a better marker."""
     if profile.first is None:
         return np.zeros(profile.counts.shape[1], dtype=bool)
     found: BoolArray = np.asarray((profile.counts - profile.first).sum(axis=0)).ravel() > 0

@@ -102,7 +102,7 @@ def build(
         )
     environment = scrubbed(os.environ if env is None else env, scrub)
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=environment)
-    chosen = replace(chosen, capture=capture_here(chosen.capture), flow=chosen.flow or chosen.synthetic_data)
+    chosen = replace(chosen, capture=capture_here(chosen.capture))
     if chosen.synthetic_budget is not None and not chosen.synthetic_data:
         raise ProbeError("--synthetic-budget: nothing is to be replaced; add --synthetic-data")
     criu = check_machine(target, chosen.capture)

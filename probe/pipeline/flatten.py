@@ -31,7 +31,7 @@ from probe.progress import Report
 from probe.work_folder import each
 
 NAME = "flatten"
-OPTIONS = ("flow",)
+OPTIONS = ("records_flow",)
 FILES = ("flat.json", "flow.json", "phase-*/direct.img", "phase-*/gone-*.img")
 
 _THREADS = "several threads work in it: what they execute together is not the same in two runs"
@@ -103,9 +103,9 @@ def run(build: Build, report: Report) -> None:
         (restore_job(build.program, build.timed, folder, phase, reduced.folder), phase.huge)
         for phase, reduced in zip(build.captured, build.reduced, strict=True)
     ]
-    both = 2 if build.options.flow else 1
+    both = 2 if build.options.records_flow else 1
     build.flat = flatten_phases(jobs, folder=folder, cpu=build.cpu, progress=lambda share: report(share / both))
-    if build.options.flow:
+    if build.options.records_flow:
         for number, ((job, _), flat) in enumerate(zip(jobs, build.flat, strict=True)):
             build.flow[flat.phase] = _flow(job, flat, folder, build.cpu)
             report((1 + (number + 1) / len(jobs)) / both)
@@ -122,13 +122,13 @@ def _flow(job: RestoreJob, flat: FlatPhase, folder: Path, cpu: int | None) -> Ph
 
 def save(build: Build) -> None:
     build.folder.write_json(_RESULT, [phase.to_json() for phase in build.flat])
-    if build.options.flow:
+    if build.options.records_flow:
         build.folder.write_json(_FLOW, as_json(build.flow))
 
 
 def load(build: Build) -> None:
     build.flat = build.folder.read(_RESULT, each(FlatPhase.from_json))
-    if build.options.flow:
+    if build.options.records_flow:
         build.flow = build.folder.read(_FLOW, from_json)
 
 

@@ -26,7 +26,7 @@ class BuildOptions:
     DIRECT, CRIU, or AUTO: by CRIU as root, directly as any other user. `program`, `worker`: which of a wrapper's
     processes is probed, by what it executes or by its number (probe.tracers.worker). `flow`: record what each phase
     executes, for `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not depend on,
-    for which `synthetic_budget` seconds may be spent (None: two fifths of the build's time until then); needs `flow`.
+    for which `synthetic_budget` seconds may be spent (None: two fifths of the build's time until then).
     """
 
     tracer: str = "auto"
@@ -51,7 +51,13 @@ class BuildOptions:
     synthetic_data: bool = False
     synthetic_budget: float | None = None
 
+    @property
+    def records_flow(self) -> bool:
+        """Synthetic memory is verified by the flow, whether or not the probe carries it."""
+        return self.flow or self.synthetic_data
+
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
-        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu")}
+        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu", "flow")}
+        chosen["records_flow"] = self.records_flow
         return {**chosen, "selection": vars(self.selection), "points": [vars(p) for p in self.points]}

@@ -186,7 +186,7 @@ def _data(
     data[RESTORER_NAME] = restorer().read_bytes()
     folders = {c.id: c.folder for c in checkpoints}
     data[CODE_NAME] = encode_code(phase_code(build.profile, rows, build.selection, build.flat, folders, touched))
-    if build.flow:
+    if build.options.flow or any(not found.refused for found in build.synthetic.values()):
         data[FLOW_NAME] = encode_flow(build.flow)
     if build.options.with_criu and build.criu is not None:
         data[CRIU_NAME] = pack_criu(build.criu)

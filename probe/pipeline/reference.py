@@ -133,7 +133,7 @@ def measure_reference(
         clock="cpu" if blocked < CPU_BOUND_BLOCKED and program.threads == 1 else "wall",
         early_wall=tuple(r.wall for r in done),
         early_cpu=tuple(r.cpu for r in done),
-        waited_share=statistics.median(min(1.0, r.waited / r.wall) for r in done),
+        waited_share=statistics.median(min(1.0, r.waited / r.wall / program.threads) for r in done),
     )
 
 

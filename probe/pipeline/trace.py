@@ -25,6 +25,7 @@ from probe.pipeline.stage import Build
 from probe.progress import Display, Report, Silent
 from probe.tracers import trace_program
 from probe.tracers.lives import WorkedByChildren
+from probe.tracers.team import OthersMark
 from probe.tracers.worker import WorkerChoice, find_worker, is_wrapper
 from probe.work_folder import work_folder
 from reducer.output_file import check_target, full_disk_named
@@ -66,7 +67,11 @@ def trace(
                 profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
             except WorkingThreads as error:
                 program = with_threads(program, tracer, error, cpu)
-                profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+                try:
+                    profile = trace_program(program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
+                except OthersMark as other:
+                    check_processors(other.program.argv[0], other.program.threads, cpu)
+                    profile = trace_program(other.program, tracer=tracer, interval=interval, streams=streams, cpu=cpu)
         save_profile(profile, target)
     return profile
 
@@ -100,7 +105,12 @@ def _trace_team(build: Build, found: WorkingThreads) -> None:
     """Trace once more, now that threads are known to share the work. Raises ProgramUnsupported where the program
     cannot be probed with them."""
     build.program = with_threads(build.program, build.options.tracer, found, build.cpu)
-    _trace(build)
+    try:
+        _trace(build)
+    except OthersMark as error:
+        check_processors(build.program.argv[0], error.program.threads, build.cpu)
+        build.program = error.program
+        _trace(build)
     build.program = build.profile.program
     check_processors(build.program.argv[0], build.program.threads, build.cpu)
 
@@ -154,7 +164,10 @@ def _capture_threads_directly(build: Build) -> None:
         raise ProgramUnsupported(
             f"{build.program.argv[0]}: starts threads, and CRIU would restore them; leave --with-criu out"
         )
-    if started:
+    if started and build.criu is not None:
+        said = "threads beside the first: checkpoints are captured directly, since CRIU captures no threads for a probe"
+        build.display.note(f"{build.program.argv[0]}: {said}")
+        build.notes.append(said)
         build.criu = None
 
 
@@ -168,7 +181,7 @@ def load(build: Build) -> None:
     if build.folder.file(_WORKER).exists():
         build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
     profile = load_profile(build.folder.file(_PROFILE))
-    build.program = replace(build.program, threads=profile.program.threads)
+    build.program = replace(build.program, threads=profile.program.threads, marking=profile.program.marking)
     build.profile = replace(profile, program=build.program)
     check_unchanged(build.profile)
     _capture_threads_directly(build)

@@ -308,6 +308,8 @@ def _why(profile: Profile) -> str:
             "control flow depends on one of them, or on time, random numbers or the process number: fix the seed or "
             "the input, or use --tracer native."
         )
+    if profile.first is not None:
+        return "Its threads take work as it comes, or it depends on time or random numbers: give each its own part."
     return (
         "Its control flow depends on something that changes between runs (time, random numbers, process number, "
         "addresses): fix the seed or the input."

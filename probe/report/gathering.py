@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from checkpoint.errors import NotInStore, ProbeError
 from probe.formats.interval_table import IntervalTable, read_intervals
@@ -13,6 +14,10 @@ from probe.formats.manifest import Manifest
 from probe.inspection.trimming import Tradeoff, tradeoff
 from probe.report.results import NodeResult, NodeWithout, read_results
 from reducer.unpack import open_probe
+
+if TYPE_CHECKING:
+    from probe.store.opening import Store
+    from probe.store.records import StoredProbe
 
 
 @dataclass(frozen=True)
@@ -80,19 +85,31 @@ def _observed(url: str, path: Path, manifest: Manifest) -> dict[str, list[float]
     from probe.store.importing import input_checksum
     from probe.store.observing import observed
     from probe.store.opening import open_store
-    from probe.store.reading import find_probe
-    from probe.store.records import probe_key
 
     found: dict[str, list[float]] = {}
     with open_store(url, create=False) as opened:
         for inputs in (input_checksum(path), ""):
-            try:
-                stored = find_probe(opened, probe_key(manifest.program.argv, inputs))
-            except NotInStore:
-                continue
-            for run in observed(opened, probe=stored):
-                found.setdefault(run.node, []).append(run.seconds)
+            for stored in _entries(opened, manifest, inputs):
+                for run in observed(opened, probe=stored):
+                    found.setdefault(run.node, []).append(run.seconds)
     return found
+
+
+def _entries(store: Store, manifest: Manifest, inputs: str) -> Iterator[StoredProbe]:
+    """The program's entry, and that of results without a number of threads, which were stored as of one thread.
+
+    Probes of more threads predict wall times alone: with others among its predictions, the entry is of one thread.
+    """
+    from probe.store.reading import find_probe, history
+    from probe.store.records import probe_key
+
+    for threads in sorted({manifest.threads, 1}, reverse=True):
+        try:
+            stored = find_probe(store, probe_key(manifest.program.argv, inputs, threads))
+        except NotInStore:
+            continue
+        if threads == manifest.threads or {made.clock for made in history(store, probe=stored)} == {"wall"}:
+            yield stored
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -15,6 +15,8 @@ from probe.report.drawing import COLOURS, INK, OTHER, Drawing, blank
 
 _HEIGHT = 2.6
 _MEGA = 1e6
+_MOST_ROWS = 40
+"""Of the processes with the most CPU time."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def usage_figures(
     """Figures of one profile. `others`: drawn beside it, as a profile of its emulation. `emulated`: the totals that
     `probe emulate --json` prints, by the emulation's name."""
     drawings = [_over_time(profile, others, shape) for shape in _OVER_TIME]
-    return [*drawings, _totals(profile.usage, emulated)]
+    return [*drawings, _tree(profile.usage), _totals(profile.usage, emulated)]
 
 
 def _values(usage: Usage, column: str, shape: _Shape) -> FloatArray:
@@ -96,6 +98,27 @@ def _over_time(profile: Shown, others: Sequence[Shown], shape: _Shape) -> Drawin
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)
     return Drawing(shape.name, shape.title, caption, figure, ("profile", "column", "end", "value"), rows)
+
+
+def _tree(usage: Usage) -> Drawing:
+    """Processes as rows: a bar for each, from when it was first seen until it was last."""
+    title = "Processes over time"
+    shown = sorted(sorted(usage.header.processes, key=lambda one: -one.cpu)[:_MOST_ROWS], key=lambda one: one.begin)
+    if not shown:
+        return Drawing("usage-tree", title, "Not known: no look met a process, or the profile is older.", None)
+    figure, axes = blank(max(1.2, 0.22 * len(shown) + 0.7))
+    least = usage.seconds / 300
+    for place, one in enumerate(shown):
+        axes.barh(place, max(least, one.end - one.begin), left=one.begin, height=0.6, color=COLOURS[0])
+    axes.set_yticks(range(len(shown)), [f"{one.name[:20]} {one.pid}, {one.cpu:.2f} s" for one in shown], fontsize=7)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xlim(0, usage.seconds)
+    axes.set_xlabel("seconds")
+    caption = "From when a process was first seen until it was last; beside its name its own CPU time."
+    left = len(usage.header.processes) - len(shown)
+    caption += f" {left} with less CPU time are not drawn." * bool(left)
+    rows = [(one.pid, one.name, one.begin, one.end, one.cpu) for one in usage.header.processes]
+    return Drawing("usage-tree", title, caption, figure, ("pid", "name", "begin", "end", "cpu_seconds"), rows)
 
 
 def _missing(usage: Usage, column: str) -> str:

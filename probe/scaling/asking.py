@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from checkpoint.errors import NotInStore, ProbeError, Unpredictable
-from probe.applications.application import Application, Kernel
+from probe.applications.application import SHARED, Application, Kernel
 from probe.applications.composition import FARM, PARALLEL, REPLICA, Composed
 from probe.applications.inputs import configuration
 from probe.applications.network import Bandwidths
 from probe.formats.arrays import FloatArray
-from probe.scaling.energy import Joules, of_cores, of_power
+from probe.scaling.energy import Joules, composed_joules, of_cores, of_power
 from probe.scaling.joining import joined, probe_ratio
 from probe.scaling.judging import doubts_of_types
 from probe.scaling.model import CHOSEN, KernelModel, Predicted, fit_kernel
@@ -276,7 +276,7 @@ def _prediction(
     low, high = (float(value) for value in np.percentile(draws, _INTERVAL))
     return ScalingPrediction(
         asked.node_type, cores, seconds, min(low, seconds), max(high, seconds), tuple(kernels),
-        _summed([one.energy for one in kernels]),
+        _together(kernels, None if asked.kernels else application, values),
     )  # fmt: skip
 
 
@@ -287,12 +287,19 @@ def joules(model: KernelModel, power: NodePower | None, cores: int, seconds: flo
     return of_power(power, cores, seconds) if power is not None else None
 
 
-def _summed(parts: Sequence[Joules | None]) -> Joules | None:
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or not known:
+def _together(
+    kernels: Sequence[KernelPrediction], application: Application | None, values: Mapping[str, float]
+) -> Joules | None:
+    """Of the whole application, or the sum of these kernels without one; None where one of them is not known."""
+    known = {one.kernel: one.energy for one in kernels if one.energy is not None}
+    if len(known) < len(kernels):
         return None
-    sources = ", ".join(sorted({part.source for part in known}))
-    return Joules(sum(p.whole for p in known), sum(p.share for p in known), sources, "sum of the kernels")
+    sources = ", ".join(sorted({one.source for one in known.values()}))
+    if application is None:
+        whole, share = sum(one.whole for one in known.values()), sum(one.share for one in known.values())
+        return Joules(whole, share, sources, "sum of the kernels")
+    whole, share = composed_joules(application.graph, known, values, application.nodes == SHARED)
+    return Joules(whole, share, sources, f"kernels as {application.graph}, nodes {application.nodes}")
 
 
 def composed_seconds(graph: Composed, seconds: Mapping[str, FloatArray], values: Mapping[str, float]) -> FloatArray:

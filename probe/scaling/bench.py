@@ -199,7 +199,8 @@ def _split(wanted: Order, ranks: Sequence[Mapping[str, float]], wall: float) -> 
     """Run time and its parts, of the rank that computes longest: the others wait for it in MPI."""
     # Fewer reports than ranks: some ended without MPI_Finalize, and what the others say is no whole.
     if not ranks or len(ranks) != wanted.ranks:
-        return {"runtime": wall, "notes": {"mpi": "not measured"} if wanted.kernel.launch else {}}
+        known = wanted.kernel.known_mpi
+        return {"runtime": wall, "mpi": known, "notes": {"mpi": "not measured"} if known is None else {}}
     slowest = max(ranks, key=lambda one: one["seconds"] - one["mpi"] - one["io"])
     runtime = max(one["seconds"] for one in ranks)
     waited = runtime - slowest["seconds"]

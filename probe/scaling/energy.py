@@ -8,11 +8,12 @@ points than two, P is straight between them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from probe.applications.composition import PARALLEL, Composed
 from probe.store.runs import NodePower
 
 
@@ -46,7 +47,7 @@ def of_power(power: NodePower, cores: int, seconds: float) -> Joules:
     full, rest = divmod(cores, power.cores)
     loads = [1.0] * full + ([rest / power.cores] if rest else [])
     idle = watts(power, 0.0)
-    whole = sum(watts(power, load) for load in loads) * seconds
+    whole = sum(integral(power, (0.0, seconds), (load, load)) for load in loads)
     share = sum(idle * load + watts(power, load) - idle for load in loads) * seconds
     return Joules(whole, share, power.source, f"{len(loads)} nodes of {power.cores} cores")
 
@@ -59,6 +60,22 @@ def of_cores(watts_per_core: float, source: str, cores: int, seconds: float, nod
     share = watts_per_core * cores * seconds
     filled = cores if node_cores is None else node_cores * math.ceil(cores / node_cores)
     return Joules(watts_per_core * filled * seconds, share, source, f"{watts_per_core:.4g} W per core of earlier runs")
+
+
+def composed_joules(
+    graph: Composed, parts: Mapping[str, Joules], values: Mapping[str, float], shared: bool
+) -> tuple[float, float]:
+    """Joules of whole nodes, and of the run's cores, of kernels put together: each repetition and copy counts.
+
+    shared: parallel kernels run on the same nodes, whose meters have counted all of them: the largest counts.
+    """
+    if not graph.kind:
+        return parts[graph.name].whole, parts[graph.name].share
+    found = [composed_joules(part, parts, values, shared) for part in graph.parts]
+    put = max if shared and graph.kind == PARALLEL else sum
+    times = 1 if graph.kind == PARALLEL else graph.times(values)
+    whole, share = (times * put(column) for column in zip(*found, strict=True))
+    return whole, share
 
 
 def errors(predicted: float, actual: float) -> tuple[float, float]:

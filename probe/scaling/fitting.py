@@ -17,6 +17,9 @@ _ROUNDS = 3
 _SMALLEST_SHARE = 0.02
 """Of the median: shorter times weigh no more than that, since their relative error says nothing."""
 
+_LEAST_SECONDS = 1e-100
+"""For one unit of work: the square of its inverse is still a number."""
+
 USUAL_NOISE, _USUAL_WEIGHT = 0.04, 2.0
 """Relative noise of a run, believed as firmly as two runs would tell it, until runs say otherwise."""
 
@@ -176,7 +179,9 @@ class _Weighted:
     """Least squares relative to `level`, for many times."""
 
     def __init__(self, columns: FloatArray, level: FloatArray) -> None:
-        floor = max(_SMALLEST_SHARE * float(np.median(np.abs(level))), 1e-300)
+        # Where most times are 0, as of I/O in few runs, the usual one is the mean.
+        usual = float(np.median(np.abs(level))) or float(np.mean(np.abs(level)))
+        floor = max(_SMALLEST_SHARE * usual, _LEAST_SECONDS)
         self._weights = 1.0 / np.maximum(np.abs(level), floor)
         weighted = columns * self._weights[:, None]
         scale = np.linalg.norm(weighted, axis=0)

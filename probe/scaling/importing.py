@@ -124,7 +124,7 @@ def _reframe_run(
         "cores": tasks * threads,
         "nodes": max(1, -(-tasks // max(per_node, 1))),
         "runtime": values[time_name],
-        "mpi": values[mpi_name] if mpi_name else None,
+        "mpi": values[mpi_name] if mpi_name else origin.kernel.known_mpi,
         "ended_at": ended,
         "source": f"reframe:{identity}",
     }

@@ -13,7 +13,7 @@ import numpy as np
 from checkpoint.errors import Unpredictable
 from probe.formats.arrays import FloatArray
 from probe.scaling.forms import LEAST_SIZES
-from probe.store.parallel_run import ParallelRun
+from probe.store.parallel_run import ENERGY_SOURCES, ParallelRun
 
 EXTRAPOLATION_WARNED, EXTRAPOLATION_REFUSED = 2.0, 4.0
 """Times the largest number of cores that was measured (or parts of the smallest)."""
@@ -166,11 +166,10 @@ def counted(runs: Sequence[ParallelRun]) -> dict[int, int]:
 
 
 def usual_power(runs: Sequence[ParallelRun]) -> tuple[float, str] | None:
-    """Median of watts per core over runs with energy, and its source; None without any."""
-    known = [run for run in runs if run.energy is not None]
-    if not known:
+    """Median of watts per core over the runs with energy by the most trusted source, and this; None without any."""
+    source = next((one for one in ENERGY_SOURCES if any(run.energy_source == one for run in runs)), None)
+    if source is None:
         return None
-    watts = [float(run.energy or 0.0) / (run.cores * run.runtime) for run in known]
+    watts = [(run.energy or 0.0) / (run.cores * run.runtime) for run in runs if run.energy_source == source]
     value = float(np.median(watts))
-    source = Counter(run.energy_source for run in known).most_common(1)[0][0]
     return (value, source) if math.isfinite(value) and value > 0 else None

@@ -27,7 +27,7 @@ _SECONDS_OF_HOUR = 3600.0
 class Choice:
     """A kernel on `cores` cores of a type. joules: None where no power is known. places: copies at once, in a farm.
 
-    wait: seconds in the queue before it begins.
+    wait: seconds in the queue before it begins. energy_source: where its watts come from, or empty.
     """
 
     kernel: str
@@ -39,6 +39,7 @@ class Choice:
     joules: float | None = None
     wait: float = 0.0
     places: int = 1
+    energy_source: str = ""
 
     @property
     def taken(self) -> int:
@@ -48,7 +49,8 @@ class Choice:
     def to_json(self) -> dict[str, Any]:
         return {
             "kernel": self.kernel, "node_type": self.node_type, "cores": self.cores, "places": self.places,
-            "seconds": self.seconds, "low": self.low, "high": self.high, "joules": self.joules, "wait": self.wait,
+            "seconds": self.seconds, "low": self.low, "high": self.high, "joules": self.joules,
+            "energy_source": self.energy_source, "wait": self.wait,
         }  # fmt: skip
 
 
@@ -63,10 +65,16 @@ class Plan:
     core_hours: float
     choices: tuple[Choice, ...]
 
+    @property
+    def energy_source(self) -> str:
+        """Where the watts come from; empty where some power is not known."""
+        return "" if self.joules is None else ", ".join(sorted({choice.energy_source for choice in self.choices}))
+
     def to_json(self) -> dict[str, Any]:
         """As docs/json.md says of `probe plan`."""
         return {
             "seconds": self.seconds, "low": self.low, "high": self.high, "joules": self.joules,
+            "energy_source": self.energy_source,
             "core_hours": self.core_hours, "choices": [choice.to_json() for choice in self.choices],
         }  # fmt: skip
 

@@ -12,6 +12,7 @@ from probe.applications.application import SHARED, Application
 from probe.applications.composition import FARM, Composed
 from probe.applications.inputs import configuration
 from probe.scaling.asking import Question, joules, model_for, power_of
+from probe.scaling.energy import Joules
 from probe.scaling.judging import doubts_of_types
 from probe.scaling.model import Predicted
 from probe.scaling.plan import TIME, Choice, Planned, plan
@@ -85,11 +86,9 @@ def propose(
                 except Unpredictable as error:
                     refused.append(str(error))
                     continue
-                warnings += predicted.warnings
+                warnings += [f"{kernel.name}: {warning}" for warning in predicted.warnings]
                 energy = joules(model, power, number, predicted.seconds)
-                choices[kernel.name].append(
-                    _choice(kernel.name, node_type, predicted, energy.share if energy else None, wait)
-                )
+                choices[kernel.name].append(_choice(kernel.name, node_type, predicted, energy, wait))
         if kernel.name in farmed:
             choices[kernel.name] = _with_places(choices[kernel.name], cores)
     unknown = [name for name, found in choices.items() if not found]
@@ -100,8 +99,10 @@ def propose(
     return ScalingPlan(planned, tuple(refused), tuple(dict.fromkeys(warnings)))
 
 
-def _choice(kernel: str, node_type: str, found: Predicted, energy: float | None, wait: float) -> Choice:
-    return Choice(kernel, node_type, found.cores, found.seconds, found.low, found.high, energy, wait)
+def _choice(kernel: str, node_type: str, found: Predicted, energy: Joules | None, wait: float) -> Choice:
+    share, source = (energy.share, energy.source) if energy else (None, "")
+    times = (found.seconds, found.low, found.high)
+    return Choice(kernel, node_type, found.cores, *times, joules=share, energy_source=source, wait=wait)
 
 
 def _farmed(graph: Composed) -> list[str]:

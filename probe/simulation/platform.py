@@ -58,9 +58,11 @@ def _body(network: Network, ranks: int, links: Links, cores: int) -> Iterator[st
     own = f'loopback_bw="{OWN_BANDWIDTH!r}Bps" loopback_lat="{OWN_LATENCY!r}s"'
     if kind == "torus":
         sides = rest.replace("x", ",")
+        # Version 4 of SimGrid wants a zone around a cluster that is no star.
         yield (
+            '<zone id="world" routing="Full">'
             f'<cluster id="all" prefix="{HOST}" suffix="" radical="0-{network.nodes - 1}" {common} '
-            f'sharing_policy="SPLITDUPLEX" {own} topology="TORUS" topo_parameters="{sides}"/>'
+            f'sharing_policy="SPLITDUPLEX" {own} topology="TORUS" topo_parameters="{sides}"/></zone>'
         )
         return
     if kind == "simple":

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SimGrid's `smpirun`, started and watched: traces replayed, programs run, with links as the user described them."""
+"""SimGrid as it is installed: its library found, its `smpirun` started and watched, links as the user described them.
+
+The package of the distribution (3.32 in Debian 12) has library, headers and `smpirun`. That of the Python package
+index (4.1, built from source) has the library alone, which is enough for engines of our own.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -57,6 +62,28 @@ def installed(command: str) -> str:
     if found is None:
         raise ToolMissing(f"{command} is not installed: install SimGrid (Debian's package libsimgrid-dev)")
     return found
+
+
+def library() -> Path:
+    """SimGrid's C library: the distribution's, beside its `smpirun`, else the Python package's. Raises ToolMissing.
+
+    probe/dataflow/native/simgrid_calls.h has what both versions share.
+    """
+    places = []
+    command = shutil.which(COMMAND)
+    if command is not None:
+        prefix = Path(command).resolve().parents[1]
+        places += [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu*"))]
+    package = importlib.util.find_spec("simgrid")
+    if package is not None and package.origin:
+        places.append(Path(package.origin).parent)
+    found = (sorted(place.glob("libsimgrid.so*")) for place in places)
+    first = next((one[0] for one in found if one), None)
+    if first is None:
+        raise ToolMissing(
+            "SimGrid's library is not installed: install Debian's package libsimgrid-dev, or the Python package simgrid"
+        )
+    return first
 
 
 def simulated(

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.errors import ProgramFailed, SlurmError
 from probe.scaling.bench import Measured, Order, run_of
 from probe.slurm.facts import call
+from probe.slurm.run_accounting import BENCHMARK
 from probe.store.parallel_run import ParallelRun
 
 _POLL = 0.5
@@ -28,7 +31,8 @@ def run_as_job(wanted: Order, seconds: float, partition: str | None = None) -> P
         command = [
             "sbatch", "--parsable", "--exclusive", f"--ntasks={wanted.ranks}",
             f"--cpus-per-task={wanted.kernel.threads}", f"--time={max(1, round(seconds / 60 + 0.499))}",
-            f"--job-name={wanted.application.name}.{wanted.kernel.name}", "--comment=probe=off", "--chdir=/",
+            f"--job-name={wanted.application.name}.{wanted.kernel.name}", f"--comment=probe=off {BENCHMARK}",
+            "--chdir=/",
             f"--output={output}", *((f"--partition={partition}",) if partition else ()),
         ]  # fmt: skip
         # Of several nodes the first one cannot tell how many cores there are.
@@ -42,7 +46,43 @@ def run_as_job(wanted: Order, seconds: float, partition: str | None = None) -> P
             raise
         if facts.get("JobState") != "COMPLETED":
             raise ProgramFailed(f"job {job} of {wanted.kernel.name} ended as {facts.get('JobState', 'unknown')}")
-        return run_of(wanted, _said(output, job), _measured(facts))
+        run = run_of(wanted, _said(output, job), _measured(facts))
+        return with_joules(run, _accounted(job))
+
+
+def with_joules(run: ParallelRun, accounted: str) -> ParallelRun:
+    """The run with its part of the job's joules, by time: `accounted` is the line `ELAPSED|JOULES` of sacct.
+
+    Slurm counts from the job's beginning, before the run. As it came where Slurm counts no energy.
+    """
+    elapsed, _, joules = accounted.strip().partition("|")
+    try:
+        counted, seconds = float(joules), float(elapsed)
+    except ValueError:
+        return run
+    if not 0 < counted < math.inf:
+        return run
+    part = min(run.runtime / max(seconds, run.runtime), 1.0)
+    return replace(run, energy=counted * part, energy_source="accounting")
+
+
+def _accounted(job: str) -> str:
+    """What accounting says of the ended job's time and joules; empty without accounting, or where none are counted."""
+    try:
+        configured, _ = call("scontrol", "show", "config")
+        if not re.search(r"^AcctGatherEnergyType\s*=\s*acct_gather_energy/(?!none)", configured, re.MULTILINE):
+            return ""
+        deadline = time.monotonic() + _FILE_SECONDS
+        while time.monotonic() < deadline:
+            asked = ("--noheader", "--parsable2", "--allocations", f"--jobs={job}")
+            said, _ = call("sacct", *asked, "--format=ElapsedRaw,ConsumedEnergyRaw,State")
+            line, _, state = said.strip().rpartition("|")
+            if state == "COMPLETED":
+                return line
+            time.sleep(_POLL)
+    except SlurmError:
+        pass
+    return ""
 
 
 def _wait(job: str) -> dict[str, str]:

@@ -32,6 +32,9 @@ STORE_VARIABLE = "PROBE_STORE"
 
 _NO_STORE = ": there is no store; import a result (probe store import), or make runs (probe bench)"
 
+_FULL = ": the disk is full ({}); nothing was changed: make room, and try again"
+_NONE_TO_UPGRADE = ": there is no store to upgrade; name another one with --store"
+
 DEFAULT_PATIENCE = 60.0
 """Seconds to wait for other writers."""
 
@@ -44,6 +47,9 @@ _DAMAGE = (exc.SQLAlchemyError, ValueError, TypeError, KeyError, AttributeError,
 """What becomes of rows that nothing here wrote, where they are read."""
 
 _CACHE_KIB = 64 << 10
+_LOG_INDEX_BYTES = 32 << 10
+"""Least size of the index (sqlite.org/walformat.html)."""
+
 _WRITES = "probe_writes"
 
 
@@ -107,6 +113,8 @@ class Store:
         try:
             file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self.path.stat().st_mode & 0o666)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageError(f"{lock}{_FULL.format(error.strerror)}") from error
             raise StoreUnusable(
                 f"{lock}: {error.strerror}; writing to the store needs write permission in its folder"
             ) from error
@@ -125,7 +133,7 @@ class Store:
         try:
             yield
         except exc.DBAPIError as error:
-            raise _named(error, self.name, self.patience) from error
+            raise _named(error, self) from error
         except _DAMAGE as error:
             raise StoreUnusable(
                 f"{self.name}: is damaged, or not of this program: {error}; use a copy of it"
@@ -150,14 +158,23 @@ def _wait_for_lock(file: int, lock: Path, patience: float, deadline: float, byte
         time.sleep(_POLL)
 
 
-def _named(error: exc.DBAPIError, name: str, patience: float) -> StoreBusy | StoreUnusable | StorageError:
+def _named(error: exc.DBAPIError, store: Store) -> StoreBusy | StoreUnusable | StorageError:
     """Our error for what the database's driver raised."""
+    name, patience = store.name, store.patience
     said = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
     if any(word in said for word in ("database is locked", "lock timeout", "database table is locked")):
         return StoreBusy(f"{name}: locked by another process for more than {patience:g} s ({said}); try again")
-    if "disk is full" in said or "No space left" in said:
-        return StorageError(f"{name}: {said}; nothing of this was stored")
+    if "disk is full" in said or "No space left" in said or ("disk I/O error" in said and _no_room(store.path)):
+        return StorageError(f"{name}{_FULL.format(said)}")
     return StoreUnusable(f"{name}: {said}; see docs/store.md for what a store needs")
+
+
+def _no_room(path: Path | None) -> bool:
+    """Whether SQLite cannot make the index of its write-ahead log, which it calls an I/O error."""
+    if path is None:
+        return False
+    room = os.statvfs(path.parent)
+    return room.f_bavail * room.f_frsize < _LOG_INDEX_BYTES
 
 
 def default_url() -> str:
@@ -197,18 +214,31 @@ def upgrade_store(url: str | Path | None = None, *, patience: float = DEFAULT_PA
     parsed = _parsed(str(url or default_url()))
     path = _sqlite_path(parsed)
     if path is not None and not path.exists():
-        raise StoreUnusable(f"{path}: there is no store to upgrade")
+        raise StoreUnusable(f"{path}{_NONE_TO_UPGRADE}")
     with Store(_engine(parsed, path, patience), path, patience) as store:
-        found = _version(store)
-        if found not in (*UPGRADED_FROM, str(SCHEMA_VERSION)):
-            raise StoreUnusable(f"{store.name}: schema version {found} cannot be upgraded to {SCHEMA_VERSION}")
-        if found in UPGRADED_FROM:
+        if (found := _upgradable(store)) != SCHEMA_VERSION:
             with store.writing() as connection:
-                # Another one may have done it while this one waited.
-                METADATA.create_all(connection, tables=list(ADDED))
-                row = info.c.key == VERSION_KEY
-                connection.execute(info.update().where(row).values(value=str(SCHEMA_VERSION)))
-    return int(found), SCHEMA_VERSION
+                # Another one may have done it while this one waited: perhaps a program that is newer than this one.
+                value = connection.execute(sa.select(info.c.value).where(info.c.key == VERSION_KEY)).scalar()
+                if str(value) in UPGRADED_FROM:
+                    METADATA.create_all(connection, tables=list(ADDED))
+                    row = info.c.key == VERSION_KEY
+                    connection.execute(info.update().where(row).values(value=str(SCHEMA_VERSION)))
+            _upgradable(store)
+    return found, SCHEMA_VERSION
+
+
+def _upgradable(store: Store) -> int:
+    """Version of a store that this program has, or upgrades. Raises StoreUnusable for any other."""
+    found = _version(store)
+    if found is None:
+        raise StoreUnusable(f"{store.name}{_NONE_TO_UPGRADE}")
+    if found not in (*UPGRADED_FROM, str(SCHEMA_VERSION)):
+        raise StoreUnusable(
+            f"{store.name}: schema version {found} cannot be upgraded to {SCHEMA_VERSION}; use the version of probe "
+            "that made it"
+        )
+    return int(found)
 
 
 def _parsed(text: str) -> sa.URL:

@@ -181,9 +181,9 @@ def digest(text: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def probe_key(program: tuple[str, ...], inputs: str) -> str:
-    """What makes a probe one: the command line, and the checksum of its input."""
-    return digest(strict_json.dumps([program, inputs]))
+def probe_key(program: tuple[str, ...], inputs: str, threads: int = 1) -> str:
+    """What makes a probe one: the command line, the checksum of its input, and how many threads share the work."""
+    return digest(strict_json.dumps([program, inputs, *([threads] if threads > 1 else [])]))
 
 
 @functools.lru_cache(maxsize=4096)

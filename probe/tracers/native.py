@@ -45,6 +45,7 @@ from probe.tracers.other_processes import judge_children, judge_early, judge_thr
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.team import (
     FirstThread,
+    best_marks,
     joined_rows,
     padded,
     refuse_orphans,
@@ -111,6 +112,7 @@ class _Recording:
     outside: OutsideLooks = field(init=False)
     first: FirstThread | None = None
     working: int = 1
+    marking: int = 0
 
     def cost(self) -> FloatArray:
         """Seconds of one execution, by column."""
@@ -131,7 +133,8 @@ class _Recording:
         Returns whether the row ended. One in which nothing was counted, or in which the program mostly waited for a
         processor that something else had, goes on: its ends could not be marked, and it would be no interval.
         """
-        at, waited = time.monotonic(), run_delay(self.tracee.pid)
+        self._follow_marking()
+        at, waited = time.monotonic(), run_delay(self.marking)
         try:
             (now, of_first), left = self.counters.read_both(), self.counters.ways_out()
         except OSError:
@@ -144,7 +147,7 @@ class _Recording:
         if self.first is not None:
             self.first.now = of_first
             marked = self.first.current(current.seconds)
-        ran = running_time(self.tracee.pid)
+        ran = running_time(self.marking)
         if (elapsed := self._elapsed(at, waited, ran)) > _SHORTEST_LOOK:
             if self.to_remove is None:
                 leaving: FloatArray = (left - padded(self.left, len(left))) * np.float64(LEAVING_SECONDS)
@@ -167,6 +170,13 @@ class _Recording:
             self.before, self.row_started, self.waited_by_row = now, at, waited
             self._bound()
         return ended
+
+    def _follow_marking(self) -> None:
+        """The kernel's times are those of the marking thread: with another one they begin anew."""
+        if self.marking != self.tracee.marking:
+            self.marking = self.tracee.marking
+            self.waited_by_look = self.waited_by_row = run_delay(self.marking)
+            self.ran_by_look = running_time(self.marking)
 
     def _elapsed(self, at: float, waited: float, ran: float) -> float:
         """Seconds that the program ran for since the last look; 0 where they are not known well enough yet.
@@ -249,8 +259,9 @@ class _Recording:
         now = time.monotonic()
         self.started = self.looked_at = self.row_started = now
         self.outside = OutsideLooks(self.tracee.program.argv[0], now)
-        self.waited_by_look = self.waited_by_row = run_delay(self.tracee.pid)
-        self.ran_by_look = running_time(self.tracee.pid)
+        self.marking = self.tracee.pid
+        self.waited_by_look = self.waited_by_row = run_delay(self.marking)
+        self.ran_by_look = running_time(self.marking)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
         if self.tracee.team is not None:
             self.first = FirstThread(self.tracee.program.threads - 1)
@@ -291,13 +302,14 @@ def trace(
         others = len(tracee.children.processes()) + len(tracee.around.processes())
         helpers = 0 if tracee.team else len(tracee.helpers.all)
     code = exit_status(program, ending.status, streams)
+    of_these = replace(program, threads=recording.working)
     if recording.first is not None:
-        recording.first.refuse_unmarked(program.argv[0], recording.interval)
+        recording.first.refuse_unmarked(of_these, recording.interval, best_marks(tracee))
     if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
     else:
         recording.outside.end()
-    profile = _profile(replace(program, threads=recording.working), recording, ending.cpu, streams)
+    profile = _profile(of_these, recording, ending.cpu, streams)
     return replace(profile, exit_status=code, processes=others, helper_threads=helpers)
 
 

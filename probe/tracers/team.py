@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint.errors import ProgramUnsupported
+from checkpoint.process.children import Child
+from checkpoint.process.program import Program
 from checkpoint.process.threads import ADVICE, Team
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
@@ -27,6 +30,30 @@ _SIGKILL_BIT = 1 << 8
 _FLAGS_FIELD = 6
 _ENDING = 0x4 | 0x400
 """Of a thread's flags: PF_EXITING, PF_SIGNALED."""
+
+
+class OthersMark(ProgramUnsupported):
+    """The first thread waits while others work, and some of these can tell places. `program`: with these."""
+
+    def __init__(self, message: str, program: Program) -> None:
+        super().__init__(message)
+        self.program = program
+
+
+def best_marks(tracee: Tracee) -> tuple[int, ...]:
+    """Threads of the ended run that could tell places, one at a time, by the order in which the first started them:
+    those that work most, and more than the first meanwhile."""
+    lives = tracee.team.lives() if tracee.team else []
+    chosen: list[int] = []
+    for number in sorted(range(len(lives)), key=lambda n: -lives[n][1]):
+        thread, own, of_first = lives[number]
+        if own > of_first and not any(_overlap(thread, lives[other][0]) for other in chosen):
+            chosen.append(number)
+    return tuple(sorted(chosen))
+
+
+def _overlap(one: Child, other: Child) -> bool:
+    return one.began < (other.ended or math.inf) and other.began < (one.ended or math.inf)
 
 
 @dataclass
@@ -67,15 +94,20 @@ class FirstThread:
         join_neighbours(self.rows, joined_rows, together)
         join_neighbours(self.own, operator.add, together)
 
-    def refuse_unmarked(self, name: str, interval: float) -> None:
+    def refuse_unmarked(self, program: Program, interval: float, marks: tuple[int, ...]) -> None:
         """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
-        the first thread executes."""
+        the marking thread executes; OthersMark where the threads `marks` have not been tried."""
         long = sum(one for one in self.own if one > _LONG * interval)
-        if long > MOST_UNMARKED * sum(self.own):
-            raise ProgramUnsupported(
-                f"{name}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, where a "
-                "phase could begin or end: let the first thread take part in the work, or run it with one thread"
-            )
+        if long <= MOST_UNMARKED * sum(self.own):
+            return
+        where = f"{program.argv[0]}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, "
+        if marks and not program.marking:
+            raise OthersMark(where + "while others work", replace(program, marking=marks))
+        tried = "nor one that it starts, " if program.marking else ""
+        raise ProgramUnsupported(
+            f"{where}{tried}where a phase could begin or end: let the first thread take part in the work, or run it "
+            "with one thread"
+        )
 
     def into(self, profile: Profile, counted: BoolArray) -> Profile:
         """The profile of the run with its rows; `counted`: which columns that has."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -303,22 +303,21 @@ def measure_noise(arguments: argparse.Namespace) -> None:
 
 
 def measure_emulations(arguments: argparse.Namespace) -> None:
-    """Profile and emulate; then the tables of the record."""
+    """Profile and emulate: the experiments that are named, or all that have no record yet; then all tables."""
+    names = arguments.only or list(emulation_report.EXPERIMENTS)
     if not arguments.report:
-        HERE.mkdir(parents=True, exist_ok=True)
-        lengths, pairs = ((2.0,), 3) if arguments.quick else ((1.0, 3.0, 10.0, 30.0, 60.0), 10)
-        seconds = 6.0 if arguments.quick else 20.0
-        record: dict[str, Any] = {"name": "emulation", "load": os.getloadavg()[0], "quick": arguments.quick}
-        with tempfile.TemporaryDirectory(dir=HERE) as here, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
-            folder = Path(here)
-            record["overhead"] = list(emulations.overhead(folder, lengths, pairs, say))
-            record["emulated"] = list(emulations.emulated(folder, seconds, say))
-            record["threads"] = list(emulations.threads(folder))
-            record["blocks"] = list(emulations.blocks({"disk": folder, "tmpfs": Path(memory)}))
-            record["start_up"] = emulations.start_up(folder, 20)
-        save(record)
-    if record_of := load("emulation"):
-        print(emulation_report.tables(record_of))
+        make_inputs(HERE / "data", media=True, say=say)
+        make_short_inputs(HERE / "data")
+        if arguments.again:
+            shutil.rmtree(HERE / "there", ignore_errors=True)
+        for name in names:
+            earlier = load(f"emulation-{name}")
+            if earlier is None or arguments.again or (earlier["quick"] and not arguments.quick):
+                before = os.getloadavg()[0]
+                rows = list(emulations.experiment(name, HERE, arguments.quick, say))
+                save({"name": f"emulation-{name}", "load": before, "quick": arguments.quick, "rows": rows})
+    found = {name: record for name in names if (record := load(f"emulation-{name}"))}
+    print(emulation_report.tables(found))
 
 
 SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {

@@ -17,6 +17,9 @@ from benchmarks.programs import ACCURACY_ONLY, ARRAYS, EVERYTHING, PACKAGED, QUI
 CLOCK = "instructions"
 """Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
 
+EXPERIMENTS = ("E.1", "E.2", "E.3", "E.4", "E.5", "start", "there")
+"""Of `emulation`: those of the Synapse paper, the emulator's start-up, and `auto` on the emulated node."""
+
 SUITES = {
     "accuracy": "over programs and seeds",
     "breadth": "packaged programs of many kinds, as a new user tries them",
@@ -65,8 +68,12 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--write", action="store_true", help="write the tables of `accuracy`, `noise`, `breadth` or `hosts`"
     )
-    parser.add_argument("--again", action="store_true", help="measure `breadth` or `hosts` though there are their rows")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="programs of `breadth` (default: all)")
+    parser.add_argument(
+        "--again", action="store_true", help="measure `breadth`, `hosts` or `emulation` though there are rows"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="programs of `breadth`, experiments of `emulation` (default: all)"
+    )
     parser.add_argument("--aside", action="store_true", help="programs of `breadth` that are set aside, too")
     parser.add_argument(
         "--limit", type=float, default=0.0, metavar="MINUTES", help="begin no program of `breadth` later"
@@ -82,6 +89,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the work folders")
     parser.add_argument("--report", action="store_true", help="print the table of the records there are, and leave")
     arguments = parser.parse_args(given)
+    if arguments.what == "emulation" and (unknown := sorted({*(arguments.only or ())} - {*EXPERIMENTS})):
+        parser.error(f"no experiment {', '.join(unknown)}; there are: {', '.join(EXPERIMENTS)}")
     if arguments.what == "breadth":
         try:
             breadth.named(arguments.only, arguments.aside)
@@ -100,6 +109,9 @@ def packages(arguments: argparse.Namespace) -> list[str]:
         return ["libsimgrid-dev"]
     if what == "synthetic":
         return []
+    if what == "emulation":
+        return ["bc", "bwa", "bzip2", "clustalw", "gawk", "gnugo", "gromacs", "gzip", "hmmer", "lame", "perl-base",
+                "tachyon", "valgrind"]  # fmt: skip
     if what == "hosts":
         return ["bc", "coreutils", "perl-base", "python3"]
     programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what in ("accuracy", "noise") else ()))

@@ -2,13 +2,13 @@
 """Intervals of scaling curves: how often they hold a further run, by distance, on made runs of known curves.
 
 No curve here but ComPat's own, and no seed, is one that `probe.scaling.fitting.DRIFT` was set on. As a program:
-`python3 -m benchmarks.scaling_intervals [SEEDS]` in scripts/.
+`python3 -m benchmarks.scaling_intervals [SEEDS [NOISE]]` in scripts/; NOISE such as 0.05 alone.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,7 +86,7 @@ def judged(truth: tuple[Truth, Truth], sizes: tuple[int, ...], repeats: int, noi
     return rows
 
 
-def table(seeds: int) -> str:
+def table(seeds: int, noises: Sequence[float] = NOISES) -> str:
     """The table of docs/scaling.md."""
     lines = ["| curves | cores, times the largest measured | held | width | error |", "|---|---|---|---|---|"]
     for name, truths in (("ComPat's", (COMPAT,)), ("others", OTHERS)):
@@ -95,7 +95,7 @@ def table(seeds: int) -> str:
             row
             for position, truth in enumerate(truths)
             for sizes, repeats in DESIGNS
-            for noise in NOISES
+            for noise in noises
             for seed in range(FIRST_SEED + each * position, FIRST_SEED + each * (position + 1))
             for row in judged(truth, sizes, repeats, noise, seed)
         ]
@@ -108,4 +108,5 @@ def table(seeds: int) -> str:
 
 
 if __name__ == "__main__":
-    print(table(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
+    said = sys.argv[1:]
+    print(table(int(said[0]) if said else 200, [float(noise) for noise in said[1:]] or NOISES))

@@ -21,6 +21,7 @@ from small_probe import small_probe
 
 from checkpoint.errors import NodeMisbehaved, NodeUnfit, NodeUnreachable, ProbeError, StorageError
 from probe.candidates import agent_client as session
+from probe.candidates import connections
 from probe.candidates import remote as probing
 from probe.candidates.agent_client import Answer
 from probe.candidates.remote import CandidateResult
@@ -317,7 +318,7 @@ def test_phases_lost_with_a_node_that_was_started_again_are_measured_again(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(probing, "connect", lambda *_: contextlib.nullcontext(Connected()))
+    monkeypatch.setattr(connections, "connect", lambda *_: contextlib.nullcontext(Connected()))
     monkeypatch.setattr(probing, "_PAUSE_SECONDS", 0.0)
     (found,) = probing.run_on(talk.path, ["node"], orders=talk.orders)
     assert found.result is not None, found.error

@@ -19,6 +19,7 @@ from small_probe import small_probe
 
 from checkpoint.errors import NodeMisbehaved, NodeUnreachable
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, region_seconds
+from probe.candidates import connections
 from probe.candidates import remote as probing
 from probe.candidates.agent_client import Answer, Orders
 from probe.candidates.remote import CandidateResult
@@ -73,7 +74,7 @@ def asked(
         def close(self) -> None:
             self._closed.set()
 
-    patch.setattr(probing, "connect", lambda *_: contextlib.nullcontext(Connected()))
+    patch.setattr(connections, "connect", lambda *_: contextlib.nullcontext(Connected()))
     patch.setattr(probing, "_PAUSE_SECONDS", 0.0)
     begun = time.monotonic()
     orders = orders or replace(talk.orders, limit_seconds=_LIMIT, silence_seconds=60.0)

@@ -14,7 +14,7 @@ from data_applications import MICROSCOPE, TITAN, described, machine
 from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, NodeUnfit
 from probe.dataflow.application import read_data_application
-from probe.dataflow.engines import LOOSE, OPTIONS, Simulation, engine_of, simulate, sources
+from probe.dataflow.engines import LOOSE, LOOSE_SOURCES, OPTIONS, Simulation, engine_of, simulate, sources
 from probe.dataflow.machine import read_disk_machine
 from probe.dataflow.work import Placed, place
 
@@ -146,7 +146,7 @@ def test_every_run_is_the_same_and_sanitizers_find_nothing(
     tmp_path: Path, base: dict[str, Any], nodes: int, changed: dict[str, Any]
 ) -> None:
     more = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    checked = built("loose-checked", sources("loose.c"), (*OPTIONS, *more), libraries=("-lm",), place=tmp_path)
+    checked = built("loose-checked", sources(*LOOSE_SOURCES), (*OPTIONS, *more), libraries=("-lm",), place=tmp_path)
     work = placed(tmp_path, base, nodes, ("capacity = 1e9", "capacity = 1e12"), **changed)
     # The engine ends without giving its memory back: its process ends with it.
     said = subprocess.run([checked], input=work.text(0.1), capture_output=True, text=True, env={"ASAN_OPTIONS": "detect_leaks=0"})  # fmt: skip  # noqa: E501

@@ -25,9 +25,21 @@ from probe.dataflow.work import place
 SMALL: dict[str, Any] = {"block_bytes": 5e4, "polar": 0.2, "extent": [30.0, 10.0], "compute": 0.01}
 
 
+COMPUTED_FIRST = {
+    "operations": {"r": "read", "a": "compute", "b": "compute", "s": "send", "g": "receive", "c": "compute"},
+    "edges": ["r -> a", "a -> s", "s -> g", "g -> c", "r -> b"],
+}
+PASSED_ON = {
+    "operations": {"r": "read", "s": "send", "g": "receive", "t": "send", "h": "receive", "c": "compute"},
+    "edges": ["r -> s", "s -> g", "g -> t", "t -> h", "h -> c"],
+}
+
+
 @pytest.mark.parametrize(
     ("base", "changed"),
     [
+        (TITAN, {**SMALL, "blocks": 60, "grid": [2, 1], "family": "graph", "graph": COMPUTED_FIRST}),
+        (TITAN, {**SMALL, "blocks": 60, "grid": [2, 1], "family": "graph", "graph": PASSED_ON, "block_bytes": 30.0}),
         (TITAN, {**SMALL, "blocks": 150, "grid": [2, 1]}),
         (MICROSCOPE, {"compute": 0.01, "block_bytes": 5e4, "queries": 20}),
         (TITAN, {**SMALL, "family": "pathfinder", "compute_per_io": 1, "blocks": 100}),
@@ -97,7 +109,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
     for words, message in (
         ([data], "Missing option '--ranks'"),
         ([data, "--ranks", "1", "--threads", "2"], "--threads is not of an application of blocks"),
-        (["a.usage", "--ranks", "2"], "--ranks is of an application of blocks alone"),
+        (["a.usage", "--disks", "2"], "--disks is of an application of blocks alone"),
         (["a.usage", "--probe", "a=2"], "--probe is of an application of blocks alone"),
     ):
         done = CliRunner().invoke(cli, ["emulate", *words])

@@ -14,11 +14,11 @@ from data_applications import MICROSCOPE, TITAN, described, machine
 
 from checkpoint.errors import ModelInvalid, NodeUnfit, ToolMissing
 from probe.cli.main import cli
-from probe.dataflow import engines
 from probe.dataflow.application import read_data_application
-from probe.dataflow.engines import FLOW, LOOSE, TIGHT, Simulation, engine_of, simulate
+from probe.dataflow.engines import FLOW, LOOSE, TIGHT, Simulation, engine_of, simulate, sources
 from probe.dataflow.machine import read_disk_machine
 from probe.dataflow.work import Placed, place
+from probe.simulation import smpirun
 from probe.simulation.networks import network_of
 
 READ = 0.001 + 1.0 + 0.0001 + 0.1
@@ -97,17 +97,37 @@ def test_memory_is_used_rightly(tmp_path: Path) -> None:
     assert f"seconds {simulate(work, 0.1, engine_of(TIGHT), limit=60).seconds:.9g} " in done.stdout
 
 
-def test_without_simgrid_the_loose_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "COMMAND", "smpirun-that-is-not-there")
-    with pytest.raises(ToolMissing, match=r"install SimGrid .*; `--mode loose` needs none"):
+def test_without_simgrid_the_loose_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smpirun, "COMMAND", "smpirun-that-is-not-there")
+    with pytest.raises(ToolMissing, match=r"libsimgrid-dev, or the Python package simgrid; `--mode loose` needs none"):
         engine_of(TIGHT)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "smpirun").write_text("#!/bin/sh\n")
-    (tmp_path / "bin" / "smpirun").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(engines, "COMMAND", "smpirun")
-    with pytest.raises(ToolMissing, match="SimGrid without its headers"):
-        engine_of(TIGHT)
+    assert engine_of(LOOSE).mode == LOOSE
+
+
+def test_the_library_of_the_python_package_serves_where_the_distribution_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package with a library beside its module, as version 4 installs it; here a copy of the distribution's."""
+    work = placed(tmp_path, TITAN, 2, grid=[2, 1])
+    expected = simulated(work, TIGHT).seconds
+    real = smpirun.library().resolve()
+    (tmp_path / "simgrid.py").write_text("")
+    (tmp_path / real.name).symlink_to(real)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(smpirun, "COMMAND", "smpirun-that-is-not-there")
+    assert smpirun.library() == tmp_path / real.name
+    assert simulated(work, TIGHT).seconds == expected
+
+
+def test_declarations_are_those_of_the_headers(tmp_path: Path) -> None:
+    """A declaration that differs does not compile beside the distribution's."""
+    names = ("actor", "comm", "engine", "host", "mailbox", "semaphore")
+    own = next(path for path in sources("simgrid_calls.h") if path.name == "simgrid_calls.h")
+    text = "".join(f"#include <simgrid/{name}.h>\n" for name in names) + own.read_text()
+    for changed, agrees in ((text, True), (text.replace("sg_sem_init(int ", "sg_sem_init(double "), False)):
+        (tmp_path / "both.c").write_text(changed)
+        done = subprocess.run(["gcc", "-std=gnu11", "-fsyntax-only", tmp_path / "both.c"], capture_output=True)
+        assert (done.returncode == 0) is agrees, done.stderr.decode()
 
 
 def test_memory_is_told_before_it_starts(tmp_path: Path) -> None:

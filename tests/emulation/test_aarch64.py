@@ -10,7 +10,7 @@ import pytest
 from made_usage import made_usage
 
 import probe
-from probe.emulation.kernels import COMPUTING, MOVING, OPTIONS, SOURCES
+from probe.emulation.kernels import BLAS, COMPUTING, MOVING, OPTIONS, SOURCES
 from probe.emulation.metrics import cpu_seconds
 from probe.emulation.plan import SECONDS, EmulateOptions, make_plan
 
@@ -19,7 +19,8 @@ from probe.emulation.plan import SECONDS, EmulateOptions, make_plan
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("aarch64") / "emulator"
     sources = [str(source) for source in SOURCES if source.suffix == ".c"]
-    subprocess.run(["aarch64-linux-gnu-gcc", *OPTIONS, "-static", "-o", str(program), *sources], check=True)
+    static = ("-static", "-DWITHOUT_LIBRARIES")
+    subprocess.run(["aarch64-linux-gnu-gcc", *OPTIONS, *static, "-o", str(program), *sources], check=True)
     # e_machine of its ELF header: EM_AARCH64.
     assert program.read_bytes()[18:20] == b"\xb7\x00"
     return program
@@ -39,7 +40,7 @@ def test_it_uses_what_was_profiled(emulator: Path, tmp_path: Path) -> None:
 
 
 def test_every_kernel_runs(emulator: Path, tmp_path: Path) -> None:
-    for name in (*COMPUTING, *MOVING):
+    for name in (*(one for one in COMPUTING if one != BLAS), *MOVING):
         command = ["qemu-aarch64", str(emulator), "calibrate", name, str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr, done.stdout.count("round ")) == (0, "", 12), name

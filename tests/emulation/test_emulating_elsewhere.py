@@ -220,7 +220,7 @@ def test_more_than_the_node_holds(
 def test_what_is_wrong_with_the_order_is_refused_before_any_connection(tmp_path: Path) -> None:
     path = saved(made_usage(3), tmp_path)
     for nodes, options, said in (
-        (["a", "A"], OPTIONS, "a node is named twice"),
+        (["a", "A"], OPTIONS, "A is named twice"),
         (["a b"], OPTIONS, "no host can have that name"),
         (["a"], EmulateOptions(kernel="none"), "no kernel 'none'"),
         (["a"], EmulateOptions(threads=0), "no rate of"),

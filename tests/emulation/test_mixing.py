@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from made_usage import made_usage
 import probe
 from checkpoint.errors import ProbeError
 from probe.emulation import instruction_samples, mixing
+from probe.emulation.counting import perf_event
 from probe.emulation.instruction_samples import CLASSES, InstructionSamples, NoSamples, _class_at, _piece
 from probe.emulation.kernels import AUTO, COMPUTING, MIX, MOVING, emulator
 from probe.emulation.mixing import MIXED, MixWatcher, kernel_classes, mixed, spread_mix
@@ -156,7 +158,7 @@ def test_what_is_refused(usage: Usage, options: EmulateOptions, said: str) -> No
 
 
 def test_a_kernel_that_refuses_is_named_and_nothing_is_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instruction_samples, "_PERF_EVENT_OPEN", 100000)
+    monkeypatch.setitem(perf_event._CALL, platform.machine(), 100000)
     with pytest.raises(NoSamples, match=r"lets nobody sample instructions .perf_event_open: Function not implemented"):
         InstructionSamples()
     usage = probe.profile_usage(["true"], kernels=True)
@@ -175,3 +177,12 @@ def test_a_command_without_samples_has_no_mix(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(mixing.InstructionSamples, "close", lambda *_: {})
     usage = probe.profile_usage(["true"], kernels=True)
     assert "no sample was taken of the command" in usage.header.columns[f"{MIX}chase"].missing
+
+
+def test_next_to_nothing_is_nothing() -> None:
+    """Whatever is in a profile can be read again."""
+    kinds = list(CLASSES)
+    kernels = {"scalar": {kind: float(kind == kinds[0]) for kind in kinds}}
+    kernels["chase"] = {kind: float(kind == kinds[1]) for kind in kinds}
+    program = {kind: 0.0 for kind in kinds} | {kinds[0]: 1.0, kinds[1]: 1e-17}
+    assert mixed(program, kernels) == {"scalar": 1.0, "chase": 0.0}

@@ -52,6 +52,16 @@ def test_short_children_are_not_lost() -> None:
     assert used is not None and used >= 10 * 0.02
 
 
+def test_processes_have_rows() -> None:
+    text = "import subprocess, sys, time\nsubprocess.run(['sleep', '0.4'])\ntime.sleep(0.2)\n" + BURN.format(0.1)
+    rows = {row.name: row for row in probe.profile_usage(python(text)).header.processes}
+    assert len(rows) == 2
+    (child,), (parent,) = ([row for name, row in rows.items() if (name == "sleep") == kind] for kind in (True, False))
+    assert child.end - child.begin == pytest.approx(0.4, abs=0.3)
+    assert parent.begin <= child.begin and child.end < parent.end
+    assert parent.cpu >= 0.05 and child.cpu < 0.05
+
+
 def test_orphans_are_not_lost() -> None:
     """A process whose parent ended before it is nobody's but the supervisor's."""
     text = (
@@ -300,12 +310,13 @@ def test_what_is_left_running_is_ended_and_said(monkeypatch: pytest.MonkeyPatch)
     assert usage.seconds < 1
 
 
+@pytest.mark.parametrize("more", [[], ["--trace-calls"]])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_after_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+def test_nothing_is_left_after_a_signal(tmp_path: Path, number: signal.Signals, more: list[str]) -> None:
     """The fixture of all tests finds processes that go on."""
     command = ["sh", "-c", "sleep 300 & (setsid sleep 300 & sleep 300); echo"]
     running = subprocess.Popen(
-        [sys.executable, "-m", "probe", "profile", "-q", "-o", str(tmp_path / "a.usage"), "--", *command],
+        [sys.executable, "-m", "probe", "profile", "-q", *more, "-o", str(tmp_path / "a.usage"), "--", *command],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     _wait_for_children(running.pid)

@@ -263,7 +263,7 @@ def test_options_of_later_stages_may_differ(tmp_path: Path) -> None:
     changes = [
         ("selection", {"seed": 2}, 3),
         ("warmup", 2, 4),
-        ("flow", True, 7),
+        ("records_flow", True, 7),
         ("synthetic_budget", 5.0, 8),
         ("reduce", "none", 5),
         ("repeats", 3, 9),

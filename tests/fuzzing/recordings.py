@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from mpi_packed import packed_probe
 from mpi_parts import call, inbox_of, part, record_of
 
 from checkpoint.errors import ProbeError
@@ -18,6 +19,7 @@ from probe.mpi.calls import names
 from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox
 from probe.mpi.platforms import hosts_of
 from probe.mpi.play import write_play
+from probe.mpi.probes.packing import unpack
 from probe.mpi.trace import read_calls
 
 _HEADER_BYTES = 48
@@ -73,8 +75,20 @@ def _read_platform(data: bytes, folder: Path) -> Any:
     return hosts_of(folder / "platform.xml")
 
 
+def _packed(folder: Path) -> Sequence[bytes]:
+    return [packed_probe(folder).read_bytes()]
+
+
+def _read_packed(data: bytes, folder: Path) -> Any:
+    (folder / "app.mpiprobe").write_bytes(data)
+    (folder / "out").mkdir()
+    unpack(folder / "app.mpiprobe", folder / "out")
+    return sorted((path.name, path.read_bytes()) for path in (folder / "out").iterdir())
+
+
 READERS = (
     Reader("answers of a rank", _inbox, _read_inbox, (ProbeError,), _damaged_behind_its_sums),
     Reader("calls of a rank", _calls, _read_calls, (ProbeError,), _damaged_behind_its_sums),
+    Reader("probe of an mpi program", _packed, _read_packed, (ProbeError,), exact=True),
     Reader("platform of simgrid", lambda _: [_PLATFORM], _read_platform, (ProbeError,)),
 )

@@ -254,6 +254,7 @@ def test_json_is_read_and_written_at_one_place() -> None:
     in_scripts = [
         "probe/applications/inputs.py",
         "probe/candidates/agent_start.py",
+        "probe/dataflow/disk_times.py",
         "probe/emulation/elsewhere/start.py",
     ]
     """Texts that another Python runs, which has no module of ours."""

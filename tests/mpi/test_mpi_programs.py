@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from click.testing import CliRunner
 from mpi_programs import LIBRARIES, built, launched, recorded, results
 from published import schema_errors
+from small_probe import ROOT
+from sshd import machine
 
 from checkpoint.errors import (
     Diverged,
@@ -350,8 +353,9 @@ def test_verbs_from_end_to_end(place: Path) -> None:
     answers["show"] = printed("show", "--json", "rec")
     assert answers["show"] == answers["record"]
     answers["replay"] = printed("replay", "--rank", "1", "--json", "rec")
-    answers["simulate"] = printed("simulate", "--network", "torus:2", "--json", "rec")
-    answers["build"] = printed("build", "--capture", "direct", "-q", "-o", "app.mpiprobe", "--json", "rec")
+    words = ("build", "--capture", "direct", "-q", "-o", "app.mpiprobe", "--json")
+    answers["build"] = printed(*words, "--", *command)
+    answers["simulate"] = printed("simulate", "--network", "torus:2", "--json", "app.recording")
     answers["run"] = printed("run", "-q", "--repeat", "3", "--network", "torus:2", "--json", "app.mpiprobe")
     for verb, answer in answers.items():
         assert schema_errors(f"probe-mpi-{verb}", answer) == []
@@ -360,14 +364,31 @@ def test_verbs_from_end_to_end(place: Path) -> None:
     computing = [one["computing"] for one in answers["simulate"]["ranks"]]
     ratio = {one["representative"]: one["ratio"] for one in answers["run"]["clusters"]}
     scaled = [one["computing"] for one in answers["run"]["simulation"]["ranks"]]
+    assert answers["build"]["recording"] == "app.recording"
+    assert all((one["verified"] is None) == (len(one["ranks"]) == 1) for one in answers["build"]["clusters"])
     for cluster in answers["build"]["clusters"]:
         for rank in cluster["ranks"]:
             assert scaled[rank] == pytest.approx(computing[rank] * ratio[cluster["representative"]], rel=1e-6)
     with pytest.raises(ProbeFileDamaged, match="a recording without probes"):
         printed("run", "--network", "torus:2", "--json", "rec")
-    (place / "app.mpiprobe" / f"rank-{answers['build']['clusters'][0]['representative']}.probe").unlink()
-    with pytest.raises(ProbeFileDamaged, match="is missing"):
-        printed("run", "--network", "torus:2", "--json", "app.mpiprobe")
+    on_a_node(place / "app.mpiprobe", place / "machine")
+
+
+def on_a_node(probe: Path, folder: Path) -> None:
+    """Anybody's node, over SSH: it may not enter the folders that the rank ran in."""
+    with machine(folder) as made:
+        server = made.serve()
+        ssh = ["--identity", made.identity, "--known-hosts", made.known_hosts, "--ssh-config", "/dev/null"]
+        words = ["--network", "torus:2", "--json", "-q", "--repeat", "2", "--on", f"guest@127.0.0.1:{server.port}"]
+        command = [sys.executable, "-m", "probe", "mpi", "run", probe, *ssh, *words]
+        told = subprocess.run(
+            made.command(["env", f"PYTHONPATH={ROOT}", *command]), capture_output=True, text=True, check=False
+        )
+        assert told.returncode == 0, told.stderr
+        answer = json.loads(told.stdout)
+        assert schema_errors("probe-mpi-run", answer) == []
+        assert answer["prediction"]["low"] < answer["prediction"]["seconds"] < answer["prediction"]["high"]
+        assert made.users_processes() == {}
 
 
 def test_one_network_is_wanted(halo: Recording) -> None:

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_parts import CALL_BYTES, call, inbox_of, part, record_of
 
-from checkpoint.errors import ModelInvalid, ProbeFileDamaged, ProgramUnsupported
-from probe.mpi.building import read_mpi_probe
+from checkpoint.errors import ModelInvalid, ProbeFileDamaged, ProgramUnsupported, StorageError
 from probe.mpi.calls import names
-from probe.mpi.clusters import clusters_of
 from probe.mpi.generate import player_source, recorder_source, replayer_source
 from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox, sums
 from probe.mpi.platforms import hosts_of, placed
 from probe.mpi.play import STEP, write_play
+from probe.mpi.probes.building import read_mpi_probe
+from probe.mpi.probes.clusters import clusters_of
 from probe.mpi.recording import RankRun, Recording, read_recording, write_recording
 from probe.mpi.trace import CALL, read_calls
 
@@ -246,7 +246,7 @@ def test_a_wildcard_is_played_with_its_answer(tmp_path: Path) -> None:
 
 def recording(folder: Path, ranks: int, kept: Callable[[int], bool] = lambda rank: True) -> Recording:
     runs = tuple(RankRun(rank, "/bin/true", "/", ("true",), kept(rank)) for rank in range(ranks))
-    return Recording(folder, ("mpirun",), "Open MPI", "mpicc", 1.0, {"/bin/true": "0"}, runs)
+    return Recording(folder, ("mpirun",), "Open MPI", "mpicc", 1.0, {"/bin/true": "0"}, runs, 2)
 
 
 def test_ranks_with_other_calls_or_computing_are_told_apart(tmp_path: Path) -> None:
@@ -264,12 +264,27 @@ def test_ranks_with_other_calls_or_computing_are_told_apart(tmp_path: Path) -> N
         clusters_of(recording(tmp_path, 5, lambda rank: rank < 3), ranks)
 
 
+def test_ranks_that_send_other_amounts_to_all_are_told_apart(tmp_path: Path) -> None:
+    """Amounts to each rank may stand in another order."""
+    sizes = [[1, 2, 3, 1, 1, 1], [3, 2, 1, 1, 1, 1], [1, 2, 4, 1, 1, 1]]
+    for rank, extras in enumerate(sizes):
+        calls_of(tmp_path, rank, 3, [call(NUMBER["Alltoallv"], extras=extras, computing=10**9)])
+    found = clusters_of(recording(tmp_path, 3), [read_calls(tmp_path, rank) for rank in range(3)])
+    assert [one.ranks for one in found] == [(0, 1), (2,)]
+
+
 # -- descriptions
 
 
 def test_a_description_is_read_as_written(tmp_path: Path) -> None:
     write_recording(recording(tmp_path, 3))
     assert read_recording(tmp_path) == recording(tmp_path, 3)
+
+
+def test_more_ranks_than_processors_are_said(tmp_path: Path) -> None:
+    assert recording(tmp_path, 2).warnings == ()
+    (said,) = recording(tmp_path, 3).warnings
+    assert said.startswith("3 ranks shared 2 processors when they were recorded")
 
 
 @pytest.mark.parametrize(
@@ -280,9 +295,13 @@ def test_a_description_is_read_as_written(tmp_path: Path) -> None:
         ('"kept": true', '"kept": 1', "describes no recording"),
         ('"seconds": 1.0', '"seconds": -1', "describes no recording"),
         ('"seconds": 1.0', '"seconds": NaN', "is not JSON"),
+        ('"seconds": 1.0', f'"seconds": {"9" * 400}', "describes no recording"),
+        ('"digests": {', '"digests": [], "more": {', "describes no recording"),
+        ('"digests": {', '"digests": null, "more": {', "describes no recording"),
         ('"library": "Open MPI"', '"library": 3', "describes no recording"),
         ('"/bin/true": "0"', '"/bin/false": "0"', "describes no recording"),
         ('"ranks": [', '"ranks": 3, "more": [', "describes no recording"),
+        ('"processors": 2', '"processors": -2', "describes no recording"),
         ("{", "", "is not JSON"),
     ],
 )
@@ -296,7 +315,8 @@ def test_a_description_that_was_changed(old: str, new: str, message: str, tmp_pa
         read_recording(tmp_path)
 
 
-CLUSTER = '{"representative": 0, "ranks": [0, 1], "computing": 1.0, "spread": 0.0}'
+CLUSTER = '{"representative": 0, "ranks": [0, 1], "computing": 1.0, "spread": 0.0, "verified": 1, "error": 0.1}'
+OUTSIDE = CLUSTER.replace('"verified": 1', '"verified": 2')
 
 
 @pytest.mark.parametrize(
@@ -308,6 +328,10 @@ CLUSTER = '{"representative": 0, "ranks": [0, 1], "computing": 1.0, "spread": 0.
         ('{"format_version": 1, "clusters": []}', "are not those of 2 ranks"),
         (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("[0, 1]", "[1]")}]}}', "without its representative"),
         (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("1]", "true]")}]}}', "without its representative"),
+        (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("0.1", "null")}]}}', "verified by another's rank"),
+        (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("1.0", "9" * 400)}]}}', "is no number"),
+        (f'{{"format_version": 1, "clusters": [{CLUSTER.replace("0.1", "true")}]}}', "is no number"),
+        (f'{{"format_version": 1, "clusters": [{OUTSIDE}]}}', "verified by another's rank"),
         (f'{{"format_version": 1, "clusters": [{CLUSTER}]}}', "is missing"),
     ],
 )
@@ -317,6 +341,10 @@ def test_clusters_that_were_changed(text: str, message: str, tmp_path: Path) -> 
         read_mpi_probe(tmp_path)
     (tmp_path / "clusters.json").write_text(text)
     with pytest.raises(ProbeFileDamaged, match=message):
+        read_mpi_probe(tmp_path)
+    with (tmp_path / "clusters.json").open("ab") as file:
+        file.truncate(1 << 33)
+    with pytest.raises(StorageError, match="larger than"):
         read_mpi_probe(tmp_path)
 
 

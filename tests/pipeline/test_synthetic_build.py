@@ -16,6 +16,7 @@ import pytest
 from programs import build
 from small_probe import ROOT, command
 
+from probe.flow.stored import FLOW_NAME
 from reducer.unpack import open_probe
 
 pytestmark = pytest.mark.slow(minutes=1)
@@ -70,6 +71,12 @@ def holds(probe: Path, secret: bytes) -> bool:
         return any(secret in bytes(page) for phase in archive.phases for page in archive.own_pages(phase.id))
 
 
+def carries_flow(probe: Path) -> bool:
+    """Whether `probe check` can compare with it. A probe that kept all its data has no use for it unasked."""
+    with open_probe(probe) as archive:
+        return FLOW_NAME in archive.data_names
+
+
 def test_a_secret_in_an_array_is_not_in_the_probe(built: Built) -> None:
     assert holds(built.real, secret_numbers())
     assert not holds(built.synthetic, secret_numbers())
@@ -108,7 +115,9 @@ def test_a_build_goes_on_behind_it_and_before_it(built: Built) -> None:
     """Kept in the work folder; without the option the phases have their own data again."""
     again = built.made("again.probe", "--resume", "--synthetic-data", "--synthetic-budget", "100")
     assert not holds(again, secret_numbers())
-    nothing = described(built.made("nothing.probe", "--resume", "--synthetic-data", "--synthetic-budget", "0"))
+    probe = built.made("nothing.probe", "--resume", "--synthetic-data", "--synthetic-budget", "0")
+    nothing = described(probe)
+    assert not carries_flow(probe) and carries_flow(again)
     assert nothing["data"] == "real"
     assert {p["synthetic"]["refused"] for p in nothing["phases"]} == {
         "the time for it (--synthetic-budget) was used up by larger phases"

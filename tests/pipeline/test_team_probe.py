@@ -19,10 +19,12 @@ from small_probe import command
 from tracing import program_of, streams_of
 
 from checkpoint.binary.elf import needed_libraries
-from checkpoint.errors import ProgramUnsupported
+from checkpoint.errors import NodeUnfit, ProgramUnsupported
+from checkpoint.process.program import Program
 from checkpoint.process.threads import WorkingThreads
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.pipeline import boundaries
+from probe.pipeline import trace as trace_stage
 from probe.pipeline.boundaries import candidates
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
@@ -30,6 +32,7 @@ from probe.pipeline.trace import doubts
 from probe.pipeline.validate import validate
 from probe.progress import Silent
 from probe.tracers.native import trace
+from probe.tracers.team import OthersMark
 from probe.work_folder import WorkFolder
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two processors")
@@ -92,10 +95,61 @@ def test_working_threads_are_told_apart_from_waiting_ones(builds: Path) -> None:
     assert raised.value.threads == 2
 
 
-def test_a_first_thread_that_only_waits_is_refused(builds: Path) -> None:
-    program = replace(program_of(build("threads", builds), "600"), threads=3)
-    with streams_of() as streams, pytest.raises(ProgramUnsupported, match="no place that its first thread reaches"):
+@pytest.mark.parametrize("how", ["crew", "crews"])
+def test_others_mark_where_the_first_thread_only_waits(how: str, builds: Path) -> None:
+    program = replace(program_of(build("crews", builds), "300", how), threads=2)
+    with streams_of() as streams, pytest.raises(OthersMark, match="no place that its first thread reaches") as raised:
         trace(program, interval=INTERVAL, streams=streams)
+    # Of two in each crew one marks, whichever.
+    assert [number // 2 for number in raised.value.program.marking] == list(range(1 if how == "crew" else 8))
+    with streams_of() as streams:
+        profile = trace(raised.value.program, interval=INTERVAL, streams=streams)
+    assert profile.first is not None and profile.program == raised.value.program
+    assert 0.4 < profile.first.sum() / profile.counts.sum() < 0.8
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    assert timed.agreeing == timed.compared and timed.intervals > 0.7 * profile.intervals
+    # No phase lies where a thread starts, nor where one ends that marked.
+    assert timed.beside.sum() <= 3 * len(profile.program.marking)
+
+
+def test_too_many_that_mark_are_refused_before_they_are_traced(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many threads work at the same time is known at the end of a run."""
+
+    def trace_program(program: Program, **_: object) -> Profile:
+        if program.threads == 1:
+            raise WorkingThreads("two")
+        assert not program.marking, "it was traced once more"
+        raise OthersMark("many more", replace(program, threads=4000, marking=(0,)))
+
+    monkeypatch.setattr(trace_stage, "trace_program", trace_program)
+    with pytest.raises(NodeUnfit, match="4000 threads, but"):
+        trace_stage.trace([str(build("crews", builds))], tmp_path / "out")
+
+
+def test_nobody_that_marks_is_refused(builds: Path) -> None:
+    program = replace(program_of(build("crews", builds), "200", "crew"), threads=2, marking=(7,))
+    with streams_of() as streams, pytest.raises(ProgramUnsupported, match="nor one that it starts, where a phase"):
+        trace(program, interval=INTERVAL, streams=streams)
+
+
+def test_what_the_waiting_first_thread_may_not_do(builds: Path) -> None:
+    program = replace(program_of(build("crews", builds), "200", "fork"), threads=2, marking=(0,))
+    with (
+        streams_of() as streams,
+        pytest.raises(
+            ProgramUnsupported, match="starts a process: while another thread marks the places, it may not; let it"
+        ),
+    ):
+        trace(program, interval=INTERVAL, streams=streams)
+
+
+def test_a_marking_thread_may_end_the_run(builds: Path) -> None:
+    program = replace(program_of(build("crews", builds), "200", "kill"), threads=2, marking=(0,))
+    with streams_of() as streams:
+        assert trace(program, interval=INTERVAL, streams=streams).exit_status == 3
 
 
 @pytest.mark.slow(minutes=3)
@@ -122,3 +176,23 @@ def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Pat
             done = as_ordinary_user("run", probe, "--json", home=home, namespaces=namespaces)
             assert done.returncode == 0, done.stderr
             assert all(phase["status"] == "ok" for phase in json.loads(done.stdout)["phases"])
+
+
+@pytest.mark.slow(minutes=2)
+def test_a_whole_probe_whose_first_thread_waits(builds: Path, tmp_path: Path) -> None:
+    """Built and run as an ordinary user."""
+    with home_for_anybody() as home:
+        program = home / "crews"
+        program.write_bytes(build("crews", builds).read_bytes())
+        program.chmod(0o755)
+        open_to_anybody(home)
+        made = as_ordinary_user(
+            "build", "-q", "-o", home / "crews.probe", "--interval", "20ms", "--max-phases", "4", "--json",
+            "--", program, "400", "crew", home=home,
+        )  # fmt: skip
+        assert made.returncode == 0, made.stderr
+        shown = json.loads(made.stdout)
+        assert shown["threads"] == 2 and shown["clock"] == "wall"
+        done = as_ordinary_user("run", home / "crews.probe", "--json", home=home)
+        assert done.returncode == 0, done.stderr
+        assert all(phase["status"] == "ok" for phase in json.loads(done.stdout)["phases"])

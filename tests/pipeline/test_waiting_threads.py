@@ -43,15 +43,17 @@ def test_threads_that_answer_nobody_leave_room(how: str, most: float, builds: Pa
 
 
 @pytest.mark.slow(minutes=2)
-@pytest.mark.parametrize("how", ["ask", "tick"])
+@pytest.mark.parametrize("how", ["ask", "tick", "calls"])
 def test_a_whole_probe(how: str, builds: Path, tmp_path: Path) -> None:
     program = str(build("waiters", builds))
     made = command(
         "build", "-q", "-o", "waiters.probe", "--interval", "10ms", "--max-phases", "4", "--json",
-        "--", program, "1500", how, cwd=tmp_path,
+        "--capture", "criu", "--", program, "1500", how, cwd=tmp_path,
     )  # fmt: skip
     shown = json.loads(made.stdout)
     assert any("threads were seen beside the first one" in note for note in shown["notes"])
+    assert any("since CRIU captures no threads for a probe" in note for note in shown["notes"])
+    assert shown["threads"] == 1 and (how != "calls" or shown["clock"] == "cpu")
     assert shown["phases"] and not any(phase["only_criu"] for phase in shown["phases"])
     ran = json.loads(command("run", "waiters.probe", "--json", cwd=tmp_path).stdout)
     assert all(phase["status"] == "ok" for phase in ran["phases"])
@@ -61,6 +63,17 @@ def test_a_whole_probe(how: str, builds: Path, tmp_path: Path) -> None:
 def test_criu_takes_no_part(builds: Path, tmp_path: Path) -> None:
     program = str(build("waiters", builds))
     refused = command(
-        "build", "-q", "-o", "waiters.probe", "--with-criu", "--", program, "400", cwd=tmp_path, status=4
+        "build", "-q", "-o", "waiters.probe", "--with-criu", "--interval", "10ms",
+        "--", program, "400", cwd=tmp_path, status=4,
     )  # fmt: skip
     assert "leave --with-criu out" in refused.stderr
+
+
+def test_what_they_wait_at_is_refused_by_name(builds: Path, tmp_path: Path) -> None:
+    """A direct capture holds no epoll sets and no pipes, and with CRIU there would be threads."""
+    program = str(build("waiters", builds))
+    refused = command(
+        "build", "-q", "-o", "waiters.probe", "--interval", "10ms", "--max-phases", "2",
+        "--", program, "600", "epoll", cwd=tmp_path, status=4,
+    )  # fmt: skip
+    assert "is an epoll descriptor, which only CRIU captures" in refused.stderr

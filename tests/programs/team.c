@@ -2,6 +2,7 @@
 // Threads that share the work, in one of many ways; the first takes part. All compute the same: where one is found to
 // have another result than the first in the middle of the marked region, the region does not end, and the status is 9.
 // Usage: team [ROUNDS] [HOW] [THREADS]
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,7 +12,7 @@
 #include <unistd.h>
 #include "site.h"
 
-enum { MOST = 64, TURNS = 2, WARM = 10, START = 15, KEPT = 22, END = 30 };
+enum { MOST = 320, TURNS = 2, WARM = 10, START = 15, KEPT = 22, END = 30 };
 
 static long rounds;
 static int threads = 2;
@@ -82,6 +83,12 @@ static void misbehave(long round)
     }
     if (round == rounds / 2 && is("execute"))
         execl("/bin/true", "true", NULL);
+    if (!round && is("trap"))
+        signal(SIGTRAP, on_signal);
+    if (round % 10 == 0 && is("trap"))
+        raise(SIGTRAP);
+    if (round == rounds / 2 && is("load"))
+        dlopen("libutil.so.1", RTLD_NOW);
     if (round == rounds / 2 && is("fault"))
         raise(SIGSEGV);
     if (round == rounds / 2 && is("stop"))

@@ -2,9 +2,12 @@
 // One thread works, others wait: for work that never comes, for a clock, or for what the first hands them now and then.
 // Usage: waiters [MILLISECONDS] [HOW]
 #include <dlfcn.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 #include "site.h"
@@ -33,9 +36,24 @@ static void wait_for_work(void)
     }
 }
 
-static void *helper(void *unused)
+// Each in another system call, for good; where asked for, at descriptors of the program's own.
+static void wait_in(intptr_t number)
 {
-    (void)unused;
+    struct epoll_event event;
+
+    if (is("epoll"))
+        epoll_wait(epoll_create1(0), &event, 1, -1);
+    if (number == 0)
+        poll(NULL, 0, -1);
+    if (number == 1)
+        sigwaitinfo(&(sigset_t){0}, NULL);
+    nanosleep(&(struct timespec){.tv_sec = 3600}, NULL);
+}
+
+static void *helper(void *number)
+{
+    if (is("calls") || is("epoll"))
+        wait_in((intptr_t)number);
     const struct timespec tick = {.tv_nsec = 10000000};
     uint64_t state = 7;
     while (is("busy") && !over)
@@ -67,7 +85,7 @@ static void start_helpers(void)
 {
     pthread_t thread;
     for (int i = 0; i < HELPERS; i++)
-        if (pthread_create(&thread, NULL, helper, NULL))
+        if (pthread_create(&thread, NULL, helper, (void *)(intptr_t)i))
             exit(2);
 }
 

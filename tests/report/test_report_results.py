@@ -30,6 +30,7 @@ from probe.report.writing import write_report
 from probe.slurm.engine import SlurmRun
 from probe.store import find_node, find_probe, import_results, observe, open_store
 from probe.store.importing import input_checksum
+from probe.store.records import probe_key
 
 __all__ = ["made", "own_fonts"]
 
@@ -178,6 +179,21 @@ def test_measured_times_from_a_store(made: tuple[Path, Manifest], tmp_path: Path
     assert found.measured == {"n1": (21.0, 20.0, 22.0)}
     with pytest.raises(StoreUnusable):
         gather(probe, [], store=str(tmp_path / "missing.db"))
+
+
+@pytest.mark.parametrize(("clock", "found"), [("wall", (20.0, 22.0)), ("cpu", (22.0,))])
+def test_times_of_threads_from_before_results_told_them(clock: str, found: tuple[float, ...], tmp_path: Path) -> None:
+    """They are stored as of one thread, where the command with one thread is, too: by the CPU clock."""
+    manifest, table = made_manifest(2, 9, threads=2, reference__clock="wall")
+    probe, url = made_probe(tmp_path / "solver.probe", manifest, table), str(tmp_path / "store.db")
+    result, before = made_result(manifest, "n1", clock="wall"), made_result(manifest, "n1", clock=clock)
+    del before["threads"]
+    with open_store(url) as store:
+        import_results(store, [before, result])
+        for seconds, threads in ((20.0, 1), (22.0, 2)):
+            stored = find_probe(store, probe_key(manifest.program.argv, "", threads))
+            observe(store, stored, find_node(store, "n1"), seconds)
+    assert sorted(gather(probe, [written(tmp_path, result)], store=url).measured["n1"]) == list(found)
 
 
 def test_standard_input_is_a_result(made: tuple[Path, Manifest], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from report_pages import pixels
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged
 from probe.cli.main import cli
-from probe.emulation.usage import save_usage
+from probe.emulation.usage import ProcessRow, save_usage
 from probe.report.drawing import COLOURS
 from probe.report.usage_report import write_usage_report
 
@@ -74,6 +74,16 @@ def test_what_is_drawn(profile: Path, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert "Not known: processes: no such column" in page
     assert "made without" in page and (tmp_path / "page.html").stat().st_mode & 0o777 == 0o600
+
+
+def test_processes_are_rows(tmp_path: Path) -> None:
+    usage = made_usage(30)
+    many = tuple(ProcessRow(100 + n, f"child{n}", 0.01 * n, 0.01 * n + 0.3, float(n)) for n in range(50))
+    save_usage(replace(usage, header=replace(usage.header, processes=many)), tmp_path / "a.usage")
+    write_usage_report(tmp_path / "a.usage", page=tmp_path / "page.html", figures=tmp_path / "figures")
+    assert [row["pid"] for row in rows(tmp_path / "figures", "usage-tree")] == [str(100 + n) for n in range(50)]
+    assert pixels(tmp_path / "figures" / "usage-tree.png", COLOURS[0]) > 1000
+    assert "10 with less CPU time are not drawn" in (tmp_path / "page.html").read_text()
 
 
 def test_the_page_in_a_browser(profile: Path, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def literals() -> list[str]:
                     found.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values))
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found.append(node.value)
-    for path in (ROOT / "pintools" / "mpi").glob("*.c"):
+    for path in (ROOT / "pintools" / "mpi").rglob("*.c"):
         found += re.findall(r'"([^"\n]+)"', path.read_text())
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from checkpoint.errors import Unpredictable
 from probe.applications.application import read_application
 from probe.cli.main import cli
 from probe.scaling.asking import Question, fit_application, predict_application
+from probe.scaling.judging import usual_power
 from probe.store.opening import Store, open_store
 from probe.store.runs import set_power, store_runs
 
@@ -82,6 +84,45 @@ def test_energy_is_of_runs_or_of_nodes_or_unknown(store: Store, fusion: Path) ->
     assert after.energy and after.energy.source == "accounting, published"
     whole = after.kernels[0].energy
     assert whole and whole.whole == pytest.approx(whole.share * 24 / 16)
+
+
+@pytest.mark.parametrize(
+    ("graph", "counted"),
+    [
+        ("seq(gem, ets, imp)", (1, 1, 1)), ("loop(3, seq(gem, loop(2, ets)), imp)", (3, 6, 3)),
+        ("seq(replica(8, gem), farm(5, ets), imp)", (8, 5, 1)), ("loop(steps, par(gem, ets), imp)", (3, 3, 3)),
+    ],
+)  # fmt: skip
+def test_energy_of_repetitions_and_copies_counts(
+    graph: str, counted: tuple[int, ...], store: Store, fusion: Path
+) -> None:
+    fusion.write_text(FUSION.replace("loop(ets, par(gem, imp))", graph))
+    set_power(store, "haswell", 24, [(0, 100), (1, 300)], "published")
+    asked = Question("haswell", {"steps": 3.0})
+    (found,) = predict_application(store, read_application(fusion), asked, (16,))
+    parts = [one.energy for one in found.kernels]
+    assert found.energy
+    for name in ("whole", "share"):
+        each = sum(times * getattr(part, name) for times, part in zip(counted, parts, strict=True))
+        assert getattr(found.energy, name) == pytest.approx(each)
+
+
+def test_energy_of_parallel_kernels_on_shared_nodes_is_the_largest(store: Store, fusion: Path) -> None:
+    fusion.write_text(FUSION + 'nodes = "shared"\n')
+    set_power(store, "haswell", 24, [(0, 100), (1, 300)], "published")
+    (found,) = predict_application(store, read_application(fusion), Question("haswell", {}), (16,))
+    gem, ets, imp = (one.energy for one in found.kernels)
+    assert gem and ets and imp and found.energy
+    assert found.energy.share == pytest.approx(ets.share + max(gem.share, imp.share))
+
+
+def test_watts_are_of_the_most_trusted_source() -> None:
+    """One run by accounting beside many by IPMI."""
+    counted = made_runs((1, 2, 4), 3, watts=20.0)
+    other = [replace(run, energy=2 * (run.energy or 0), energy_source="ipmi") for run in counted]
+    assert usual_power([*other, counted[0]]) == (pytest.approx(20.0), "accounting")
+    assert usual_power(other) == (pytest.approx(40.0), "ipmi")
+    assert usual_power(made_runs((1, 2, 4))) is None
 
 
 def test_fits_of_every_kernel_and_type(store: Store, fusion: Path) -> None:

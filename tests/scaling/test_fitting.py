@@ -15,7 +15,7 @@ from checkpoint.errors import Unpredictable
 from probe.scaling.energy import errors, of_cores
 from probe.scaling.fitting import fit, solve
 from probe.scaling.forms import COMPUTING as AMDAHL
-from probe.scaling.forms import QUADRATIC, mpi_form, possible_mpi_forms, rivals, volume_forms
+from probe.scaling.forms import CONSTANT, QUADRATIC, mpi_form, possible_mpi_forms, rivals, volume_forms
 from probe.scaling.model import PAPER, fit_kernel
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -143,6 +143,15 @@ def test_forms_are_drawn_as_often_as_they_are_likely() -> None:
     draws = chosen.draws(np.array([64.0]), 500, np.random.default_rng(2))
     assert draws.shape == (500, 1)
     assert np.median(draws) == pytest.approx(8 / 64 * (1 - 1 / 64) + 0.64, rel=0.1)
+
+
+def test_times_that_are_mostly_zero(recwarn: pytest.WarningsRecorder) -> None:
+    """As I/O of a few runs: their mean counts, and nothing overflows."""
+    x = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    found = fit(x, np.array([0.0, 0.0, 1e-9, 0.0, 1e-9]), [CONSTANT])
+    assert found.coefficients[0] == pytest.approx(4e-10)
+    assert fit(x, np.zeros(5), [CONSTANT]).coefficients[0] == 0
+    assert [str(one.message) for one in recwarn] == []
 
 
 def test_intervals_of_whole_seconds_are_wider() -> None:

@@ -83,6 +83,7 @@ def test_the_command(store: Store, fusion: Path) -> None:
         said = json.loads(done.stdout)
         assert schema_errors("probe-plan", said) == []
         assert bool(said["front"]) == bool(more)
+        assert said["best"]["energy_source"] == said["best"]["choices"][0]["energy_source"] != ""
     assert CliRunner().invoke(cli, [*asked, "--wait", "skylake"]).exit_code == 2
 
 

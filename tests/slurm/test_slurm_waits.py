@@ -6,20 +6,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from made_runs import computing, made_runs, mpi
 from published import schema_errors
 from slurm_cluster import SlurmCluster, cluster
 
 from checkpoint.errors import SlurmError
 from probe.applications.application import read_application
 from probe.cli.main import cli
-from probe.slurm.run_accounting import runs_of_lines
+from probe.slurm.bench_jobs import with_joules
+from probe.slurm.run_accounting import BENCHMARK, runs_of_lines
 from probe.slurm.waits import answers, past_waits, present_waits
 from probe.store.opening import open_store
-from probe.store.runs import stored_runs
+from probe.store.runs import store_runs, stored_runs
 
 pytestmark = pytest.mark.alone("a queue on four nodes of Slurm, on its ports")
 
@@ -76,20 +79,52 @@ def test_three_answers_about_a_full_queue(slurm: SlurmCluster) -> None:
         answers("none", 4, 60.0, 0.8)
 
 
+def test_waits_for_the_predicted_run_time(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """ComPat D4.3, figure 9: the run time and 10 % more."""
+    (tmp_path / "fusion.toml").write_text(FUSION)
+    with open_store(tmp_path / "store.db") as opened:
+        store_runs(opened, made_runs((1, 2, 4, 8), node_type="main"))
+    asked = ["queue", "--cores", "4", "--partition", "main", "--store", str(tmp_path / "store.db")]
+    asked += ["--application", str(tmp_path / "fusion.toml"), "--set", "steps=3"]
+    said = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
+    assert schema_errors("probe-queue", said) == []
+    assert said["predicted"] == pytest.approx(6 * (computing(4) + mpi(4)), rel=0.05)
+    assert said["limit"] == pytest.approx(1.1 * said["predicted"])
+    shown = CliRunner().invoke(cli, [*asked, "--overhead", "0"], catch_exceptions=False).stdout
+    assert "predicted" in shown and "ends after" in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "give --time, or --application"),
+        (["--time", "1h", "--application", "x.toml"], "give --time, or --application"),
+        (["--application", "x.toml"], "--application needs --node-type, or --partition"),
+        (["--time", "1h", "--set", "steps=3"], "--node-type and --set go with --application"),
+    ],
+)
+def test_options_of_queue_that_do_not_go_together(more: list[str], said: str) -> None:
+    refused = CliRunner().invoke(cli, ["queue", "--cores", "4", *more])
+    assert refused.exit_code == 2 and said in refused.output
+
+
 def test_jobs_become_runs(slurm: SlurmCluster, tmp_path: Path) -> None:
     (tmp_path / "fusion.toml").write_text(FUSION)
     slurm.submit("-n4", "-J", "fusion.gem", "--comment=its steps=3", script="sleep 2\n")
     slurm.submit("-n2", "-J", "fusion.gem", script="false\n")
     slurm.submit("-n1", "-J", "other", script="true\n")
-    slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "three jobs")
+    slurm.submit("-n1", "-J", "fusion.gem", f"--comment=probe=off {BENCHMARK}", script="true\n")
+    slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "four jobs")
     named = ("sacct", "-X", "-n", "-S", "now-1hours", "--name=fusion.gem,other", "-o", "State")
-    slurm.wait_for(lambda: slurm.run(*named).stdout.count("ED") == 3, "sacct to know them")
+    slurm.wait_for(lambda: slurm.run(*named).stdout.count("ED") == 4, "sacct to know them")
     store = ["--store", str(tmp_path / "store.db")]
     asked = ["slurm", "runs", str(tmp_path / "fusion.toml"), "--since", "now-1hours", *store]
     said = json.loads(CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False).stdout)
     assert schema_errors("probe-slurm-runs", said) == []
     assert (said["stored"], said["known"]) == (1, 0)
-    assert {one["reason"] for one in said["skipped"]} == {"not completed", "called like no kernel"}
+    assert {one["reason"] for one in said["skipped"]} == {
+        "not completed", "called like no kernel", "made by `probe bench`, which stored it",
+    }  # fmt: skip
     assert "0 runs stored, 1 were there already" in CliRunner().invoke(cli, asked, catch_exceptions=False).stdout
     with open_store(tmp_path / "store.db") as opened:
         (run,) = stored_runs(opened)
@@ -112,3 +147,14 @@ def test_accounting_with_missing_fields(tmp_path: Path) -> None:
     )  # fmt: skip
     assert sum(read.skipped.values()) == len(bad)
     assert read.skipped["fields are missing"] == 2
+
+
+def test_joules_of_a_benchmark_are_its_part_of_the_jobs() -> None:
+    """Compiled and started within the job: 8 s of its 10 s are the run."""
+    (run,) = made_runs((4,))
+    run = replace(run, runtime=8.0, mpi=None)
+    found = with_joules(run, "10|500\n")
+    assert (found.energy, found.energy_source) == (400, "accounting")
+    assert with_joules(run, "7|500").energy == 500
+    for nothing in ("", "10|", "10|0", "|5", "10|many", "10|inf", "10"):
+        assert with_joules(run, nothing) == run

@@ -33,6 +33,7 @@ from probe.store.reading import (
     find_probe,
     history,
 )
+from probe.store.records import probe_key
 
 __all__ = ["server", "store", "url"]
 
@@ -82,6 +83,17 @@ def test_arguments_and_inputs_tell_probes_apart(store: Store) -> None:
         find_probe(store, "solver")
     keys = {p.key for p in all_probes(store)}
     assert {find_probe(store, key[:12]).key for key in keys} == keys
+
+
+def test_numbers_of_threads_tell_probes_apart(store: Store) -> None:
+    """Of one command built with two numbers of threads; an older result, without a number, has one thread."""
+    older = result(1.0)
+    del older["threads"]
+    import_results(store, [older, result(2.0), {**result(3.0), "threads": 2}, {**result(4.0), "threads": 4}])
+    assert sorted(p.seconds for p in history(store)) == [1.0, 2.0, 3.0, 4.0]
+    found = {p.key for p in all_probes(store)}
+    program = tuple(result()["program"])
+    assert found == {probe_key(program, ""), probe_key(program, "", 2), probe_key(program, "", 4)} and len(found) == 3
 
 
 def test_candidates_are_the_newest_predictions_soonest_first(store: Store) -> None:
@@ -225,6 +237,9 @@ def test_calibration_by_month(store: Store) -> None:
         (lambda r: r.pop("format_version"), "format_version: None"),
         (lambda r: r.pop("prediction"), "not a whole result"),
         (lambda r: r["node"].pop("kernel"), "not a whole result"),
+        (lambda r: r.update(threads="many"), "not a whole result"),
+        *((lambda r, n=n: r.update(threads=n), "is no number of threads") for n in (-1, 0, 2.7, "2", True, 1 << 31)),
+        (lambda r: r["node"].update(cores="8"), "8 is no number of cores"),
         (lambda r: r["prediction"].update(seconds="soon"), "not a whole result"),
         (lambda r: r["prediction"].update(seconds=0.0, low=0.0), "is none|is no number"),
         (lambda r: r["prediction"].update(low=11.0), "is none|is no number"),

@@ -132,6 +132,7 @@ PROGRAMS: Mapping[str, Program] = {
     "team": Program(
         "threads that share the work, in one of many ways", flags=("-fopenmp", "-pthread"), variants=("pie",)
     ),
+    "crews": Program("the first thread waits for others that work", flags=("-pthread",), variants=("pie",)),
     "waiters": Program("one thread works, others wait in one of many ways", flags=("-pthread",)),
     "forker": Program("forks two workers: to be refused"),
     "vforker": Program("spawns a helper: to be refused"),

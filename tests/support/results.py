@@ -30,6 +30,7 @@ def result(
         "probe_id": hashlib.sha256(probe.encode()).hexdigest()[:32],
         "program": [f"./{probe}", *arguments],
         "node": {"name": node, "cpu": cpu, "cores": 8, "kernel": kernel, "load": 0.01, **node_more},
+        "threads": 1,
         "clock": "cpu",
         "prediction": {
             "seconds": seconds,

@@ -96,7 +96,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
     monkeypatch.setattr(_Recording, "cost", lambda self: np.zeros(counters.columns))
     program = SimpleNamespace(argv=("program",))
-    made = _Recording(SimpleNamespace(pid=1, program=program, team=None), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
+    made = _Recording(SimpleNamespace(pid=1, program=program, team=None, marking=1), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
     made.begin()
     return made, counters, clock
 

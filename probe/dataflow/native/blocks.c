@@ -4,7 +4,6 @@
 #include "blocks.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,16 +25,6 @@ struct Source {
 	int64_t query; // the next one to be asked
 };
 
-static void *room_for(size_t count, size_t size)
-{
-	void *made = calloc(count ? count : 1, size);
-	if (made == NULL) {
-		fprintf(stderr, "no memory\n");
-		exit(3);
-	}
-	return made;
-}
-
 // Uniform in [0, 1): splitmix64 (Steele, Lea, Flood 2014) of seed, number and which of its values.
 static double uniform(uint64_t seed, int64_t number, int which)
 {
@@ -53,9 +42,9 @@ Source *open_source(const Work *work, const Machine *machine)
 	Source *source = room_for(1, sizeof *source);
 	source->work = work;
 	source->machine = machine;
-	source->next = room_for((size_t)work->readers, sizeof *source->next);
+	source->next = room_for(work->readers, sizeof *source->next);
 	if (work->by_query)
-		source->queues = room_for((size_t)work->readers, sizeof *source->queues);
+		source->queues = room_for(work->readers, sizeof *source->queues);
 	for (int reader = 0; reader < work->readers; reader++)
 		source->next[reader] = reader;
 	return source;
@@ -74,8 +63,8 @@ int largest_epoch(const Work *work)
 {
 	if (!work->by_query)
 		return work->epoch;
-	// Blocks of a query lie side by side, but two rows may begin on the same processor.
-	return work->query_columns * work->query_rows;
+	// Blocks of a row lie side by side, on one processor after the other; rows may begin on the same one.
+	return work->query_rows * ((work->query_columns + work->readers - 1) / work->readers);
 }
 
 // Where a reader's block number `local` is.
@@ -156,7 +145,7 @@ static void append(Queue *queue, Waiting item)
 			memmove(queue->items, queue->items + queue->first, (size_t)queue->count * sizeof item);
 		} else {
 			queue->room = queue->room ? 2 * queue->room : 16;
-			Waiting *grown = room_for((size_t)queue->room, sizeof item);
+			Waiting *grown = room_for(queue->room, sizeof item);
 			if (queue->count)
 				memcpy(grown, queue->items + queue->first, (size_t)queue->count * sizeof item);
 			free(queue->items);

@@ -6,6 +6,7 @@
 #ifndef PROBE_DATAFLOW_BLOCKS_H
 #define PROBE_DATAFLOW_BLOCKS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum Operation { OP_READ, OP_SEND, OP_RECEIVE, OP_COMPUTE };
@@ -55,6 +56,12 @@ typedef struct Source Source;
 
 // Reads work and machine from lines "KEY VALUE ..." on standard input, until "end". Exits with 2 and a message.
 void read_setting(Work *work, Machine *machine, double *memory);
+
+// Zeroes. Exits with 3 and a message where there is no memory.
+void *room_for(double count, size_t size);
+
+// The same on lines of the cache and, where it is large, in huge pages. It is never given back.
+void *large_room(double count, size_t size);
 
 double clock_seconds(void);
 
@@ -106,9 +113,9 @@ int is_peer(const Graph *graph);
 
 int consumes(const Work *work, const Block *block, int processor);
 
-// Where a disk's arm and platter are, and when it is free.
+// Where a disk's arm is: behind the last byte that it read.
 typedef struct {
-	double free, end;
+	double end;
 } Disk;
 
 // Serves a read that comes at `now` to a free disk: seconds it takes (controller, seek, rotation, transfer).

@@ -9,11 +9,10 @@
 // Exits with 3 before it starts where `memory` would not do.
 
 #include "blocks.h"
+#include "events.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 // What waits at a server: an operation on a block. At a port, with whom; there `end` is when it will have come.
 typedef struct Entry {
@@ -23,96 +22,45 @@ typedef struct Entry {
 	double end;
 } Entry;
 
+// A line of the cache. Has one event at most: the end of its first entry.
 typedef struct {
+	Event event;
 	Entry *first, *last;
 	double begun, busy; // begun: of the first entry; at a receiving port: until when it is taken
+	Disk disk;          // of a disk
 } Server;
 
-typedef struct {
-	double time;
-	uint64_t order;
-	uint32_t server;
-} Event;
-
-enum { CHUNK = 4096, SAMPLE = 2000, OUT = 0, IN = 1, CPU = 2, PORTS = 3 };
+enum { CHUNK = 4096, LARGE = 1 << 18, SAMPLE = 2000, OUT = 0, IN = 1, CPU = 2, PORTS = 3 };
 
 static Work work;
 static Machine machine;
 static Source *source;
 static Server *servers; // of each processor: out, in, cpu, disks, buses
-static Disk *disks;
 static Block *blocks;    // of each reader: room for an epoch
 static int64_t *waiting; // by reader: blocks that are not done
 static int each, epoch_room;
-static Entry *spare;
-static Event *heap;
-static uint32_t heap_size;
-static uint64_t made;
+static Entry *spare, *fresh;
+static int64_t fresh_left, made;
 static double now;
 static int64_t blocks_done, blocks_total, messages, epochs, events;
 static int peer; // reads are sent to consumers: a reader computes only what concerns it
-
-static void *room_for(double count, size_t size)
-{
-	void *found = calloc(count < 1 ? 1 : (size_t)count, size);
-	if (found == NULL) {
-		fprintf(stderr, "no memory\n");
-		exit(3);
-	}
-	return found;
-}
-
-// -- events: a heap of four children a node
-
-static int before(const Event *a, const Event *b)
-{
-	return a->time < b->time || (a->time == b->time && a->order < b->order);
-}
-
-static void up(uint32_t at, Event event)
-{
-	while (at > 0 && before(&event, &heap[(at - 1) / 4])) {
-		heap[at] = heap[(at - 1) / 4];
-		at = (at - 1) / 4;
-	}
-	heap[at] = event;
-}
-
-static void down(Event event)
-{
-	uint32_t at = 0;
-	for (;;) {
-		uint32_t least = 0;
-		for (uint32_t child = 4 * at + 1; child <= 4 * at + 4 && child < heap_size; child++)
-			if (least == 0 || before(&heap[child], &heap[least]))
-				least = child;
-		if (least == 0 || !before(&heap[least], &event))
-			break;
-		heap[at] = heap[least];
-		at = least;
-	}
-	heap[at] = event;
-}
-
-// A server has one event at most: the end of its first entry.
-static void schedule(uint32_t server, double time)
-{
-	up(heap_size++, (Event){time, made++, server});
-}
 
 // -- entries
 
 static Entry *entry(Block *block, int node, int other)
 {
-	if (spare == NULL) {
-		Entry *chunk = room_for(CHUNK, sizeof *chunk);
-		for (int n = 0; n < CHUNK; n++) {
-			chunk[n].next = spare;
-			spare = &chunk[n];
-		}
-	}
 	Entry *found = spare;
-	spare = found->next;
+	if (found != NULL) {
+		spare = found->next;
+	} else {
+		if (fresh_left == 0) {
+			fresh_left = made < LARGE ? CHUNK : LARGE;
+			fresh = large_room((double)fresh_left, sizeof *fresh);
+			made += fresh_left;
+		}
+		found = fresh++;
+		fresh_left--;
+	}
 	*found = (Entry){NULL, block, node, other, 0};
 	return found;
 }
@@ -136,10 +84,8 @@ static double end_of(uint32_t number, Server *server)
 		return now + message_bytes(&work, first->block, first->node) / machine.net_rate;
 	if (which == CPU)
 		return now + work.compute;
-	if (which < PORTS + machine.disks) {
-		Disk *disk = &disks[(int)(number / (uint32_t)each) * machine.disks + which - PORTS];
-		return now + disk_seconds(&machine, disk, now, first->block);
-	}
+	if (which < PORTS + machine.disks)
+		return now + disk_seconds(&machine, &server->disk, now, first->block);
 	return now + machine.bus_latency + first->block->bytes / machine.bus_rate;
 }
 
@@ -149,7 +95,7 @@ static void enqueue(uint32_t number, Entry *what)
 	what->block->pending++;
 	if (server->first == NULL) {
 		server->first = server->last = what;
-		schedule(number, end_of(number, server));
+		add_event(number, end_of(number, server));
 	} else {
 		server->last->next = what;
 		server->last = what;
@@ -247,19 +193,29 @@ static void turn(uint32_t number)
 	const int stays = end_entry(number, what);
 	if (!stays)
 		server->first = what->next;
-	// The event of this server is still the first of the heap only if nothing earlier was made: nothing can be.
-	if (server->first != NULL) {
-		down((Event){end_of(number, server), made++, number});
-	} else {
-		const Event last = heap[--heap_size];
-		if (heap_size > 0)
-			down(last);
-	}
+	if (server->first != NULL)
+		add_event(number, end_of(number, server));
 	if (!stays) {
 		Block *block = what->block;
 		what->next = spare;
 		spare = what;
 		release(block);
+	}
+}
+
+// What an event will need is brought into the cache while others are served.
+static void expect(uint32_t number, int time)
+{
+	const Entry *first = servers[number].first;
+	const int which = (int)(number % (uint32_t)each);
+	if (time == 0) {
+		__builtin_prefetch(first);
+	} else if (time == 1) {
+		__builtin_prefetch(first->block);
+		if (which == IN || which >= PORTS)
+			__builtin_prefetch(&servers[number + CPU - IN]);
+	} else if (which == OUT && !is_to_client(&work.graph, first->node)) {
+		__builtin_prefetch(&servers[server_of(consumer(&work, first->block, first->other), IN)]);
 	}
 }
 
@@ -286,7 +242,7 @@ static double mean_consumers(void)
 
 static double needed(double spread)
 {
-	const double on_each = each * (double)(sizeof *servers + sizeof *heap) + machine.disks * (double)sizeof *disks;
+	const double on_each = each * ((double)sizeof *servers + event_bytes());
 	const double of_reader = epoch_room * ((double)sizeof *blocks + (1 + spread) * (double)sizeof(Entry)) + 64;
 	return work.processors * on_each + work.readers * of_reader;
 }
@@ -313,28 +269,24 @@ int main(void)
 	double memory = 0;
 	read_setting(&work, &machine, &memory);
 	each = PORTS + machine.disks + machine.buses;
-	epoch_room = largest_epoch(&work);
-	for (int node = 0; node < work.graph.nodes; node++)
-		if (work.graph.operation[node] == OP_READ)
-			for (int next = 0; next < work.graph.nodes; next++)
-				peer |= (work.graph.after[node] >> next & 1) && work.graph.operation[next] == OP_SEND && !is_to_client(&work.graph, next);
+	// An odd number of lines of the cache: else the first blocks of all epochs would have to share few of its places.
+	epoch_room = largest_epoch(&work) | 1;
+	peer = is_peer(&work.graph);
 	const double bytes = needed(mean_consumers());
 	printf("needs %.0f\n", bytes);
 	fflush(stdout);
 	if (memory > 0 && bytes > memory)
 		return 3;
 	source = open_source(&work, &machine);
-	servers = room_for((double)work.processors * each, sizeof *servers);
-	heap = room_for((double)work.processors * each + 1, sizeof *heap);
-	disks = room_for((double)work.readers * machine.disks, sizeof *disks);
-	blocks = room_for((double)work.readers * epoch_room, sizeof *blocks);
+	servers = large_room((double)work.processors * each, sizeof *servers);
+	open_events(&servers[0].event, sizeof *servers, server_of(work.processors, 0), expect);
+	blocks = large_room((double)work.readers * epoch_room, sizeof *blocks);
 	waiting = room_for(work.readers, sizeof *waiting);
 	for (int reader = 0; reader < work.readers; reader++)
 		begin_epoch(reader);
 	double said = clock_seconds();
-	while (heap_size > 0) {
-		now = heap[0].time;
-		turn(heap[0].server);
+	for (uint32_t server; next_event(&server, &now);) {
+		turn(server);
 		if ((events & 0xfffff) == 0 && clock_seconds() - said > 1) {
 			said = clock_seconds();
 			printf("at %lld %.9g\n", (long long)blocks_done, now);

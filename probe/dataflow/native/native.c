@@ -21,10 +21,12 @@
 
 enum { PAGE = 4096, READS = 9, PINGS = 50 };
 
+// own: was read here, and not received. The bytes begin with the block itself, so that its receivers know it.
 typedef struct Entry {
 	struct Entry *next;
 	Block *block;
 	char *bytes;
+	int own;
 } Entry;
 
 typedef struct {
@@ -51,7 +53,7 @@ static int64_t expected, received, blocks_total, messages;
 static double computed;
 static Sent *sent;
 
-static void *room_for(size_t size)
+static void *pages_for(size_t size)
 {
 	void *found = NULL;
 	if (posix_memalign(&found, PAGE, size ? size : 1) != 0) {
@@ -124,14 +126,15 @@ static void read_on(void)
 		return;
 	int found = 1;
 	while (found > 0 && under_way < room) {
-		Block *fresh = room_for((size_t)room * sizeof *fresh);
+		Block *fresh = pages_for((size_t)room * sizeof *fresh);
 		found = next_epoch(source, rank, fresh, work.by_query ? room : 1);
 		for (int n = 0; n < found; n++) {
-			Entry *entry = room_for(sizeof *entry);
-			entry->block = room_for(sizeof *entry->block);
+			Entry *entry = pages_for(sizeof *entry);
+			entry->block = pages_for(sizeof *entry->block);
 			*entry->block = fresh[n];
 			entry->block->pending = 1;
-			entry->bytes = room_for(block_room);
+			entry->bytes = pages_for(block_room);
+			entry->own = 1;
 			under_way++;
 			blocks_total++;
 			put(&asked[fresh[n].disk], entry);
@@ -147,7 +150,7 @@ static void let_go(Entry *entry)
 {
 	if (--entry->block->pending > 0)
 		return;
-	under_way -= entry->block->owner == rank;
+	under_way -= entry->own;
 	free(entry->block);
 	free(entry->bytes);
 	free(entry);
@@ -162,14 +165,19 @@ static void compute(void)
 	computed += work.compute;
 }
 
+static int message_size(const Block *block)
+{
+	return block->bytes < (double)sizeof *block ? (int)sizeof *block : (int)block->bytes;
+}
+
 static void send_to(Entry *entry, int node, int to)
 {
-	Sent *made = room_for(sizeof *made);
+	Sent *made = pages_for(sizeof *made);
 	made->entry = entry;
 	made->next = sent;
 	entry->block->pending++;
 	messages++;
-	MPI_Isend(entry->bytes, (int)entry->block->bytes, MPI_BYTE, to, node, MPI_COMM_WORLD, &made->request);
+	MPI_Isend(entry->bytes, message_size(entry->block), MPI_BYTE, to, node, MPI_COMM_WORLD, &made->request);
 	sent = made;
 }
 
@@ -218,11 +226,12 @@ static int receive(void)
 	if (!there)
 		return 0;
 	MPI_Get_count(&status, MPI_BYTE, &size);
-	Entry *entry = room_for(sizeof *entry);
-	entry->bytes = room_for((size_t)size);
-	entry->block = room_for(sizeof *entry->block);
-	*entry->block = (Block){.owner = status.MPI_SOURCE, .bytes = size, .pending = 1};
+	Entry *entry = pages_for(sizeof *entry);
+	entry->bytes = pages_for((size_t)size);
+	entry->block = pages_for(sizeof *entry->block);
 	MPI_Recv(entry->bytes, size, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	memcpy(entry->block, entry->bytes, sizeof *entry->block);
+	entry->block->pending = 1;
 	received++;
 	go_on(entry, receive_of(&work.graph, status.MPI_TAG));
 	let_go(entry);
@@ -237,6 +246,7 @@ static void run(void)
 		const int came = receive();
 		Entry *entry = take(&news, 0);
 		if (entry != NULL) {
+			memcpy(entry->bytes, entry->block, sizeof *entry->block);
 			go_on(entry, 0);
 			let_go(entry);
 		} else if (!came) {
@@ -247,16 +257,44 @@ static void run(void)
 
 // -- before
 
-// How many messages this rank will get: all blocks of all readers are asked who needs them.
+// The messages that this rank will get of a block, when a processor has done an operation on it.
+static void count_messages(const Block *block, int processor, int node)
+{
+	const Graph *graph = &work.graph;
+	for (int next = 0; next < graph->nodes; next++) {
+		if (!(graph->after[node] >> next & 1))
+			continue;
+		if (graph->operation[next] == OP_COMPUTE) {
+			if (!(peer && graph->operation[node] == OP_READ) || consumes(&work, block, processor))
+				count_messages(block, processor, next);
+		} else if (!is_to_client(graph, next)) {
+			for (int k = next_consumer(&work, block, processor, 0); k >= 0; k = next_consumer(&work, block, processor, k + 1)) {
+				const int to = consumer(&work, block, k);
+				expected += to == rank;
+				count_messages(block, to, receive_of(graph, next));
+			}
+		}
+	}
+}
+
+static int has_receive(const Graph *graph)
+{
+	int found = 0;
+	for (int node = 0; node < graph->nodes; node++)
+		found |= graph->operation[node] == OP_RECEIVE;
+	return found;
+}
+
+// All blocks of all readers are asked who needs them.
 static void count_expected(void)
 {
 	Source *all = open_source(&work, &machine);
-	Block *epoch = room_for((size_t)room * sizeof *epoch);
-	for (int reader = 0; reader < work.readers && peer; reader++)
+	Block *epoch = pages_for((size_t)room * sizeof *epoch);
+	for (int reader = 0; reader < work.readers && has_receive(&work.graph); reader++)
 		for (int found = 1; found > 0;) {
 			found = next_epoch(all, reader, epoch, room);
 			for (int n = 0; n < found; n++)
-				expected += reader != rank && consumes(&work, &epoch[n], rank);
+				count_messages(&epoch[n], reader, 0);
 		}
 	free(epoch);
 	close_source(all);
@@ -284,7 +322,7 @@ static int ascending(const void *a, const void *b)
 // The median read, and a message of 1 byte and of a block, with nothing else going on.
 static void measure(int ranks)
 {
-	char *bytes = room_for(block_room);
+	char *bytes = pages_for(block_room);
 	double reads[READS], latency = 0, message = 0;
 	for (int n = 0; n < READS && rank == 0; n++) {
 		const double since = MPI_Wtime();
@@ -305,8 +343,8 @@ static void measure(int ranks)
 
 static void open_disks(const char *folder)
 {
-	files = room_for((size_t)machine.disks * sizeof *files);
-	asked = room_for((size_t)machine.disks * sizeof *asked);
+	files = pages_for((size_t)machine.disks * sizeof *files);
+	asked = pages_for((size_t)machine.disks * sizeof *asked);
 	pthread_mutex_init(&news.lock, NULL);
 	pthread_cond_init(&news.filled, NULL);
 	for (int disk = 0; disk < machine.disks && rank < work.readers; disk++) {

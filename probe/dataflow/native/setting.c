@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+
+enum { HUGE_PAGE = 1 << 21 };
 
 typedef struct {
 	const char *name;
@@ -90,6 +93,32 @@ void read_setting(Work *work, Machine *machine, double *memory)
 	}
 	if (work->processors < 1 || work->readers < 1 || machine->disks < 1 || machine->buses < 1)
 		unreadable("too little\n");
+}
+
+static void *or_exit(void *found)
+{
+	if (found == NULL || found == MAP_FAILED) {
+		fprintf(stderr, "no memory\n");
+		exit(3);
+	}
+	return found;
+}
+
+void *room_for(double count, size_t size)
+{
+	return or_exit(calloc(count < 1 ? 1 : (size_t)count, size));
+}
+
+void *large_room(double count, size_t size)
+{
+	const size_t bytes = (count < 1 ? 1 : (size_t)count) * size + HUGE_PAGE;
+	const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	char *found = or_exit(mmap(NULL, bytes, PROT_READ | PROT_WRITE, kind, -1, 0));
+	found += HUGE_PAGE - (uintptr_t)found % HUGE_PAGE;
+	// Looking up addresses in small pages costs more than all else where thousands of nodes take turns.
+	if (bytes >= 4 * (size_t)HUGE_PAGE)
+		madvise(found, (bytes - HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+	return found;
 }
 
 double clock_seconds(void)

@@ -9,18 +9,13 @@
 // With a second argument, "flow", messages are SimGrid's: they share the links of its platform fairly, however many there
 // are under way, and the ends of the network have no turns.
 //
-// Setting on standard input (setting.c), a platform as the argument: one host, or one for each node. Prints "at ..." and "done ..." as the
-// loose engine. Written for what SimGrid 3.32 and 4.1 have in common.
+// Setting on standard input (setting.c), a platform as the argument: one host, or one for each node. Prints "at ..." and
+// "done ..." as the loose engine.
 
 #include "blocks.h"
+#include "simgrid_calls.h"
 
 #include <math.h>
-#include <simgrid/actor.h>
-#include <simgrid/comm.h>
-#include <simgrid/engine.h>
-#include <simgrid/host.h>
-#include <simgrid/mailbox.h>
-#include <simgrid/semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -54,16 +49,6 @@ static int *under_way;
 static int each, room, peer, readers_left, flow;
 static int64_t live, blocks_total, messages, requests;
 static double said;
-
-static void *room_for(double count, size_t size)
-{
-	void *found = calloc(count < 1 ? 1 : (size_t)count, size);
-	if (found == NULL) {
-		fprintf(stderr, "no memory\n");
-		exit(3);
-	}
-	return found;
-}
 
 static Server *server_of(int processor, int which)
 {
@@ -312,13 +297,12 @@ static void be(int count, char **words)
 static void start(int processor, int which)
 {
 	char numbers[2][16], host[32] = "all";
-	char name[] = "actor";
-	char *words[] = {name, numbers[0], numbers[1], NULL};
+	const char *words[] = {"actor", numbers[0], numbers[1], NULL};
 	snprintf(numbers[0], sizeof numbers[0], "%d", processor);
 	snprintf(numbers[1], sizeof numbers[1], "%d", which);
 	if (flow)
 		snprintf(host, sizeof host, "node%d", processor);
-	sg_actor_create(name, sg_host_by_name(host), be, 3, words);
+	sg_actor_create_(words[0], sg_host_by_name(host), be, 3, words);
 }
 
 static void report(void)

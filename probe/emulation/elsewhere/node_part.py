@@ -36,6 +36,7 @@ MOST_SOURCE, MOST_PROGRAM, MOST_PLAN = 1 << 20, 1 << 26, 1 << 27
 BUILD_SECONDS = 120
 _START_SECONDS = 600
 _AFTER_SECONDS = 60
+_TRY_SECONDS = 10
 _MOST_SAID = 1 << 14
 _POLL_SECONDS = 0.2
 
@@ -71,10 +72,10 @@ def _serve(prober: Input) -> None:
             except ToolMissing as error:
                 _tell(event="not built", message=str(error))
                 continue
-            _tell(event="ready")
+            _tell(event="ready", blas=_has_blas(program))
         elif order["op"] == "program":
             program = _in_memory(_taken(prober, order["size"], MOST_PROGRAM))
-            _tell(event="ready")
+            _tell(event="ready", blas=_has_blas(program))
         elif order["op"] == "emulate" and program is not None:
             plan = _in_memory(_taken(prober, order["size"], MOST_PLAN))
             _emulate(prober, program, plan, order)
@@ -104,6 +105,18 @@ def _in_memory(data: bytes) -> int:
         data = data[os.write(descriptor, data) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
+
+
+def _has_blas(program: int) -> bool:
+    """Whether the emulator can execute its kernel dgemm here, and in time: libraries may lie on a hung file system."""
+    try:
+        tried = subprocess.run(
+            ["emulator", "has", "dgemm", "/"], executable=f"/proc/self/fd/{program}", pass_fds=(program,),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TRY_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return tried.returncode == 0
 
 
 # -- building

@@ -6,15 +6,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from checkpoint.errors import NodeUnreachable, ProbeError
 from probe.candidates.agent_client import SilentNode, Watcher
-from probe.candidates.remote import Connections, named
+from probe.candidates.connections import Connections, named, refuse_named_twice, too_late
 from probe.emulation.elsewhere.talk import Emulated, NodeOrders, emulate_there
 from probe.emulation.plan import EmulateOptions, check_options
 from probe.emulation.running import EmulationResult, check_kernel, known_rates
@@ -80,22 +80,14 @@ def emulate_on(
     """
     options = options or EmulateOptions()
     addresses = [parse_address(node) if isinstance(node, str) else node for node in nodes]
-    if len({(one.host.lower(), one.user, one.port) for one in addresses}) != len(addresses):
-        raise ProbeError("a node is named twice: one node runs one measurement at a time")
+    refuse_named_twice(addresses)
     usage = load_usage(Path(profile))
     check_options(options)
     check_kernel(options)
     work = _Work(str(profile), usage, options, known_rates(usage, options), orders or NodeOrders())
     connections = Connections(ssh or SshOptions())
-    with ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="emulation") as pool:
-        running = [pool.submit(work.on, address, connections, watcher(address.text)) for address in addresses]
-        try:
-            return [future.result() for future in running]
-        except BaseException:
-            for future in running:
-                future.cancel()
-            connections.give_up()
-            raise
+    there = [partial(work.on, address, connections, watcher(address.text)) for address in addresses]
+    return connections.side_by_side(there, jobs)
 
 
 @dataclass(frozen=True)
@@ -142,10 +134,7 @@ class _Work:
             yield
         except NodeUnreachable as error:
             if late.is_set():
-                raise NodeUnreachable(
-                    f"{address.text}: given up: it was not done within its {most:.0f} s; see what it does, or give a "
-                    "longer --node-limit"
-                ) from error
+                raise too_late(address, most) from error
             raise
         finally:
             timer.cancel()

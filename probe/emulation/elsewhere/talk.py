@@ -105,6 +105,7 @@ class _Talk:
         self._greetings, self._greeting = 0, ""
         self._heard_of_it = False
         self._sent = 0
+        self._blas = False
         self._last: dict[str, Any] = {}
 
     def send(self, data: bytes) -> None:
@@ -121,7 +122,7 @@ class _Talk:
         built = hello.get("compiler") is True and self._built_there()
         if not built:
             self._send_program(str(node.get("machine", "")))
-        plan = make_plan(self._usage, self._options, rates, cores=cores)
+        plan = make_plan(self._usage, self._options, rates, cores=cores, blas=self._blas)
         outcome = self._emulated(plan)
         facts = self._node(self._last)
         return Emulated(plan, outcome, {key: facts.get(key) for key in this_node()}, self._sent, built)
@@ -132,14 +133,18 @@ class _Talk:
         self.send(encode({**order, "options": list(build_options(self._options.own_kernel))}))
         for data in found.values():
             self.send(data)
-        return bool(self._next({"ready", "not built"}, BUILD_SECONDS)["event"] == "ready")
+        return self._ready(self._next({"ready", "not built"}, BUILD_SECONDS))
+
+    def _ready(self, message: dict[str, Any]) -> bool:
+        self._blas = message.get("blas") is True
+        return bool(message["event"] == "ready")
 
     def _send_program(self, machine: str) -> None:
         data = program_for(machine, self._options.own_kernel)
         self._watcher.say("sending the emulator")
         self.send(encode({"op": "program", "size": len(data)}))
         self.send(data)
-        self._next({"ready"}, self._orders.silence_seconds)
+        self._ready(self._next({"ready"}, self._orders.silence_seconds))
 
     def _emulated(self, plan: Plan) -> Outcome:
         text = plan.text(self._options, ".").encode()

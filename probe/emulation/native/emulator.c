@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Consume resources as a plan on standard input says: `emulator run`. Measure a kernel: `emulator calibrate NAME FOLDER`.
- * Execute one: `emulator repeat NAME FOLDER SECONDS`.
+ * Execute one: `emulator repeat NAME FOLDER SECONDS`. See whether there is one: `emulator has NAME FOLDER`.
  *
  * A plan is text: `emulation 1`, then a line for each setting, then a line for each sample, then `end`. Atoms are
  * threads: one reads, one writes, one has memory, the others compute; one sends and one receives where
  * an endpoint is named. All of a sample begins at once; the next sample
  * begins when the last atom is done. The order of samples keeps what depends on what; their times are not kept, but for
- * the waits that the plan names. Files have no name, so that nothing is left behind, however this program ends. */
+ * the waits that the plan names. Ranks are processes, each with all atoms: they share what is computed, and each of them
+ * does all else. Files have no name, so that nothing is left behind, however this program ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -23,9 +24,12 @@
 
 #include "kernels.h"
 #include "network.h"
+#include "python_kernel.h"
+#include "ranks.h"
 
 #define MOST_SAMPLES (1u << 18)
 #define MOST_THREADS 1024
+#define MOST_RANKS 1024
 #define MOST_FILES 1024
 #define MOST_KERNELS 8
 #define MOST_BLOCK (1u << 30)
@@ -36,18 +40,33 @@ struct sample {
     uint64_t iterations[MOST_KERNELS], system_calls, read, written, resident, sent, received;
     double cpu,
         wait; /* CPU seconds from the beginning to its end (equal seconds); seconds of sleep behind it */
-    double end, used; /* set here: seconds since the beginning, CPU seconds */
+};
+
+/* What came of a sample in one rank: seconds since the beginning, CPU seconds. */
+struct ended {
+    double end, used;
+};
+
+/* What came of a rank: seconds; kilobytes. */
+struct rank {
+    double wall, user, kernel;
+    long peak;
 };
 
 static struct {
     char kernels[MOST_KERNELS][64], folder[4097];
-    char send_to[80], receive_from[80]; /* empty: nobody */
-    int seconds; /* equal CPU seconds; else equal work */
-    unsigned threads, files, mixed; /* mixed: how many kernels there are */
+    char send_to[80], receive_from[80];    /* empty: nobody */
+    int seconds;                           /* equal CPU seconds; else equal work */
+    unsigned threads, ranks, files, mixed; /* mixed: how many kernels there are */
     uint64_t read_block, write_block, count;
-} plan = {.threads = 1, .files = 1, .read_block = MOVED, .write_block = MOVED};
+} plan = {.threads = 1, .ranks = 1, .files = 1, .read_block = MOVED, .write_block = MOVED};
 
 static struct sample *samples;
+/* Shared by all ranks: of each rank all samples, then each rank, then when they began. */
+static struct ended *ended;
+static struct rank *ranks;
+static double *began;
+static unsigned own_rank;
 static const struct kernel *computing[MOST_KERNELS], *calling;
 static pthread_barrier_t begins, ends;
 static volatile int stopped; /* written between barriers alone */
@@ -78,22 +97,42 @@ static const struct kernel *kernel_named(const char *name)
     fail("no kernel of that name", EINVAL);
 }
 
+static void prepare_kernel(const struct kernel *one, const char *folder)
+{
+    char what[100];
+    int failed = one->prepare(folder);
+    snprintf(what, sizeof what, "preparing the kernel %s", one->name);
+    if (failed)
+        fail(what, failed);
+}
+
 /* ---- atoms */
+
+/* CPU seconds of this process so far, and of the interpreters that compute for it. */
+static double used_so_far(void)
+{
+    return clock_of(CLOCK_PROCESS_CPUTIME_ID) + python_seconds();
+}
+
+/* Of so much the part of one thread out of all threads of all ranks. */
+static uint64_t part(uint64_t whole, unsigned which)
+{
+    uint64_t all = (uint64_t)plan.threads * plan.ranks;
+    return whole / all + (own_rank * plan.threads + which < whole % all);
+}
 
 static void compute(const struct sample *now, unsigned which)
 {
     if (plan.seconds) {
         /* By the clock of the whole process: what it took to begin, and what the other atoms take, counts, too. */
-        while (clock_of(CLOCK_PROCESS_CPUTIME_ID) < now->cpu)
+        while (used_so_far() < now->cpu / plan.ranks)
             computing[0]->run(1);
         return;
     }
-    for (unsigned at = 0; at < plan.mixed; at++) {
-        uint64_t whole = now->iterations[at];
-        if (whole)
-            computing[at]->run(whole / plan.threads + (which < whole % plan.threads));
-    }
-    calling->run(now->system_calls / plan.threads + (which < now->system_calls % plan.threads));
+    for (unsigned at = 0; at < plan.mixed; at++)
+        if (now->iterations[at])
+            computing[at]->run(part(now->iterations[at], which));
+    calling->run(part(now->system_calls, which));
 }
 
 static void read_some(uint64_t bytes)
@@ -159,6 +198,7 @@ static uint64_t current; /* the sample; written between barriers alone */
 static void *atom(void *number)
 {
     unsigned which = (unsigned)(uintptr_t)number;
+    kernel_thread = which >= COMPUTES && which < COMPUTES + plan.threads ? which - COMPUTES : 0;
     for (;;) {
         pthread_barrier_wait(&begins);
         if (stopped)
@@ -171,7 +211,7 @@ static void *atom(void *number)
         else if (which == HOLDS)
             hold(now->resident);
         else if (which < COMPUTES + plan.threads)
-            compute(now, which - COMPUTES);
+            compute(now, kernel_thread);
         else
             carry(now, which - COMPUTES - plan.threads);
         pthread_barrier_wait(&ends);
@@ -206,6 +246,8 @@ static void set(const char *name, const char *value)
         plan.seconds = !strcmp(value, "seconds");
     else if (!strcmp(name, "threads"))
         plan.threads = (unsigned)number(value, MOST_THREADS);
+    else if (!strcmp(name, "ranks"))
+        plan.ranks = (unsigned)number(value, MOST_RANKS);
     else if (!strcmp(name, "files"))
         plan.files = (unsigned)number(value, MOST_FILES);
     else if (!strcmp(name, "read_block"))
@@ -241,7 +283,7 @@ static void read_plan(void)
         *value++ = 0;
         set(line, value);
     }
-    if (!plan.threads || !plan.files || !plan.mixed || !plan.read_block || !plan.write_block)
+    if (!plan.threads || !plan.ranks || !plan.files || !plan.mixed || !plan.read_block || !plan.write_block)
         fail("a number of the plan", EINVAL);
     samples = calloc(plan.count, sizeof *samples);
     if (!samples)
@@ -254,10 +296,10 @@ static void read_plan(void)
         for (unsigned kernel = 0; kernel < plan.mixed; kernel++, rest += used)
             if (sscanf(rest, "%" SCNu64 " %n", &one->iterations[kernel], &used) != 1)
                 fail("a sample of the plan", EINVAL);
-        int found = sscanf(rest,
-                           "%" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
-                           &one->system_calls, &one->cpu, &one->read, &one->written, &one->resident, &one->sent,
-                           &one->received, &one->wait, &used);
+        int found =
+            sscanf(rest, "%" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
+                   &one->system_calls, &one->cpu, &one->read, &one->written, &one->resident, &one->sent,
+                   &one->received, &one->wait, &used);
         if (found != 8 || rest[used] || !(one->cpu >= 0) || !(one->wait >= 0 && one->wait < 1e9))
             fail("a sample of the plan", EINVAL);
         if (one->resident > memory_size)
@@ -280,14 +322,32 @@ static uint64_t resident_now(void)
     return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void prepare(void)
+static unsigned atoms;
+static pthread_t *threads;
+
+static void start_atoms(void)
 {
+    /* Without endpoints there is nothing for the last two to do, and no time shall go into meeting them. */
+    atoms = COMPUTES + plan.threads + (sending >= 0 || receiving >= 0 ? NETWORK : 0);
+    threads = calloc(atoms, sizeof *threads);
+    if (!threads || pthread_barrier_init(&begins, NULL, atoms + 1) ||
+        pthread_barrier_init(&ends, NULL, atoms + 1))
+        fail("no memory for threads", ENOMEM);
+    for (unsigned which = 0; which < atoms; which++) {
+        int failed = pthread_create(&threads[which], NULL, atom, (void *)(uintptr_t)which);
+        if (failed)
+            fail("starting threads", failed);
+    }
+}
+
+static void prepare(unsigned rank)
+{
+    own_rank = rank;
+    kernel_threads = plan.threads;
     calling = kernel_named("syscalls");
     for (unsigned at = 0; at < plan.mixed; at++) {
         computing[at] = kernel_named(plan.kernels[at]);
-        int failed = computing[at]->prepare(plan.folder);
-        if (failed)
-            fail("preparing the kernel", failed);
+        prepare_kernel(computing[at], plan.folder);
     }
     if (read_size) {
         if (read_size < plan.read_block)
@@ -315,94 +375,156 @@ static void prepare(void)
         mmap(NULL, memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         fail("reserving memory", errno);
+    start_atoms();
+    own_resident = resident_now();
 }
 
-static void run(void)
+static void begin(void)
 {
-    read_plan();
-    prepare();
-    /* Without endpoints there is nothing for the last two to do, and no time shall go into meeting them. */
-    unsigned atoms = COMPUTES + plan.threads + (sending >= 0 || receiving >= 0 ? NETWORK : 0);
-    pthread_t *threads = calloc(atoms, sizeof *threads);
-    if (!threads || pthread_barrier_init(&begins, NULL, atoms + 1) ||
-        pthread_barrier_init(&ends, NULL, atoms + 1))
-        fail("no memory for threads", ENOMEM);
-    for (unsigned which = 0; which < atoms; which++) {
-        int failed = pthread_create(&threads[which], NULL, atom, (void *)(uintptr_t)which);
-        if (failed)
-            fail("starting threads", failed);
-    }
-    own_resident = resident_now();
     puts("begin");
     fflush(stdout);
-    struct rusage after;
-    double start = clock_of(CLOCK_MONOTONIC), said = start;
+    *began = clock_of(CLOCK_MONOTONIC);
+}
+
+static void sleep_for(double seconds)
+{
+    struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&left, &left) && errno == EINTR)
+        ;
+}
+
+/* All samples, in one rank. */
+static void work(unsigned rank)
+{
+    double said = *began;
     for (current = 0; current < plan.count; current++) {
         pthread_barrier_wait(&begins);
         pthread_barrier_wait(&ends);
-        struct sample *done = &samples[current];
-        if (done->wait > 0) {
-            struct timespec left = {(time_t)done->wait,
-                                    (long)((done->wait - (double)(time_t)done->wait) * 1e9)};
-            while (nanosleep(&left, &left) && errno == EINTR)
-                ;
-        }
+        if (samples[current].wait > 0)
+            sleep_for(samples[current].wait);
         double now = clock_of(CLOCK_MONOTONIC);
-        done->end = now - start;
-        done->used = clock_of(CLOCK_PROCESS_CPUTIME_ID);
-        if (now - said > EVERY_SECONDS) {
+        ended[rank * plan.count + current] = (struct ended){now - *began, used_so_far()};
+        if (!rank && now - said > EVERY_SECONDS) {
             printf("at %" PRIu64 "\n", current + 1);
             fflush(stdout);
             said = now;
         }
     }
-    double wall = clock_of(CLOCK_MONOTONIC) - start;
+    double wall = clock_of(CLOCK_MONOTONIC) - *began;
+    struct rusage after;
     getrusage(RUSAGE_SELF, &after);
+    double user = (double)after.ru_utime.tv_sec + (double)after.ru_utime.tv_usec * 1e-6;
+    double kernel = (double)after.ru_stime.tv_sec + (double)after.ru_stime.tv_usec * 1e-6;
+    ranks[rank] = (struct rank){wall, user + python_seconds(), kernel, after.ru_maxrss};
     stopped = 1;
     pthread_barrier_wait(&begins);
     for (unsigned which = 0; which < atoms; which++)
         pthread_join(threads[which], NULL);
-    for (uint64_t at = 0; at < plan.count; at++)
-        printf("sample %.6f %.6f\n", samples[at].end, samples[at].used);
-    double user = (double)after.ru_utime.tv_sec + (double)after.ru_utime.tv_usec * 1e-6;
-    double kernel = (double)after.ru_stime.tv_sec + (double)after.ru_stime.tv_usec * 1e-6;
-    printf("done %.6f %.6f %.6f %ld\n", wall, user, kernel, after.ru_maxrss);
-    free(threads);
-    free(samples);
     munmap(memory, memory_size);
+    free(threads);
+}
+
+/* What is shared by the ranks; the last of them says when a sample, and all, has ended. */
+static void *shared(uint64_t bytes)
+{
+    void *found = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED)
+        fail("no memory for what ranks say", errno);
+    return found;
+}
+
+static void report(void)
+{
+    struct rank all = {0, 0, 0, 0};
+    for (uint64_t at = 0; at < plan.count; at++) {
+        struct ended last = {0, 0};
+        for (unsigned rank = 0; rank < plan.ranks; rank++) {
+            const struct ended *one = &ended[rank * plan.count + at];
+            last.end = one->end > last.end ? one->end : last.end;
+            last.used += one->used;
+        }
+        printf("sample %.6f %.6f\n", last.end, last.used);
+    }
+    for (unsigned rank = 0; rank < plan.ranks; rank++) {
+        all.wall = ranks[rank].wall > all.wall ? ranks[rank].wall : all.wall;
+        all.user += ranks[rank].user;
+        all.kernel += ranks[rank].kernel;
+        all.peak += ranks[rank].peak;
+    }
+    printf("done %.6f %.6f %.6f %ld\n", all.wall, all.user, all.kernel, all.peak);
+}
+
+static void run(void)
+{
+    read_plan();
+    ended = shared(plan.count * plan.ranks * sizeof *ended);
+    ranks = shared(plan.ranks * sizeof *ranks);
+    began = shared(sizeof *began);
+    int failed = run_ranks(plan.ranks, prepare, begin, work);
+    if (failed > 0)
+        fail("starting ranks", failed);
+    if (failed)
+        exit(3);
+    report();
+    free(samples);
 }
 
 /* ---- calibration */
 
+/* Whether this thread has computed with denormal numbers, or made one, since the last time it was asked. */
+static int denormals(void)
+{
+#if defined __x86_64__
+    /* MXCSR: DE and UE stay set until they are cleared. */
+    unsigned now = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(now & ~0x3fu);
+    return (now & 0x12) != 0;
+#elif defined __aarch64__
+    /* FPSR: UFC and IDC, likewise. */
+    uint64_t now;
+    __asm__ volatile("mrs %0, fpsr" : "=r"(now));
+    __asm__ volatile("msr fpsr, %0" : : "r"(now & ~(uint64_t)0x9f));
+    return (now & 0x88) != 0;
+#else
+    return 0;
+#endif
+}
+
+static double used_by_kernel(void)
+{
+    return clock_of(CLOCK_THREAD_CPUTIME_ID) + python_own_seconds();
+}
+
 /* CPU seconds of that many iterations. */
 static double taken(const struct kernel *one, uint64_t iterations)
 {
-    double before = clock_of(CLOCK_THREAD_CPUTIME_ID);
+    double before = used_by_kernel();
     one->run(iterations);
-    return clock_of(CLOCK_THREAD_CPUTIME_ID) - before;
+    return used_by_kernel() - before;
 }
 
-/* Prints rounds: `round ITERATIONS CPU_SECONDS`, each of some milliseconds. */
+/* Prints rounds: `round ITERATIONS CPU_SECONDS`, each of some milliseconds; then how many of them had denormals. */
 static void calibrate(const char *name, const char *folder)
 {
     const struct kernel *one = kernel_named(name);
-    int failed = one->prepare(folder);
-    if (failed)
-        fail("preparing the kernel", failed);
+    prepare_kernel(one, folder);
     uint64_t iterations = 1;
     while (taken(one, iterations) < 0.005 && iterations < ((uint64_t)1 << 40))
         iterations *= 2;
-    for (int round = 0; round < 12; round++)
+    int with = 0;
+    denormals();
+    for (int round = 0; round < 12; round++) {
         printf("round %" PRIu64 " %.9f\n", iterations, taken(one, iterations));
+        with += denormals();
+    }
+    printf("denormals %d\n", with);
 }
 
 /* Says `ready` when all is prepared, waits for a line, and then does nothing but the kernel for so many CPU seconds. */
 static void repeat(const char *name, const char *folder, const char *seconds)
 {
     const struct kernel *one = kernel_named(name);
-    int failed = one->prepare(folder);
-    if (failed)
-        fail("preparing the kernel", failed);
+    prepare_kernel(one, folder);
     puts("ready");
     fflush(stdout);
     if (getchar() != '\n')
@@ -422,6 +544,8 @@ int main(int count, char **words)
         run();
     else if (count == 4 && !strcmp(words[1], "calibrate"))
         calibrate(words[2], words[3]);
+    else if (count == 4 && !strcmp(words[1], "has"))
+        prepare_kernel(kernel_named(words[2]), words[3]);
     else if (count == 5 && !strcmp(words[1], "repeat"))
         repeat(words[2], words[3], words[4]);
     else if (count == 2 && !strcmp(words[1], "kernels"))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The kernels of this project, and a place for a user's own (-DUSER_KERNEL: `void kernel(unsigned long)`). */
+ * The kernels of this project, and a place for a user's own: `void kernel(unsigned long)` (-DUSER_KERNEL), or Python
+ * (-DPYTHON_KERNEL). */
 #define _GNU_SOURCE
 #include "kernels.h"
 
@@ -10,6 +11,12 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "blas.h"
+#include "python_kernel.h"
+
+unsigned kernel_threads = 1;
+_Thread_local unsigned kernel_thread;
 
 /* What a kernel computes goes here, or the compiler would leave the computation out. One for each thread. */
 static _Thread_local volatile double sink;
@@ -224,6 +231,7 @@ static void user(uint64_t iterations)
 const struct kernel kernels[] = {
     {"scalar", nothing, scalar},
     {"matrix", nothing, matrix},
+    {"dgemm", blas_prepare, blas_run},
     {"branches", nothing, branches},
     {"stream", stream_prepare, stream},
     {"chase", chase_prepare, chase},
@@ -233,6 +241,8 @@ const struct kernel kernels[] = {
     {"touch", nothing, touch},
 #ifdef USER_KERNEL
     {"user", nothing, user},
+#elif defined PYTHON_KERNEL
+    {"user", python_prepare, python_run},
 #endif
     {NULL, NULL, NULL},
 };

@@ -13,6 +13,10 @@ struct kernel {
     void (*run)(uint64_t iterations);
 };
 
+/* How many threads compute, and which of them this one is: for kernels that have something for each. */
+extern unsigned kernel_threads;
+extern _Thread_local unsigned kernel_thread;
+
 /* Ends with an entry whose name is NULL. */
 extern const struct kernel kernels[];
 

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles and emulations of short commands, measured: E.1, E.2, E.4 and E.5 of the Synapse paper, and start-up.
+"""Profiles and emulations of short commands, measured: E.1 to E.5 of the Synapse paper, and start-up.
 
-The paper's program is GROMACS on clusters. Here commands stand for it that every machine has, on one node.
+The paper's program is GROMACS, on clusters; here it runs on one node, and commands that every machine has beside it.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import probe
-from probe.emulation.kernels import emulator
+from benchmarks.emulation import there
+from checkpoint.errors import ProbeError
+from probe.emulation.kernels import AUTO, COMPUTING, emulator
 from probe.emulation.metrics import cpu_seconds
 from probe.emulation.plan import SECONDS, WORK, EmulateOptions, make_plan
 from probe.emulation.running import known_rates
@@ -24,9 +29,13 @@ from probe.emulation.usage import AMOUNT, LEVEL, Column, Header, ProfiledNode, U
 
 RATES = (1, 5, 10, 20)
 BLOCKS = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
-THREADS = (1, 2, 4)
+WAYS = ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4))
+"""Of E.4: threads and ranks."""
+
 _MOVED = 64 << 20
+_PART = 0.1
 _STEPS_PER_SECOND = 12_000_000
+_GROMACS_PER_SECOND = 600
 
 _MEMORY = "held = []\nfor n in range({steps}): held.append(bytearray(1 << 20))\nsum(map(sum, held[:40]))"
 
@@ -34,7 +43,7 @@ Say = Callable[[str], None]
 
 
 def commands(folder: Path, seconds: float) -> dict[str, list[str]]:
-    """Commands of about so many seconds each: computing, reading and writing, memory."""
+    """Commands of about so many seconds each: computing, reading and writing, memory; GROMACS where its input is."""
     data = folder / "data.txt"
     if not data.exists():
         rows = (f"{(n * 2654435761) % (1 << 32):08x} {n % 977}\n" for n in range(400_000))
@@ -46,7 +55,19 @@ def commands(folder: Path, seconds: float) -> dict[str, list[str]]:
         "gzip": ["sh", "-c", packed],
         "sort": ["sh", "-c", f"for n in $(seq {rounds}); do LC_ALL=C sort -S 20M {data} > {folder}/sorted; done"],
         "memory": [sys.executable, "-c", _MEMORY.format(steps=round(100 * seconds))],
+        "gromacs": gromacs(folder, round(_GROMACS_PER_SECOND * seconds)),
     }
+
+
+def gromacs(folder: Path, steps: int, threads: int = 1) -> list[str]:
+    """Molecular dynamics of so many steps, on the input that `prepare_gromacs` put into the folder."""
+    words = f"cd {folder} && GMX_MAXBACKUP=-1 exec gmx mdrun -ntmpi 1 -ntomp {threads} -s argon.tpr -deffnm run"
+    return ["sh", "-c", f"{words} -nsteps {steps} > /dev/null 2>&1"]
+
+
+def prepare_gromacs(folder: Path, data: Path) -> None:
+    """Raises OSError where nobody made its input (benchmarks.inputs.make_inputs)."""
+    shutil.copy(data / "argon.tpr", folder / "argon.tpr")
 
 
 def plain(command: Sequence[str]) -> tuple[float, float]:
@@ -58,21 +79,23 @@ def plain(command: Sequence[str]) -> tuple[float, float]:
     return time.monotonic() - begun, used.ru_utime + used.ru_stime
 
 
-def overhead(folder: Path, lengths: Sequence[float], pairs: int, say: Say) -> Iterator[dict[str, Any]]:
-    """E.1: a command with and without a profile, by turns, at each rate."""
+def overhead(folder: Path, lengths: Sequence[float], rounds: int, say: Say) -> Iterator[dict[str, Any]]:
+    """E.1: GROMACS without a profile and with one at each rate, by turns."""
     for seconds in lengths:
-        command = commands(folder, seconds)["awk"]
-        for rate in RATES:
-            say(f"bench: E.1, {seconds:g} s at {rate} samples a second")
-            bare, profiled = [], []
-            for _ in range(pairs):
-                bare.append(plain(command))
+        command = commands(folder, seconds)["gromacs"]
+        say(f"bench: E.1, {seconds:g} s")
+        bare: list[tuple[float, float]] = []
+        profiled: dict[int, list[tuple[float, float]]] = {rate: [] for rate in RATES}
+        for _ in range(rounds):
+            bare.append(plain(command))
+            for rate, found in profiled.items():
                 usage = probe.profile_usage(command, rate=float(rate))
-                profiled.append((usage.seconds, cpu_seconds(usage) or 0.0))
+                found.append((usage.seconds, cpu_seconds(usage) or 0.0))
+        for rate, found in profiled.items():
             yield {
-                "length": seconds, "rate": rate, "pairs": pairs,
-                "wall": _middle(profiled, 0) / _middle(bare, 0) - 1, "cpu": _middle(profiled, 1) / _middle(bare, 1) - 1,
-                "noise": _spread([cpu for _, cpu in bare]), "cpu_spread": _spread([cpu for _, cpu in profiled]),
+                "length": seconds, "rate": rate, "pairs": rounds,
+                "wall": _middle(found, 0) / _middle(bare, 0) - 1, "cpu": _middle(found, 1) / _middle(bare, 1) - 1,
+                "noise": _spread([cpu for _, cpu in bare]), "cpu_spread": _spread([cpu for _, cpu in found]),
             }  # fmt: skip
 
 
@@ -106,11 +129,63 @@ def _ratio(found: float | None, wanted: float | None, least: float) -> float | N
     return found / wanted - 1 if found is not None and wanted is not None and wanted > least else None
 
 
-def threads(folder: Path) -> Iterator[dict[str, Any]]:
-    """E.4: the profile of the first command of E.2 by one, two and four threads."""
-    for count in THREADS:
-        result = probe.emulate(folder / "awk.usage", EmulateOptions(threads=count, folder=folder))
-        yield {"threads": count, "seconds": result.seconds}
+def kernels(folder: Path, steps: int, say: Say) -> Iterator[dict[str, Any]]:
+    """E.3: GROMACS by each kernel and by their mix, on the profiled node: run time, and instructions by Valgrind."""
+    command = gromacs(folder, steps)
+    usage = probe.profile_usage(command, kernels=True)
+    save_usage(usage, folder / "kernels.usage")
+    own = instructions(command)
+    yield {"kernel": "the program itself", "seconds": usage.seconds, "cpu": cpu_seconds(usage), "instructions": own}
+    for name in (*COMPUTING, AUTO):
+        say(f"bench: E.3, {name}")
+        options = EmulateOptions(kernel=name, folder=folder, threads=1)
+        try:
+            result = probe.emulate(folder / "kernels.usage", options)
+        except ProbeError as error:
+            yield {"kernel": name, "failure": str(error)}
+            continue
+        counted = _emulated_instructions(folder, usage, options)
+        used = result.outcome.user + result.outcome.kernel
+        yield {"kernel": name, "seconds": result.seconds, "cpu": used, "instructions": counted}
+
+
+def _emulated_instructions(folder: Path, usage: Usage, options: EmulateOptions) -> int | None:
+    """Of a part, times that part, as Valgrind takes long; without those of an emulation that computes nothing."""
+    found = []
+    for share in (0.0, _PART):
+        given = replace(options, scale={"compute": share})
+        (folder / "plan").write_text(make_plan(usage, given, known_rates(usage, given)).text(given))
+        found.append(instructions(["sh", "-c", f"exec {emulator()} run < {folder / 'plan'} > /dev/null"]))
+    return None if found[0] is None or found[1] is None else round((found[1] - found[0]) / _PART)
+
+
+def instructions(command: Sequence[str]) -> int | None:
+    """Instructions in user code, by Valgrind; None where it cannot run the program."""
+    with tempfile.TemporaryDirectory() as place:
+        words = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--trace-children=yes"]
+        words.append(f"--cachegrind-out-file={place}/%p")
+        done = subprocess.run([*words, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        counts = [_counted(path) for path in Path(place).iterdir()]
+    return sum(counts) if counts and not done.returncode else None
+
+
+def _counted(path: Path) -> int:
+    """The last line of what cachegrind writes is `summary: INSTRUCTIONS`."""
+    return int(path.read_text().rstrip().rpartition("\n")[2].split()[1])
+
+
+def parallel(folder: Path, seconds: float, say: Say) -> Iterator[dict[str, Any]]:
+    """E.4: the profile of one thread of GROMACS by threads and by ranks, beside GROMACS by threads."""
+    steps = round(_GROMACS_PER_SECOND * seconds)
+    save_usage(probe.profile_usage(gromacs(folder, steps), kernels=True), folder / "one.usage")
+    # What is computed alone, as in the paper: ranks would do everything else once each.
+    scale = dict.fromkeys(("memory", "read", "write"), 0.0)
+    for count, ranks in WAYS:
+        say(f"bench: E.4, {ranks} ranks of {count} threads")
+        options = EmulateOptions(threads=count, ranks=ranks, folder=folder, scale=scale)
+        result = probe.emulate(folder / "one.usage", options)
+        program = plain(gromacs(folder, steps, count))[0] if ranks == 1 else None
+        yield {"threads": count, "ranks": ranks, "seconds": result.seconds, "program": program}
 
 
 def blocks(folders: dict[str, Path]) -> Iterator[dict[str, Any]]:
@@ -149,3 +224,26 @@ def _moving(read: float = 0.0, written: float = 0.0) -> Usage:
     node = ProfiledNode("made", "", "", "", 1, 0.0, 0, 0.0, "")
     header = Header(("made",), {}, "/", 0.0, 0, node, columns, (), {}, ())
     return Usage(header, np.array([0.001]), {name: np.array([value]) for name, value in values.items()})
+
+
+def experiment(name: str, here: Path, quick: bool, say: Say) -> Iterator[dict[str, Any]]:
+    """The rows of one of report.EXPERIMENTS. `here`: a folder on the disk, with the inputs in `data`."""
+    if name == "there":
+        yield from there.measure(here / "there", here / "data", say)
+        return
+    lengths, rounds = ((1.0,), 3) if quick else ((0.3, 0.6, 1.2, 1.8, 2.4), 10)
+    with tempfile.TemporaryDirectory(dir=here) as disk, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        folder = Path(disk)
+        prepare_gromacs(folder, here / "data")
+        if name == "E.1":
+            yield from overhead(folder, lengths, rounds, say)
+        elif name == "E.2":
+            yield from emulated(folder, 2.0 if quick else 8.0, say)
+        elif name == "E.3":
+            yield from kernels(folder, 100 if quick else 300, say)
+        elif name == "E.4":
+            yield from parallel(folder, 2.0 if quick else 8.0, say)
+        elif name == "E.5":
+            yield from blocks({"disk": folder, "tmpfs": Path(memory)})
+        else:
+            yield start_up(folder, 20)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,20 +17,27 @@ from programs import build
 from tracing import SECONDS, program_of, streams_of
 
 from checkpoint.errors import ProgramUnsupported
+from checkpoint.process import threads as threads_module
+from checkpoint.process.children import Child
 from checkpoint.process.loader import LoadWatch
+from checkpoint.process.plain_run import run_plain
 from checkpoint.process.ptrace import registers_of
-from checkpoint.process.threads import SLOT_BYTES, Team, threads_of
+from checkpoint.process.threads import SLOT_BYTES, HelperThreads, Team
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.waiting import process_state
+from checkpoint.process.waiting import process_state, threads_of
 from checkpoint.processors import processors
 from checkpoint.stubs.counters import SiteCounters
+from probe.tracers.team import refuse_orphans
 
 ROUNDS = "150"
 
 
 @contextmanager
-def started(builds: Path, how: str, threads: int = 2, rounds: str = ROUNDS) -> Iterator[tuple[Tracee, Team]]:
-    program = replace(program_of(build("team", builds), rounds, how, str(threads)), threads=threads)
+def started(
+    builds: Path, how: str, threads: int = 2, rounds: str = ROUNDS, *, name: str = "team", marks: Sequence[int] = ()
+) -> Iterator[tuple[Tracee, Team]]:
+    program = program_of(build(name, builds), rounds, how, str(threads))
+    program = replace(program, threads=threads, marking=tuple(marks))
     with streams_of() as streams, Tracee.start(program, streams) as tracee:
         assert tracee.team is not None
         yield tracee, tracee.team
@@ -53,6 +61,14 @@ def run_for(tracee: Tracee, seconds: float) -> None:
     assert tracee.wait(seconds).what is What.TIMEOUT
     tracee.request_pause()
     assert tracee.wait(SECONDS).what is What.PAUSED
+
+
+def await_stop(number: int) -> None:
+    """Until a thread stands at a stop, whether or not anybody has asked for it."""
+    deadline = time.monotonic() + SECONDS
+    while process_state(number) != "t":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("threads", [2, 5])
@@ -87,11 +103,74 @@ def test_all_are_stopped_at_every_stop(builds: Path) -> None:
     assert process_state(tracee.pid) == "" and not Path(f"/proc/{tracee.pid}").exists()
 
 
+def test_threads_that_end_while_all_are_stopped(builds: Path) -> None:
+    with started(builds, "short", rounds="60000") as (tracee, team):
+        for _ in range(60):
+            run_for(tracee, 0.002)
+            assert {process_state(number) for number in threads_of(tracee.pid)} <= {"t", "Z", "X"}
+        assert len(team.started) > 3
+
+
+def test_a_signal_like_a_breakpoint_reaches_its_thread(builds: Path) -> None:
+    with started(builds, "trap", rounds="60") as (tracee, _):
+        counted(tracee)
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
+
+
+def test_all_of_many_threads_count_as_working() -> None:
+    """Each of 64 has less than two hundredths of the CPU time."""
+    helpers = HelperThreads("many", os.getpid())
+    helpers.all = [Child(0, None, True, 0.0, ended=9.0, own_cpu=seconds) for seconds in (*[1.0] * 64, 0.01)]
+    assert helpers.working(64.01) == 64
+
+
 def test_slots_of_ended_threads_are_used_again(builds: Path) -> None:
     with started(builds, "short", rounds="20") as (tracee, team):
         counted(tracee)
         # That a thread has ended may be seen a little after its successor began.
         assert len(team.started) == 60 and team.slots < 10
+
+
+def test_ends_of_marking_threads_are_no_starts(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No phase lies where either is. Eight crews of two are started."""
+    monkeypatch.setattr(threads_module, "MOST_STARTS", 16)
+    with started(builds, "crews", name="crews", marks=range(0, 16, 2)) as (tracee, team):
+        counted(tracee)
+        assert team.starts == 16 and len(team.started) == 24
+
+
+def test_a_first_thread_that_ends_while_another_that_marks_is_stopped(builds: Path) -> None:
+    """What it may not do is said when all go on, not waited for."""
+    with started(builds, "leave", name="crews", rounds="2000", marks=[0]) as (tracee, team):
+        tracee.resume()
+        while team.starts < 2:
+            assert tracee.wait(0.01).what is What.TIMEOUT
+        marking = tracee.marking
+        await_stop(tracee.pid)
+        tracee.request_pause()
+        await_stop(marking)
+        assert tracee.wait(SECONDS).what is What.PAUSED and tracee.marking == marking != tracee.pid
+        assert {process_state(number) for number in threads_of(tracee.pid)} == {"t"}
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.EXITING and tracee.marking == tracee.pid
+        with pytest.raises(ProgramUnsupported, match="its first thread ends before the others"):
+            refuse_orphans(tracee)
+
+
+def test_the_first_thread_may_replace_the_program_while_another_marks(builds: Path) -> None:
+    """The new program has one thread, which marks."""
+    with started(builds, "execute", name="crews", rounds="2000", marks=[0]) as (tracee, team):
+        tracee.resume()
+        while team.starts < 2:
+            assert tracee.wait(0.01).what is What.TIMEOUT
+        assert tracee.marking != tracee.pid
+        assert tracee.wait(SECONDS).what is What.EXECUTED and tracee.marking == tracee.pid
+        assert not team.watched and registers_of(tracee.pid).gs_base == 0
+        tracee.run_to_entry()
+        counted(tracee)
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
 
 
 def test_more_threads_than_slots_are_refused(builds: Path) -> None:
@@ -111,6 +190,23 @@ def test_signals_of_threads_reach_them(builds: Path) -> None:
         counted(tracee)
         tracee.resume()
         assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
+
+
+@pytest.mark.parametrize("way", ["alone", "beside a process", "in a wrapper"])
+def test_waiting_of_threads_for_a_processor_is_told(way: str, builds: Path) -> None:
+    """Of four threads on one processor three wait for it at any time: together longer than the run takes."""
+    path, others = build("crews", builds), way != "alone"
+    program = program_of(path, ROUNDS, "apart", "4")
+    if way == "in a wrapper":
+        program = program_of(Path("/bin/sh"), "-c", f"{path} {ROUNDS} apart 4; :")
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        with streams_of() as streams:
+            plain = run_plain(replace(program, threads=4), streams, others=others)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert plain.status == 0 and 1.5 * plain.wall < plain.waited <= 4 * plain.wall
 
 
 def test_processors_are_the_measured_one_and_those_next_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,21 @@ def test_all_threads_come_back(how: str, builds: Path, tmp_path: Path) -> None:
     assert all(0 < time.wall < 5 and time.switches is not None and time.faults is None for time in times)
 
 
+def test_a_region_is_that_of_the_marking_thread(builds: Path, tmp_path: Path) -> None:
+    """The first thread waits in pthread_join, and comes back as one of the others."""
+    path = build("crews", builds)
+    (job,) = captured_regions(path, ROUNDS, "crew", "3", folder=tmp_path / "of", direct=True, threads=3, marking=(0,))
+    flat = flat_job(job, tmp_path)
+    assert flat.header.registers.gs_base == 0
+    assert sorted(one.registers.gs_base // SLOT_BYTES for one in flat.threads) == [1, 2, 3]
+    state = read_state(job.images)
+    (stack,) = (vma for vma in state.vmas if vma.start <= state.layout.start_stack < vma.end)
+    on_it = [one.slot for one in state.others if stack.start <= one.registers["sp"] < stack.end]
+    assert len(on_it) == 1 and not stack.start <= state.registers["sp"] < stack.end
+    with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
+        assert all(0 < agent.repeat().wall < 5 for _ in range(2))
+
+
 def test_many_more_threads_than_processors_come_back(builds: Path, tmp_path: Path) -> None:
     job = region(builds, tmp_path / "of", "barrier", threads=17)
     flat = flat_job(job, tmp_path, watched=False)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probe.candidates.result import RunResult
-from probe.mpi.building import MpiProbe
-from probe.mpi.clusters import Cluster
+from probe.mpi.probes.building import MpiProbe
+from probe.mpi.probes.clusters import Cluster
 from probe.mpi.simulate import Simulated, Where, simulate
 
 
@@ -44,7 +44,7 @@ def predict(probe: MpiProbe, run: Callable[[Path], RunResult], where: Where, *, 
     The interval is that of two more simulations, with all clusters at their low and high ends. Raises what `run` and
     `simulate` raise.
     """
-    ratios, warnings = [], []
+    ratios, warnings = [], list(probe.recording.warnings)
     for cluster in probe.clusters:
         result = run(probe.probe_of(cluster))
         told, reference = result.prediction, result.manifest.reference.seconds

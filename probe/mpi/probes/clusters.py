@@ -8,22 +8,34 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from checkpoint.errors import ProgramUnsupported
+from probe.mpi.calls import names
 from probe.mpi.recording import Recording
 from probe.mpi.trace import RankCalls
 
 SPREAD = 0.05
 """Relative difference in computing time at which ranks with equal calls are told apart."""
 
+_ALL_TO_ALL = [names().index(name) for name in ("Alltoallv", "Ialltoallv")]
+"""Calls whose amounts stand behind them alone."""
+
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ranks with equal calls. computing: seconds of the representative, in the recorded run. spread: relative."""
+    """Ranks with equal calls. computing: seconds of the representative, in the recorded run. spread: relative.
+
+    verified: the member that was replayed, too, if there is another. error: of its CPU time alone, as the
+    representative's gives it, relative.
+    """
 
     representative: int
     ranks: tuple[int, ...]
     computing: float
     spread: float
+    verified: int | None = None
+    error: float | None = None
 
 
 def clusters_of(recording: Recording, ranks: Sequence[RankCalls]) -> list[Cluster]:
@@ -40,6 +52,10 @@ def _calls_of(one: RankCalls) -> str:
     digest = hashlib.sha256()
     for name in ("function", "count", "element", "comm"):
         digest.update(one.calls[name].tobytes())
+    for number in np.flatnonzero(np.isin(one.calls["function"], _ALL_TO_ALL)):
+        # What it sends, then what it receives.
+        sent, received = np.array_split(one.extras_of(int(number)).astype(np.int64), 2)
+        digest.update(np.array([sent.sum(), received.sum()]).tobytes())
     return digest.hexdigest()
 
 

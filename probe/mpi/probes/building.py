@@ -13,9 +13,11 @@ from typing import Any
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from probe.mpi.clusters import Cluster, clusters_of
+from checkpoint.foreign_file import finite, read_foreign
+from probe.mpi.probes.clusters import Cluster, clusters_of
+from probe.mpi.probes.verifying import verified
 from probe.mpi.recording import DESCRIPTION, Recording, read_recording
-from probe.mpi.replay import alone, replay
+from probe.mpi.replay import alone
 from probe.mpi.trace import read_calls
 from probe.pipeline.build import build
 from probe.pipeline.options import BuildOptions
@@ -35,7 +37,12 @@ class MpiProbe:
 
     def probe_of(self, cluster: Cluster) -> Path:
         """The probe of its representative."""
-        return self.recording.folder / f"rank-{cluster.representative}.probe"
+        return self.recording.folder / probe_name(cluster)
+
+
+def probe_name(cluster: Cluster) -> str:
+    """Name of the probe of its representative."""
+    return f"rank-{cluster.representative}.probe"
 
 
 def build_mpi(
@@ -47,20 +54,19 @@ def build_mpi(
 ) -> MpiProbe:
     """Replay the representative of each cluster, build a probe of it, and write all into the new folder `output`.
 
-    display: of one build, by the rank's name. The folder goes away on failure. Raises what `replay` and
-    `probe.build` raise.
+    Another member of each cluster is replayed, too: it says how well the representative stands for it. display: of one
+    build, by the rank's name. The folder goes away on failure. Raises what `replay` and `probe.build` raise.
     """
     ranks = [read_calls(recording.folder, run.rank) for run in recording.ranks]
     clusters = clusters_of(recording, ranks)
-    for one in clusters:
-        # A rank that does not repeat itself is told in seconds, not after a build.
-        replay(recording, one.representative, quiet=True)
+    # A rank that does not repeat itself is told in seconds, not after a build.
+    clusters = [verified(recording, one, ranks) for one in clusters]
     make_folder(output)
     try:
         for one in clusters:
             started = alone(recording, one.representative)
             build(
-                started.command, output / f"rank-{one.representative}.probe", options=options, cwd=started.run.folder,
+                started.command, output / probe_name(one), options=options, cwd=started.run.folder,
                 env={**os.environ, **started.environment}, display=display(f"rank {one.representative}"),
             )  # fmt: skip
         for path in (recording.folder / DESCRIPTION, *sorted(recording.folder.glob("calls.*"))):
@@ -81,19 +87,17 @@ def read_mpi_probe(folder: Path) -> MpiProbe:
     """The probe in a folder of `build_mpi`. Raises ProbeFileDamaged and StorageError."""
     recording = read_recording(folder)
     path = folder / CLUSTERS
+    if not path.exists():
+        raise ProbeFileDamaged(f"{folder}: a recording without probes; make them with `probe mpi build`")
     try:
-        said = strict_json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ProbeFileDamaged(f"{folder}: a recording without probes; make them with `probe mpi build`") from None
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+        said = strict_json.loads(read_foreign(path))
     except ValueError as error:
         raise ProbeFileDamaged(f"{path}: is not JSON ({error})") from error
     try:
         if said["format_version"] != VERSION:
             raise ValueError(f"version {said['format_version']}")
         clusters = tuple(_cluster(one) for one in said["clusters"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ProbeFileDamaged(f"{path}: describes no clusters ({str(error)[:80]})") from error
     if sorted(rank for one in clusters for rank in one.ranks) != list(range(len(recording.ranks))):
         raise ProbeFileDamaged(f"{path}: its clusters are not those of {len(recording.ranks)} ranks")
@@ -109,4 +113,10 @@ def _cluster(said: dict[str, Any]) -> Cluster:
     numbers = [said["representative"], *ranks]
     if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers) or numbers[0] not in ranks:
         raise ValueError("a cluster without its representative")
-    return Cluster(numbers[0], tuple(ranks), float(said["computing"]), float(said["spread"]))
+    member, error = said["verified"], said["error"]
+    if (member is None) != (error is None) or (member is not None and (type(member) is not int or member not in ranks)):
+        raise ValueError("a cluster verified by another's rank")
+    return Cluster(
+        numbers[0], tuple(ranks), finite(said["computing"]), finite(said["spread"]), member,
+        None if error is None else finite(error),
+    )  # fmt: skip

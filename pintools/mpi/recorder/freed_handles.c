@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls that free what the recorder keeps by its handle.
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+	if (!enter(SITE))
+		return PMPI_Comm_free(comm);
+	for (int n = 0; n < comms_used; n++)
+		if (comms[n].comm == *comm) {
+			free(comms[n].members);
+			comms[n] = comms[--comms_used];
+			break;
+		}
+	const int result = PMPI_Comm_free(comm);
+	put_result(result);
+	leave(F_Comm_free);
+	return result;
+}
+
+int MPI_Type_free(MPI_Datatype *type)
+{
+	if (!enter(SITE))
+		return PMPI_Type_free(type);
+	forget_layout(*type);
+	const int result = PMPI_Type_free(type);
+	put_result(result);
+	leave(F_Type_free);
+	return result;
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Begin and end of a rank.
+
+static void copy_file(const char *from, Stream *to)
+{
+	char piece[PATH_SIZE];
+	const int file = open(from, O_RDONLY | O_CLOEXEC);
+	for (ssize_t got; file >= 0 && (got = read(file, piece, sizeof piece)) > 0;)
+		append(to, piece, (size_t)got);
+	if (file >= 0)
+		close(file);
+}
+
+// Executable, folder, library, whether the answers are kept; then the arguments, each ended by a zero.
+static void write_rank(void)
+{
+	char path[PATH_SIZE], text[PATH_SIZE], library[MPI_MAX_LIBRARY_VERSION_STRING];
+	Stream made = {0};
+	int length;
+	PMPI_Get_library_version(library, &length);
+	const ssize_t named = readlink("/proc/self/exe", text, sizeof text - 1);
+	text[named > 0 ? named : 0] = 0;
+	append(&made, text, strlen(text) + 1);
+	if (getcwd(text, sizeof text) == NULL)
+		text[0] = 0;
+	append(&made, text, strlen(text) + 1);
+	library[strcspn(library, "\n")] = 0;
+	append(&made, library, strlen(library) + 1);
+	append(&made, contents ? "1" : "0", 2);
+	copy_file("/proc/self/cmdline", &made);
+	snprintf(path, sizeof path, "%s/rank.%d", folder, world_rank);
+	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	write_all(file, made.data, made.used, path);
+	close(file);
+	free(made.data);
+}
+
+static int is_wanted(const char *list)
+{
+	char wanted[16];
+	if (list == NULL)
+		return 1;
+	snprintf(wanted, sizeof wanted, "%d,", world_rank);
+	for (const char *at = list; (at = strstr(at, wanted)) != NULL; at++)
+		if (at == list || at[-1] == ',')
+			return 1;
+	return 0;
+}
+
+static void begin(int provided)
+{
+	int level = provided;
+	folder = getenv("PROBE_MPI_RECORD");
+	if (active || folder == NULL)
+		return;
+	PMPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+	PMPI_Comm_size(MPI_COMM_WORLD, &world_size);
+	PMPI_Query_thread(&level);
+	if (level == MPI_THREAD_MULTIPLE)
+		refuse("this program asks for MPI_THREAD_MULTIPLE: calls of several threads are not recorded");
+	contents = is_wanted(getenv("PROBE_MPI_RANKS"));
+	if (getenv("PROBE_MPI_MOST") != NULL)
+		most_bytes = strtoull(getenv("PROBE_MPI_MOST"), NULL, 10);
+	write_rank();
+	add_comm(MPI_COMM_WORLD);
+	add_comm(MPI_COMM_SELF);
+	if (contents) {
+		// Fortran's null handles, which are the library's own.
+		const int64_t first[] = {level,
+					 PMPI_Comm_c2f(MPI_COMM_NULL),
+					 PMPI_Request_c2f(MPI_REQUEST_NULL),
+					 PMPI_Type_c2f(MPI_DATATYPE_NULL),
+					 PMPI_Group_c2f(MPI_GROUP_NULL),
+					 PMPI_Op_c2f(MPI_OP_NULL),
+					 PMPI_Info_c2f(MPI_INFO_NULL),
+					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL)};
+		add_record(BEGIN, first, sizeof first);
+	}
+	active = 1;
+	left_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
+}
+
+int MPI_Init(int *argc, char ***argv)
+{
+	const int result = PMPI_Init(argc, argv);
+	begin(MPI_THREAD_SINGLE);
+	return result;
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
+{
+	// A program that can do with less gets less.
+	const int asked = required == MPI_THREAD_MULTIPLE ? MPI_THREAD_MULTIPLE : required;
+	const int result = PMPI_Init_thread(argc, argv, asked, provided);
+	begin(*provided);
+	return result;
+}
+
+int MPI_Finalize(void)
+{
+	if (enter(SITE)) {
+		noted = (CallRecord){.peer = -1, .comm = 0, .other = -1};
+		is_noted = 1;
+		put_int(MPI_SUCCESS);
+		leave(F_Finalize);
+		if (contents) {
+			add_record(END, "", 0);
+			write_part(&inbox);
+		}
+		const CallRecord end = {.function = END};
+		append(&calls, &end, sizeof end);
+		write_part(&calls);
+		active = 0;
+	}
+	return PMPI_Finalize();
+}
+
+int MPI_Abort(MPI_Comm comm, int status)
+{
+	char reason[100];
+	if (active) {
+		snprintf(reason, sizeof reason, "called MPI_Abort with status %d", status);
+		write_text("aborted", reason);
+	}
+	return PMPI_Abort(comm, status);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files of a rank, written in parts with sums over their words.
+
+typedef struct {
+	const char *name, *magic;
+	char *data;
+	size_t used, room;
+	uint32_t part;
+	size_t last;
+} Stream;
+
+static Stream inbox = {.name = "inbox", .magic = PART_MAGIC, .last = SIZE_MAX};
+static Stream calls = {.name = "calls", .magic = CALLS_MAGIC, .last = SIZE_MAX};
+
+static void append(Stream *to, const void *data, size_t bytes)
+{
+	if (to->used + bytes > to->room)
+		to->data = grown(to->data, to->room = (to->used + bytes) * 2 + PART_BYTES);
+	memcpy(to->data + to->used, data, bytes);
+	to->used += bytes;
+}
+
+static void write_all(int file, const void *data, size_t bytes, const char *path)
+{
+	for (const char *at = data; bytes > 0;) {
+		const ssize_t done = write(file, at, bytes);
+		if (done <= 0) {
+			char reason[PATH_SIZE + 40];
+			snprintf(reason, sizeof reason, "%s cannot be written: %m", path);
+			refuse(reason);
+		}
+		at += done;
+		bytes -= (size_t)done;
+	}
+}
+
+static void write_part(Stream *from)
+{
+	PartHeader header = {.version = FORMAT_VERSION,
+			     .rank = (uint32_t)world_rank,
+			     .ranks = (uint32_t)world_size,
+			     .part = from->part,
+			     .bytes = from->used};
+	char path[PATH_SIZE];
+	memcpy(header.magic, from->magic, sizeof header.magic);
+	for (size_t n = 0; n < from->used / WORD; n++) {
+		uint64_t word;
+		memcpy(&word, from->data + n * WORD, WORD);
+		header.plain += word;
+		header.weighted += word * (n + 1);
+	}
+	snprintf(path, sizeof path, "%s/%s.%d.%03u", folder, from->name, world_rank, from->part++);
+	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	write_all(file, &header, sizeof header, path);
+	write_all(file, from->data, from->used, path);
+	close(file);
+	written_bytes += from->used;
+	if (written_bytes > most_bytes)
+		refuse("the recording is larger than --max-inbox");
+	from->used = 0;
+	from->last = SIZE_MAX;
+}

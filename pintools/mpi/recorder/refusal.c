@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// End of a recording that could not be replayed.
+
+static void write_text(const char *name, const char *text)
+{
+	char path[PATH_SIZE];
+	if (folder == NULL)
+		return;
+	snprintf(path, sizeof path, "%s/%s.%d", folder, name, world_rank);
+	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (file < 0 || write(file, text, strlen(text)) < 0)
+		fprintf(stderr, "probe: %s cannot be written\n", path);
+	if (file >= 0)
+		close(file);
+}
+
+// Ends the program: what was recorded could not be replayed. The reason is in the file refused.N.
+__attribute__((noreturn)) static void refuse(const char *reason)
+{
+	int running = 0;
+	write_text("refused", reason);
+	fprintf(stderr, "probe: rank %d: %s\n", world_rank, reason);
+	PMPI_Initialized(&running);
+	if (running)
+		PMPI_Abort(MPI_COMM_WORLD, REFUSED_STATUS);
+	_exit(REFUSED_STATUS);
+}
+
+// A call that the table does not have; its wrapper jumps here (probe/mpi/generate.py).
+__attribute__((noreturn, used)) void probe_mpi_unknown(const char *name)
+{
+	char reason[200];
+	snprintf(reason, sizeof reason, "this program calls %s, which is not recorded", name);
+	refuse(reason);
+}
+
+static void *grown(void *old, size_t bytes)
+{
+	void *room = realloc(old, bytes);
+	if (room == NULL)
+		refuse("no memory for the recording");
+	return room;
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Recorder of MPI: preloaded, it stands before the MPI library and writes down what every call returned.
+//
+// PROBE_MPI_RECORD names a folder. Rank N writes calls.N there (each call with its computing time, for the simulation),
+// inbox.N.PPP (all that calls returned, for the rank alone: pintools/mpi/replayer) and rank.N (what it ran).
+// PROBE_MPI_RANKS: the ranks that write an inbox, as "0,3,"; all without it. PROBE_MPI_MOST: bytes of an inbox at most.
+//
+// The files of this folder are one source (RECORDER in probe/mpi/generate.py has their order). recording.h, the functions'
+// numbers F_* and their names `function_names` stand before them. Wrappers made from a table (probe/mpi/calls.py) stand
+// behind them; the files have the calls that no table describes.
+// Nothing of MPI is told apart by its handle's value: the same source serves every library that has MPI 3.1.
+
+#include <fcntl.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATH_SIZE = 4096, REFUSED_STATUS = 71, BUCKETS = 1024, MOST_SPAN = 1 << 30, MOST_PACKED = 1 << 28 };
+
+static int active, depth, contents, world_rank, world_size;
+static const char *folder;
+static const void *fortran_site, *call_site;
+static uint64_t entered_wall, returned_wall, entered_cpu, left_cpu, burst;
+static uint64_t most_bytes = UINT64_MAX, written_bytes;
+
+static uint64_t clock_of(clockid_t which)
+{
+	struct timespec now;
+	clock_gettime(which, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}

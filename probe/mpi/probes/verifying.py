@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify a cluster of ranks: the member least like its representative runs alone, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from probe.mpi.probes.clusters import Cluster
+from probe.mpi.recording import Recording
+from probe.mpi.replay import replay
+from probe.mpi.trace import RankCalls
+
+
+def verified(recording: Recording, cluster: Cluster, ranks: Sequence[RankCalls]) -> Cluster:
+    """The cluster with a member verified, where it has another whose answers are kept.
+
+    The member's CPU time alone is predicted by the representative's, by the ratio of their recorded computing. Raises
+    what `replay` raises, of either rank.
+    """
+    own = replay(recording, cluster.representative, quiet=True).cpu
+    others = [rank for rank in cluster.ranks if rank != cluster.representative and recording.ranks[rank].kept]
+    if not others or own <= 0 or cluster.computing <= 0:
+        return cluster
+    member = max(others, key=lambda rank: abs(ranks[rank].computing - cluster.computing))
+    alone = replay(recording, member, quiet=True).cpu
+    predicted = own * ranks[member].computing / cluster.computing
+    return replace(cluster, verified=member, error=predicted / alone - 1 if alone > 0 else 0.0)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks measured between two ranks: described for SimGrid, given back by it, and measured for real."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from mpi_parts import call, part
+from published import schema_errors
+
+from checkpoint.errors import ModelInvalid, ProgramFailed, StorageError, ToolMissing
+from probe.cli.main import cli
+from probe.mpi.calls import names
+from probe.mpi.network.describing import write_measured
+from probe.mpi.network.measuring import Measured, measure
+from probe.mpi.parts import END
+from probe.mpi.platforms import settings_of
+from probe.mpi.recording import RankRun, Recording
+from probe.mpi.simulate import Where, simulate
+
+NUMBER = {name: number for number, name in enumerate(names())}
+TRIPS = 50
+
+
+def made(hosts: tuple[str, str] = ("a", "b"), eager: int = 4096) -> Measured:
+    """Half a microsecond, 4 GB/s to the eager limit, then 10 GB/s behind 3 more microseconds."""
+    sizes = np.array([float(2**n) for n in range(23)])
+    half = np.where(sizes <= eager, 5e-7 + sizes / 4e9, 3.5e-6 + sizes / 10e9)
+    return Measured(hosts, sizes, half, half * 1.5, half / 4, eager, 0.5)
+
+
+def ping_pong(folder: Path, size: int) -> Recording:
+    """Round trips of two ranks that compute nothing."""
+    for rank in range(2):
+        sent = call(NUMBER["Send"], peer=1 - rank, count=size, element=1)
+        got = call(NUMBER["Recv"], peer=1 - rank, count=size, element=1)
+        body = ([sent, got] if rank == 0 else [got, sent]) * TRIPS
+        (folder / f"calls.{rank}.000").write_bytes(part("calls", rank, 2, 0, b"".join([*body, call(END)])))
+    runs = tuple(RankRun(rank, "/bin/true", "/", ("true",), True) for rank in range(2))
+    return Recording(folder, ("mpirun",), "Open MPI", "mpicc", 1.0, {"/bin/true": "0"}, runs)
+
+
+@pytest.mark.parametrize("hosts", [("a", "b"), ("a", "a")])
+@pytest.mark.parametrize("size", [1, 96, 3000, 50_000, 2_000_000])
+def test_a_simulation_gives_the_measured_times_back(size: int, hosts: tuple[str, str], tmp_path: Path) -> None:
+    measured = made(hosts)
+    is_own = hosts[0] == hosts[1]
+    write_measured(measured, tmp_path / "net.xml", nodes=1 if is_own else 4)
+    where = Where(tmp_path / "net.xml", per_node=2 if is_own else 1)
+    found = simulate(ping_pong(tmp_path, size), where).seconds / (2 * TRIPS)
+    assert found == pytest.approx(np.interp(size, measured.sizes, measured.half), rel=0.05)
+
+
+def test_eager_messages_do_not_wait(tmp_path: Path) -> None:
+    """Two ranks that send before they receive: below the limit both go on, above it SimGrid stands still."""
+    write_measured(made(eager=1024), tmp_path / "net.xml", nodes=2)
+    assert simulate(crossing(tmp_path, 1000), Where(tmp_path / "net.xml")).seconds > 0
+    with pytest.raises(ModelInvalid, match="stands still"):
+        simulate(crossing(tmp_path, 2000), Where(tmp_path / "net.xml"))
+
+
+def crossing(folder: Path, size: int) -> Recording:
+    found = ping_pong(folder, size)
+    for rank in range(2):
+        body = [call(NUMBER[name], peer=1 - rank, count=size, element=1) for name in ("Send", "Recv")]
+        (folder / f"calls.{rank}.000").write_bytes(part("calls", rank, 2, 0, b"".join([*body, call(END)])))
+    return found
+
+
+def test_a_step_up_is_never_faster(tmp_path: Path) -> None:
+    """Noise of a measurement may make a larger message faster; the description does not."""
+    noisy = made()
+    half = noisy.half.copy()
+    half[10] *= 0.2
+    write_measured(replace(noisy, half=half), tmp_path / "net.xml", nodes=2)
+    seconds = [simulate(ping_pong(tmp_path, size), Where(tmp_path / "net.xml")).seconds for size in (500, 1024, 1500)]
+    assert seconds == sorted(seconds)
+
+
+def test_settings_that_are_no_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "net.xml"
+    write_measured(made(), path, nodes=2)
+    assert len(settings_of(path)) == 7
+    path.write_text(re.sub(r'(id="smpi/os" value=)"[^"]*"', r'\1"0:1 --cfg=contexts/nthreads:8"', path.read_text()))
+    with pytest.raises(ModelInvalid, match=r"smpi/os is .* which are no numbers"):
+        settings_of(path)
+
+
+def test_two_nodes_are_no_single_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelInvalid, match="on two nodes: describe two nodes at least with --nodes"):
+        write_measured(made(), tmp_path / "net.xml", nodes=1)
+    with pytest.raises(StorageError, match="is a folder"):
+        write_measured(made(), tmp_path, nodes=2)
+
+
+def test_the_memory_of_one_node_is_no_network(tmp_path: Path) -> None:
+    with pytest.raises(ModelInvalid, match=r"both on a: leave --nodes out, or name two nodes .* \(--host a,b\)"):
+        write_measured(made(("a", "a")), tmp_path / "net.xml", nodes=2)
+    assert not (tmp_path / "net.xml").exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "compiler", "error", "message"),
+    [
+        (["mpirun.openmpi", "--oversubscribe", "-n", "3"], "mpicc.openmpi", ProgramFailed, "needs two ranks"),
+        (["echo"], "mpicc.openmpi", ProgramFailed, "the network was not measured"),
+        (["/nowhere/mpirun"], "mpicc.openmpi", ToolMissing, "/nowhere/mpirun: cannot be started"),
+        (["echo"], "nowhere", ToolMissing, "nowhere is not installed"),
+    ],
+)
+def test_what_cannot_be_measured(
+    launcher: Sequence[str], compiler: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(error, match=message):
+        measure(launcher, compiler)
+
+
+def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    words = ["net", "-o", str(tmp_path / "net.xml"), "--mpicc", "mpicc.openmpi", "--json", "--"]
+    launcher = ["mpirun.openmpi", "--oversubscribe", "-n", "2"]
+    done = CliRunner().invoke(cli, ["mpi", *words, *launcher], catch_exceptions=False)
+    answer = json.loads(done.stdout)
+    assert schema_errors("probe-mpi-net", answer) == []
+    sizes = [one["bytes"] for one in answer["sizes"]]
+    assert sizes == sorted(sizes) and (sizes[0], sizes[-1]) == (1, 4 << 20)
+    assert answer["hosts"][0] == answer["hosts"][1]
+    # Buffered sends of every library; 4 MiB are no library's.
+    assert 64 <= answer["eager"] < 4 << 20
+    assert 0 <= answer["overlap"] <= 1
+    assert simulate(ping_pong(tmp_path, 1000), Where(tmp_path / "net.xml", per_node=2)).seconds > 0
