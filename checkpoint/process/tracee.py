@@ -70,6 +70,8 @@ class Tracee(ProcessMemory):
         self.usage: resource.struct_rusage | None = None
         self.own_cpu, self.helpers_cpu = math.nan, 0.0
         """CPU seconds of the first thread at its exit event, and of the other threads then."""
+        self.executed_cpu = 0.0
+        """CPU seconds of a wrapper's worker before its execve, where `started_at` is."""
         self.started_at = 0.0
         self.ended_at = 0.0
         self.children = Children()
@@ -119,7 +121,7 @@ class Tracee(ProcessMemory):
         tracee.around, tracee.root, tracee.attached = around, root, True
         try:
             ptrace(linux.PTRACE_SETOPTIONS, worker.pid, 0, _OPTIONS)
-            tracee.started_at = time.monotonic()
+            tracee.started_at, tracee.executed_cpu = time.monotonic(), process_cpu(worker.pid)
             tracee.run_to_entry()
             if worker is not root:
                 tracee._lead_session()

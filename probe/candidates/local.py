@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.compiled import restorer_bytes
@@ -27,7 +28,15 @@ from probe.node.measuring import (
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
 from probe.prediction.estimators import Prediction
-from probe.prediction.target_error import check_target_error, narrow
+from probe.prediction.target_error import (
+    DEFAULT_TARGET,
+    Narrowed,
+    check_budget,
+    check_target_error,
+    joined,
+    narrow,
+    spend,
+)
 from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
 from reducer.unpack import open_probe
@@ -47,6 +56,35 @@ def own_restorer() -> bytes:
         raise ToolMissing(_NO_RESTORER.format(error)) from error
 
 
+def _within(
+    budget: float,
+    target: float | None,
+    repeats: int,
+    again: Callable[..., list[MeasuredPhase]],
+    predicted: Callable[[list[MeasuredPhase]], Prediction],
+    report: Callable[[float], None],
+) -> tuple[list[MeasuredPhase], Narrowed]:
+    """Up to `repeats` rounds, and what else the budget holds. The first round shows how long the others take."""
+    begun = time.monotonic()
+    measured = again(1)
+    round_seconds = time.monotonic() - begun
+    more = min(repeats - 1, int((budget - round_seconds) / max(round_seconds, 1e-9)))
+    if more > 0:
+        measured = joined(measured, again(more, report))
+    made, took = 1 + max(0, more), time.monotonic() - begun
+    measured, narrowed = spend(
+        measured, target or DEFAULT_TARGET, max(0.0, budget - took), repeats=made, predicted=predicted, again=again,
+        round_seconds=took / made, clock=time.monotonic,
+    )  # fmt: skip
+    spent = time.monotonic() - begun
+    return measured, replace(narrowed, seconds=spent, budget=budget, asked=target is not None)
+
+
+def seconds_of_a_round(manifest: Manifest) -> float:
+    """What one repeat of every phase takes on the reference node, restoring left out."""
+    return sum(phase.expected_seconds for phase in manifest.phases if phase.can_run)
+
+
 def run(
     path: Path | str,
     *,
@@ -57,6 +95,7 @@ def run(
     only_recorded_calls: bool = False,
     touch_in_order: bool = False,
     target_error: float | None = None,
+    budget: float | None = None,
     display: Display | None = None,
 ) -> RunResult:
     """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
@@ -66,7 +105,8 @@ def run(
     and not this installation's own. `only_recorded_calls`: end a phase at the first system call that it did not make
     when the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
     `target_error`: relative half width that the interval should have; phases are timed more often until it has, or
-    until that can no longer help (`RunResult.narrowed`).
+    until that can no longer help (`RunResult.narrowed`). `budget`: seconds that timing the phases may take in all; then
+    `repeats` are a beginning, and the half width aimed at is DEFAULT_TARGET where no other is given.
 
     Everything in the file is checked before anything is restored. Raises ProbeFileDamaged, NodeUnfit, NodeBusy,
     PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be predicted,
@@ -110,8 +150,13 @@ def run(
             def predicted(measured: list[MeasuredPhase]) -> Prediction:
                 return _predicted(manifest, measured, min_coverage)
 
-            measured, narrowed = again(repeats, report), None
-            if target_error is not None:
+            narrowed = None
+            if budget is not None:
+                check_budget(budget, seconds_of_a_round(manifest))
+                measured, narrowed = _within(budget, target_error, repeats, again, predicted, report)
+            else:
+                measured = again(repeats, report)
+            if budget is None and target_error is not None:
                 measured, narrowed = narrow(
                     measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
                 )

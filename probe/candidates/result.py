@@ -70,7 +70,10 @@ class RunResult:
             "node": self.node,
             "threads": self.manifest.threads,
             "clock": clock,
-            **{k: said[k] for k in ("prediction", "estimators", "variances", "degrees_of_freedom", "disturbed")},
+            **{
+                k: said[k]
+                for k in ("prediction", "undisturbed", "estimators", "variances", "degrees_of_freedom", "disturbed")
+            },
             "target_error": self.narrowed.to_json() if self.narrowed is not None else {},
             "phases": phases,
             "warnings": list(self.warnings),
@@ -124,6 +127,23 @@ def rounded_down(coverage: float) -> float:
     return math.floor(coverage * 100) / 100
 
 
+def reference_of(manifest: Manifest) -> ReferenceRun:
+    """The reference node's full runs, as the estimators want them."""
+    full = manifest.reference
+    # Older probes are predicted as they were when they were made. Without work there is no direct estimate to judge:
+    # too little of the run was counted.
+    judged = full.level is not None and manifest.total_work > 0
+    return ReferenceRun(
+        runs=full.runs,
+        total_work=manifest.total_work,
+        noise=manifest.noise,
+        work_unit=manifest.work_unit,
+        voted=full.level,
+        selection_error=manifest.selection.held_out_error if judged else None,
+        outside=manifest.outside.share if manifest.outside is not None else 0.0,
+    )
+
+
 def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_coverage: float | None = None) -> Prediction:
     """The prediction from this node's repeats and the reference node's. Raises NoPrediction, Unpredictable."""
     by_id = {m.phase: m for m in measured}
@@ -149,9 +169,7 @@ def predict_from(manifest: Manifest, measured: list[MeasuredPhase], *, min_cover
                 stratum=phase.stratum,
             )
         )
-    reference = ReferenceRun(manifest.reference.runs, manifest.total_work, manifest.noise, manifest.work_unit)
-    if manifest.outside is not None:
-        reference = replace(reference, outside=manifest.outside.share)
+    reference = reference_of(manifest)
     prediction = predict(reference, timings, min_coverage=min_coverage)
     doubts = doubts_of_run(manifest, measured, prediction.seconds)
     return replace(prediction, warnings=(*prediction.warnings, *doubts))

@@ -10,6 +10,7 @@ import click
 
 from checkpoint.errors import Diverged, ProgramUnsupported
 from probe.cli.parameters import (
+    BUDGET,
     COMPRESS,
     DIMENSIONS,
     INTERVAL,
@@ -101,6 +102,7 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
 )
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR
+@BUDGET
 @WORKER_PROGRAM
 @WORKER
 @click.option(
@@ -138,6 +140,7 @@ def build(
     synthetic_budget: float | None,
     with_criu: bool,
     target_error: float | None,
+    budget: int | None,
     worker_program: str | None,
     worker: int | None,
     work: Path | None,
@@ -158,6 +161,7 @@ def build(
         raise click.UsageError("--estimate is for people, before a build: leave out --json and --resume")
     from probe.pipeline.build import build as build_probe
     from probe.pipeline.options import BuildOptions
+    from probe.prediction.target_error import DEFAULT_TARGET
     from probe.selection.simpoint import read_points
 
     options = BuildOptions(
@@ -175,7 +179,9 @@ def build(
         capture=capture,
         selection=SelectionOptions(method=selection, max_phases=max_phases, dimensions=dimensions, seed=seed),
         points=read_points(simpoints, weights) if simpoints and weights else (),
-        target_error=target_error,
+        target_error=DEFAULT_TARGET if target_error is None else target_error,
+        budget=budget,
+        best_effort=target_error is None,
         program=worker_program,
         worker=worker,
     )

@@ -201,7 +201,13 @@ COMPRESS = click.option(
     help="How the probe is compressed; zstd is smaller, but not every node reads it.",
 )
 TARGET_ERROR = click.option(
-    "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share, such as 2%."
+    "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share. [default: 3%]"
+)
+BUDGET = click.option(
+    "--budget",
+    type=click.IntRange(0, 1_000_000),
+    metavar="SECONDS",
+    help="How long the phases may be timed for a width.",
 )
 WORKER_PROGRAM = click.option(
     "--program", "worker_program", metavar="PATH", help="Of a wrapper's processes probe the one that executes this."

@@ -11,7 +11,7 @@ import click
 from checkpoint.errors import ProbeError
 from probe.cli.figures import percent, seconds
 from probe.cli.node_options import CandidateOptions, candidate_options, run_on_candidates
-from probe.cli.parameters import PROBE_FILE, QUIET, TARGET_ERROR
+from probe.cli.parameters import BUDGET, PROBE_FILE, QUIET, TARGET_ERROR
 from probe.cli.rows import AS_JSON
 from probe.cli.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.node.measuring import DEFAULT_REPEATS
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--repeat",
     type=click.IntRange(1, 1000),
-    default=DEFAULT_REPEATS,
-    show_default=True,
-    help="How often each phase is timed.",
+    help="How often each phase is timed. [default: 5, and more within --budget]",
 )
 @click.option("--min-coverage", type=click.FloatRange(0, 1), help="Share of the time that must succeed. [default: 0.9]")
 @click.option(
@@ -52,19 +50,21 @@ if TYPE_CHECKING:
 )
 @click.option("--touch-in-order", is_flag=True, help="First touch a phase's pages in recorded order (direct restorer).")
 @TARGET_ERROR
+@BUDGET
 @candidate_options
 @slurm_options
 @AS_JSON
 @QUIET
 def run(
     probe_file: Path,
-    repeat: int,
+    repeat: int | None,
     min_coverage: float | None,
     restorer: str,
     carried_restorer: bool,
     only_recorded_calls: bool,
     touch_in_order: bool,
     target_error: float | None,
+    budget: int | None,
     slurm: bool,
     partition: str | None,
     per_node_type: bool,
@@ -78,30 +78,42 @@ def run(
     if nodes.named:
         if target_error is not None:
             raise ProbeError("--target-error: not on other nodes yet; leave it out, and give more --repeat instead")
+        if budget is not None:
+            raise ProbeError("--budget: not on other nodes yet; leave it out, and give more --repeat instead")
         orders = nodes.orders(
-            repeat, restorer, carried_restorer=carried_restorer, only_recorded_calls=only_recorded_calls,
-            touch_in_order=touch_in_order,
+            repeat or DEFAULT_REPEATS, restorer, carried_restorer=carried_restorer,
+            only_recorded_calls=only_recorded_calls, touch_in_order=touch_in_order,
         )  # fmt: skip
         run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
         return
     if slurm:
-        options = [f"--repeat={repeat}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
+        options = [
+            f"--repeat={repeat or DEFAULT_REPEATS}",
+            f"--restorer={restorer}",
+            *["--only-recorded-calls"] * only_recorded_calls,
+        ]
         options += ["--carried-restorer"] * carried_restorer + ["--touch-in-order"] * touch_in_order
         options += [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
         options += [f"--target-error={target_error}"] * (target_error is not None)
+        options += [f"--budget={budget}"] * (budget is not None)
         run_as_jobs(probe_file, options, partition, per_node_type, as_json)
         return
     from probe.candidates.local import run as run_here
+    from probe.prediction.target_error import DEFAULT_BUDGET
+
+    if repeat is None and budget is None:
+        budget = DEFAULT_BUDGET
 
     result = run_here(
         probe_file,
-        repeats=repeat,
+        repeats=repeat or DEFAULT_REPEATS,
         min_coverage=min_coverage,
         restorer=restorer,
         carried_restorer=carried_restorer,
         only_recorded_calls=only_recorded_calls,
         touch_in_order=touch_in_order,
         target_error=target_error,
+        budget=budget,
         display=display_for(quiet),
     )
     if as_json:
@@ -132,6 +144,9 @@ def print_result(result: RunResult) -> None:
         f"predicted: {p.seconds:.3f} s, 95 % interval {p.low:.3f} to {p.high:.3f} s "
         f"({percent(p.coverage)} of the run covered)"
     )
+    if p.undisturbed is not None:
+        alone = p.undisturbed
+        say(f"undisturbed: {alone.seconds:.3f} s, 95 % interval {alone.low:.3f} to {alone.high:.3f} s")
     say("estimators: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in p.estimators.items()))
     if result.narrowed is not None and not result.narrowed.limit:
         say(f"target error: {result.narrowed.sentence()}")

@@ -108,7 +108,7 @@ def print_probe(description: dict[str, Any]) -> None:
     compared = f"{percent(saved)} less than" if saved >= 0 else "more than"
     lines = [
         f"program         {' '.join(d['program'])}",
-        f"ET_ref          {seconds(d['et_ref_seconds'])} ({d['clock']} time, median of {len(d['et_ref_runs'])}; "
+        f"ET_ref          {seconds(d['et_ref_seconds'])} ({d['clock']} time, from {len(d['et_ref_runs'])} runs; "
         f"{seconds(d['et_plain_environment_seconds'])} in its plain environment)",
         f"size            {size(d['size_bytes'])}, {compared} its raw checkpoints ({size(d['raw_bytes'])})",
         f"intervals       {d['intervals']} of {_interval(d)}, {len(d['phases'])} phases"

@@ -30,7 +30,7 @@ def interval_table(rows: sp.csr_array, amounts: FloatArray, timed: TimedProfile,
     the intervals (`amounts`, N)."""
     options = selection.options
     coordinates, explained = principal(project(rows, options.dimensions, options.seed))
-    return IntervalTable(selection.labels, timed.seconds, timed.cpu, amounts, coordinates, explained)
+    return IntervalTable(selection.labels, timed.levels("wall"), timed.levels("cpu"), amounts, coordinates, explained)
 
 
 def principal(points: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -36,7 +36,7 @@ class IntervalTable:
     """N intervals in the order of the run.
 
     phases       N, id of each one's phase when the probe was built; -1 where that was dropped
-    seconds, cpu N, wall and CPU seconds in the timing run
+    seconds, cpu N, wall and CPU seconds, as the phases' time shares have them: levels over the runs that were stamped
     work         N, counted instructions
     coordinates  N x c, principal coordinates of the projected basic-block vectors, c at most MOST_COORDINATES
     explained    c, share of the vectors' variance along each coordinate, the largest first

@@ -31,9 +31,8 @@ def work(profile: Profile, timed: TimedProfile) -> FloatArray:
 
 
 def interval_times(timed: TimedProfile, reference: Reference) -> FloatArray:
-    """Seconds of the timed intervals by the program's clock, shape (M,); above zero."""
-    times = timed.cpu if reference.clock == "cpu" else timed.seconds
-    return np.maximum(times, 1e-9)
+    """Seconds of the timed intervals by the program's clock, their level over all runs, shape (M,); above zero."""
+    return np.maximum(timed.levels(reference.clock), 1e-9)
 
 
 def outside_share(timed: TimedProfile, reference: Reference) -> float:

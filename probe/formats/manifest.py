@@ -243,7 +243,7 @@ class Manifest:
         A checksum of what two builds never share: the times of their runs, to the last digit.
         """
         times = [self.timing.seconds, self.timing.cpu_seconds, self.tracing.seconds, self.total_work]
-        said = [self.program.argv, self.program.executable, self.reference.to_json(), times]
+        said = [self.program.argv, self.program.executable, self.reference.identity(), times]
         return hashlib.sha256(strict_json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
 
     def flaw(self) -> str:

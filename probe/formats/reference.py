@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from probe.formats.checked import SHARE, TIME, many, one_of, read
+from probe.formats.checked import SHARE, SPREAD, TIME, many, one_of, read
 
 Clock = Literal["wall", "cpu"]
 
@@ -22,6 +22,9 @@ class Reference:
     `plain_environment`: one run under the caller's own environment, wall and CPU. `clock` says which of the two is
     the program's time. Of the wall time of the early runs the program slept `blocked_share`, and waited for a processor
     `waited_share`.
+    `voted`: the program's level (probe/formats/timing.py), interval by interval from the runs that `wall` is of, wall
+    and CPU seconds; `voted_error`: relative standard errors of both; `voted_noise`: relative standard deviations of
+    one undisturbed run. Empty where runs were not stamped.
     """
 
     wall: tuple[float, ...] = field(metadata=many(TIME, 1))
@@ -32,6 +35,9 @@ class Reference:
     early_wall: tuple[float, ...] = field(metadata=many(TIME, 1))
     early_cpu: tuple[float, ...] = field(metadata=many(TIME, 1))
     waited_share: float = field(default=0.0, metadata=SHARE)
+    voted: tuple[float, ...] = field(default=(), metadata=many(TIME, 0, 2))
+    voted_error: tuple[float, ...] = field(default=(), metadata=many(SPREAD, 0, 2))
+    voted_noise: tuple[float, ...] = field(default=(), metadata=many(SPREAD, 0, 2))
 
     @property
     def runs(self) -> tuple[float, ...]:
@@ -40,8 +46,18 @@ class Reference:
 
     @property
     def seconds(self) -> float:
-        """ET_ref: the median run."""
-        return statistics.median(self.runs)
+        """ET_ref: the program's level where intervals were voted on, else the median run."""
+        return self._by_clock(self.voted) if self.voted else statistics.median(self.runs)
+
+    @property
+    def level(self) -> tuple[float, float, float] | None:
+        """Where intervals were voted on: ET_ref, its relative standard error, and the noise of one run."""
+        if not self.voted:
+            return None
+        return self._by_clock(self.voted), self._by_clock(self.voted_error), self._by_clock(self.voted_noise)
+
+    def _by_clock(self, wall_and_cpu: tuple[float, ...]) -> float:
+        return wall_and_cpu[1 if self.clock == "cpu" else 0]
 
     @property
     def early_seconds(self) -> float:
@@ -51,14 +67,20 @@ class Reference:
     @property
     def plain_seconds(self) -> float:
         """The run under the caller's own environment, by `clock`."""
-        return self.plain_environment[1 if self.clock == "cpu" else 0]
+        return self._by_clock(self.plain_environment)
 
     def to_json(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
+    def identity(self) -> dict[str, Any]:
+        """`to_json` without what was computed from it: the same in every version of this class."""
+        return {k: v for k, v in self.to_json().items() if not k.startswith("voted")}
+
     def flaw(self) -> str:
         if len(self.cpu) != len(self.wall) or len(self.early_cpu) != len(self.early_wall):
             return "not as many cpu times as wall times"
+        if len(self.voted) == 1 or not len(self.voted) == len(self.voted_error) == len(self.voted_noise):
+            return "a voted time without its error"
         return ""
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,40 @@ import scipy.sparse as sp
 from checkpoint.errors import StorageError
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 
+_ARRAYS = ("seconds", "cpu", "columns", "executions", "first_row")
+_LATER_ARRAYS = ("kernel", "again_wall", "again_cpu")
+"""Files from before there were these lack them."""
+
 _COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared", "shifted")
+
+
+QUANTILE = 0.25
+"""Share of the times below the level. Chosen from recorded runs: docs/estimators.md, "One location for all times"."""
+
+
+def level(times: FloatArray) -> FloatArray:
+    """Along the first axis: the lower quartile, linear between neighbours. NaN where there are no times.
+
+    Other work slows a program and never speeds it up. So the median of times of which half were disturbed is one or the
+    other by chance, and the lowest of them depends on how many there are; a quartile does neither.
+    """
+    times = np.asarray(times, dtype=np.float64)
+    if not len(times):
+        return np.full(times.shape[1:], np.nan)
+    return np.asarray(np.quantile(times, QUANTILE, axis=0), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class IntervalRun:
+    """One full run: its wall and CPU seconds from execve to exit, and those of each interval, (M,).
+
+    What comes before the entry point is in the run's seconds and in no interval, as is the time of other processes.
+    """
+
+    wall: float
+    cpu: float
+    interval_wall: FloatArray = field(repr=False)
+    interval_cpu: FloatArray = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -40,6 +74,7 @@ class TimedProfile:
     missing, out_of_order  boundaries that failed in the timing run: the program did not repeat itself there
     agreeing, compared     markers whose total executions equal those of the traced run, and all markers compared
     kernel         CPU seconds in the kernel, M, by its ticks; NaN for the first and the last; empty if not stamped
+    again_wall, again_cpu  R x M, the intervals' times in R further runs, stamped at boundaries that cost nothing
     beside         M, whether a child of the program lived in the interval, or a thread that it may wait for ran; empty
                    where it had none
     outside        time of these children, which no interval holds: `seconds` and `cpu` are the program's own
@@ -61,7 +96,8 @@ class TimedProfile:
     compared: int
     shifted: int = 0
     kernel: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
-
+    again_wall: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
+    again_cpu: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), repr=False)
     beside: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool), repr=False)
     outside: Outside = field(default_factory=Outside)
     resident: int = 0
@@ -79,6 +115,17 @@ class TimedProfile:
     @property
     def intervals(self) -> int:
         return len(self.seconds)
+
+    def with_runs(self, runs: Sequence[IntervalRun]) -> TimedProfile:
+        """The same with the intervals' times of more runs."""
+        wall = [*self.again_wall, *(run.interval_wall for run in runs)]
+        cpu = [*self.again_cpu, *(run.interval_cpu for run in runs)]
+        return replace(self, again_wall=np.array(wall), again_cpu=np.array(cpu)) if runs else self
+
+    def levels(self, clock: str) -> FloatArray:
+        """Each interval's level over all runs by that clock, (M,)."""
+        first, again = (self.cpu, self.again_cpu) if clock == "cpu" else (self.seconds, self.again_wall)
+        return level(np.vstack([first, again])) if len(again) else first
 
 
 def sum_rows(counts: sp.csr_array, first: IntArray) -> sp.csr_array:
@@ -101,11 +148,17 @@ def join_intervals(timed: TimedProfile, together: int) -> TimedProfile:
         seconds=np.add.reduceat(timed.seconds, first),
         cpu=np.add.reduceat(timed.cpu, first),
         kernel=kernel,
+        again_wall=_columns_joined(timed.again_wall, first),
+        again_cpu=_columns_joined(timed.again_cpu, first),
         beside=np.logical_or.reduceat(timed.beside, first) if len(timed.beside) else timed.beside,
         columns=timed.columns[inner - 1],
         executions=timed.executions[inner - 1],
         first_row=np.concatenate([timed.first_row[first], timed.first_row[-1:]]),
     )
+
+
+def _columns_joined(runs: FloatArray, first: IntArray) -> FloatArray:
+    return np.add.reduceat(runs, first, axis=1) if len(runs) else runs
 
 
 def save_timing(timed: TimedProfile, path: Path) -> None:
@@ -120,10 +173,8 @@ def save_timing(timed: TimedProfile, path: Path) -> None:
         outside=np.array([timed.outside.wall, timed.outside.cpu]),
         resident=timed.resident,
         commands=np.array(timed.outside.commands, dtype=np.str_),
-        **{
-            n: getattr(timed, n)
-            for n in ("seconds", "cpu", "kernel", "beside", "columns", "executions", "first_row", *scalars)
-        },
+        beside=timed.beside,
+        **{n: getattr(timed, n) for n in (*_ARRAYS, *_LATER_ARRAYS, *scalars)},
     )
 
 
@@ -137,12 +188,7 @@ def load_timing(path: Path) -> TimedProfile:
             whole: dict[str, Any] = {n: int(z[n]) for n in _COUNTS}
             return TimedProfile(
                 counts=counts,
-                seconds=z["seconds"],
-                cpu=z["cpu"],
-                kernel=z["kernel"] if "kernel" in z.files else np.zeros(0),
-                columns=z["columns"],
-                executions=z["executions"],
-                first_row=z["first_row"],
+                **{name: z[name] for name in (*_ARRAYS, *_LATER_ARRAYS) if name in _ARRAYS or name in z.files},
                 wall_seconds=float(z["wall_seconds"]),
                 resident=int(z["resident"]) if "resident" in z.files else 0,
                 **_outside(z),

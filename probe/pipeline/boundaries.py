@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidate markers for the boundaries between intervals, and the places in the run where regions lie.
+"""Candidate markers for the boundaries between intervals, runs cut there, and the places where regions lie.
 
 The tracer counted all blocks up to each boundary. The next execution of any site after it is the place
 (site, count + 1) in the run; a deterministic rerun reaches it again. Several candidates per boundary are stamped in
@@ -12,18 +12,20 @@ overlap, so a site is executed as often as all blocks together that cover it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse as sp
 
+from checkpoint.process.children import Child
 from checkpoint.stubs.markers import Marker
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_SITE, BlockTable, Profile
 from probe.formats.selection import Selection
-from probe.formats.timing import TimedProfile
+from probe.formats.timing import IntervalRun, Outside, TimedProfile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
+from probe.tracers.lives import Lives
 
 CANDIDATES = 3
 _TIERS = (100, 20, 5, 1)
@@ -34,6 +36,11 @@ _CHEAP = 0.002
 """Share of the run that one marker may cost. Only where no cheaper site is active is a hotter one taken, and then
 alone: a marker's stub runs the whole time, not just near its boundary."""
 
+
+MOST_COST = 0.002
+"""Share of a run that all stamps together may cost where the run is to be a plain one."""
+
+LEAST_SECONDS = 1e-9
 
 _DEAR = 0.02
 _NEAR = 5
@@ -48,6 +55,31 @@ class Candidate:
     boundary: int
     column: int
     count: int
+
+
+@dataclass(frozen=True)
+class StampedRun:
+    """Raw result of one timing run: a stamp (wall, cpu; NaN where missing) per candidate, in their order.
+
+    It started at the entry point of the traced image, with the stubs in place, and ended at the exit event. `ended_cpu`
+    is the program's own; `others` has its children's, and all before the execve of a wrapper's worker. Of
+    `started_cpu`, `executed_cpu` was before that.
+    """
+
+    wall: FloatArray
+    cpu: FloatArray
+    started: float
+    ended: float
+    ended_cpu: float
+    totals: dict[int, int]
+    started_cpu: float = 0.0
+    kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
+    children: tuple[Child, ...] = ()
+    active: tuple[tuple[float, float], ...] = ()
+    starts: tuple[float, ...] = ()
+    others: Outside = field(default_factory=Outside)
+    executed_cpu: float = 0.0
+    resident: int = 0
 
 
 def site_counts(profile: Profile) -> sp.csr_array:
@@ -202,3 +234,65 @@ def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int
 
     length = min(warmup, timed.room_before(interval))
     return RegionPlan(phase, interval, length, place(interval - length), place(interval), place(interval + 1))
+
+
+def cheap_boundaries(profile: Profile, timed: TimedProfile) -> IntArray:
+    """Positions of the boundaries to stamp, ascending: as many as MOST_COST allows, cheapest markers first."""
+    executions = np.asarray(site_counts(profile).sum(axis=0), dtype=np.float64).ravel()
+    columns, marked = np.unique(timed.columns, return_counts=True)
+    cost = executions[columns] * MARKER_SECONDS / max(timed.wall_seconds, LEAST_SECONDS)
+    order = np.argsort(cost / marked, kind="stable")
+    kept = columns[order][np.cumsum(cost[order]) <= MOST_COST]
+    return np.flatnonzero(np.isin(timed.columns, kept)).astype(np.int64)
+
+
+def shared_out(like: FloatArray, edges: IntArray, seconds: FloatArray) -> FloatArray:
+    """`seconds` of each group of intervals, from edges[g] to edges[g + 1], in the proportions of `like`."""
+    like = np.maximum(like, LEAST_SECONDS)
+    group = np.repeat(np.arange(len(seconds)), np.diff(edges))
+    whole = np.bincount(group, weights=like, minlength=len(seconds))
+    return np.maximum(like * (seconds / whole)[group], LEAST_SECONDS)
+
+
+def split(timed: TimedProfile, at: IntArray, run: StampedRun) -> IntervalRun:
+    """The run's times interval by interval, from stamps at the boundaries `at`.
+
+    Between two stamps with other boundaries in between, time is shared out as in the timing run: such intervals are
+    judged together. Other processes' time is in the run, and in no interval.
+    """
+    stamped = np.flatnonzero(np.isfinite(run.wall))
+    stamped = stamped[longest_rising(run.wall[stamped])]
+    edges = np.concatenate([[0], at[stamped] + 1, [timed.intervals]])
+    wall = np.concatenate([[run.started], run.wall[stamped], [run.ended]])
+    last = run.cpu[stamped][-1] if len(stamped) else run.started_cpu
+    cpu = np.concatenate([[run.started_cpu], run.cpu[stamped], [max(run.ended_cpu, last)]])
+    own = Lives.of(run.children, run.ended).own_seconds(wall, np.diff(cpu))
+    loading = run.started_cpu - run.executed_cpu
+    return IntervalRun(
+        wall=run.ended - run.started + loading + run.others.wall,
+        cpu=max(run.ended_cpu + run.others.cpu, LEAST_SECONDS),
+        interval_wall=shared_out(timed.seconds, edges, own),
+        interval_cpu=shared_out(timed.cpu, edges, np.diff(cpu)),
+    )
+
+
+def longest_rising(values: FloatArray) -> IntArray:
+    """Positions of a longest strictly rising subsequence, in order (patience sorting, O(n log n))."""
+    tails: list[float] = []
+    tail_at: list[int] = []
+    previous = np.full(len(values), -1, dtype=np.int64)
+    for i, value in enumerate(values.tolist()):
+        place = int(np.searchsorted(np.array(tails), value)) if tails else 0
+        if place:
+            previous[i] = tail_at[place - 1]
+        if place == len(tails):
+            tails.append(value)
+            tail_at.append(i)
+        else:
+            tails[place], tail_at[place] = value, i
+    chain = []
+    at = tail_at[-1] if tail_at else -1
+    while at >= 0:
+        chain.append(at)
+        at = int(previous[at])
+    return np.array(chain[::-1], dtype=np.int64)

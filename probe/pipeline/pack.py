@@ -222,8 +222,8 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 warmup=phase.warmup,
                 in_run=InRun(
                     started=float(begins[at]),
-                    wall=float(timed.seconds[at]),
-                    cpu=float(timed.cpu[at]),
+                    wall=float(timed.levels("wall")[at]),
+                    cpu=float(timed.levels("cpu")[at]),
                     kernel=in_kernel.share if in_kernel else None,
                     kernel_error=in_kernel.error if in_kernel else None,
                 ),

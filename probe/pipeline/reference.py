@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program
+from probe.formats.arrays import FloatArray
 from probe.formats.reference import Reference
+from probe.formats.timing import IntervalRun
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.stage import Build
+from probe.prediction.level import level_of_sum
 from probe.prediction.limits import doubts_of_reference
 from probe.progress import Report
 
@@ -54,35 +59,43 @@ def plain_run(
 
 
 class SpreadRuns:
-    """Plain runs spread between the rounds of the self-check, so that ET_ref and T_ref meet the same machine: its
-    speed drifts by several percent within minutes."""
+    """Full runs spread between the rounds of the self-check, so that ET_ref and T_ref meet the same machine: its
+    speed drifts by several percent within minutes. `make` makes one of them."""
 
-    def __init__(
-        self,
-        program: Program,
-        folder: Path,
-        *,
-        runs: int,
-        rounds: int,
-        cpu: int | None,
-        expected: int = 0,
-        others: bool = False,
-    ) -> None:
-        self._program, self._folder, self._cpu, self._expected = program, folder, cpu, expected
-        self._runs, self._rounds, self._others = runs, rounds, others
-        self._done: list[PlainRun] = []
+    def __init__(self, make: Callable[[], IntervalRun], *, runs: int, rounds: int) -> None:
+        self._make = make
+        self._runs, self._rounds = runs, rounds
+        self.done: list[IntervalRun] = []
 
     def after_round(self, rounds: int) -> None:
         """Make the runs that are due after so many rounds. Raises ProgramFailed."""
-        while len(self._done) < rounds * self._runs // self._rounds:
-            run = plain_run(
-                self._program, self._folder, "between", cpu=self._cpu, expected=self._expected, others=self._others
-            )
-            self._done.append(run)
+        while len(self.done) < rounds * self._runs // self._rounds:
+            self.more()
+
+    def more(self) -> None:
+        """Make one more. Raises ProgramFailed."""
+        self.done.append(self._make())
 
     def reference(self, early: Reference) -> Reference:
-        """`early` with ET_ref from these runs."""
-        return replace(early, wall=tuple(r.wall for r in self._done), cpu=tuple(r.cpu for r in self._done))
+        """`early` with ET_ref from these runs, interval by interval."""
+        voted = [
+            level_of_sum(_parts(getattr(run, clock), getattr(run, f"interval_{clock}")) for run in self.done)
+            for clock in ("wall", "cpu")
+        ]
+        known = len(self.done) > 1
+        return replace(
+            early,
+            wall=tuple(r.wall for r in self.done),
+            cpu=tuple(r.cpu for r in self.done),
+            voted=tuple(one.seconds for one in voted) if known else (),
+            voted_error=tuple(one.error for one in voted) if known else (),
+            voted_noise=tuple(one.noise for one in voted) if known else (),
+        )
+
+
+def _parts(whole: float, intervals: FloatArray) -> FloatArray:
+    """The parts of one run: its intervals, and what was outside them."""
+    return np.append(intervals, whole - intervals.sum())
 
 
 def measure_reference(

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.compiled import restorer
 from probe.contents.captured_files import restore_job
-from probe.formats.intervals import work
+from probe.formats.choices import RANDOM
+from probe.formats.intervals import interval_times, outside_share, work
 from probe.formats.phase_record import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
@@ -20,12 +23,18 @@ from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measu
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.reference import SpreadRuns
 from probe.pipeline.stage import Build
+from probe.pipeline.validate import interval_run
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
-from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, narrow
+from probe.prediction.spending import FULL_RUNS, Means
+from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, spend
 from probe.progress import Report
+from probe.selection.retiming import retimed
 
 NAME = "self-check"
-OPTIONS = ("runs", "repeats", "target_error")
+OPTIONS = ("runs", "repeats", "target_error", "budget", "best_effort")
+
+MOST_RUNS = 20
+"""Full runs for ET_ref, whatever the budget."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,12 @@ class Known:
     timed: TimedProfile
     selection: Selection
 
+    def full_runs(self, reference: Reference) -> ReferenceRun:
+        """ET_ref with its error. Of time, as of nothing, there is no direct estimate."""
+        amount = 0.0 if self.profile.thin else float(work(self.profile, self.timed).sum())
+        outside = outside_share(self.timed, reference)
+        return ReferenceRun(reference.runs, amount, voted=reference.level, outside=outside)
+
     def timings(self, measured: Sequence[MeasuredPhase], clock: str) -> list[PhaseTiming]:
         """Each phase as if this node were the candidate as well, restored directly where that works."""
         amounts = work(self.profile, self.timed)
@@ -58,7 +73,7 @@ class Known:
                 continue
             repeats = tuple(t.cpu if clock == "cpu" else t.wall for t in by_phase[phase.id].times)
             at = phase.representative
-            run = self.timed.cpu if clock == "cpu" else self.timed.seconds
+            run = self.timed.levels(clock)
             found.append(
                 PhaseTiming(
                     phase.id,
@@ -84,13 +99,15 @@ def self_check(
     *,
     repeats: int,
     target_error: float | None,
+    budget: Callable[[], float],
     scratch: Path,
     cpu: int | None,
     progress: Callable[[float], None],
 ) -> SelfCheck:
     """Time every phase `repeats` times, in rounds, with `runs` in between; more often where `target_error` asks for it.
 
-    The width judged is that of a prediction for this node. Raises what measuring and the program's runs raise,
+    `budget`: seconds that may then be spent on more rounds and more full runs; asked for when the first are over. The
+    width judged is that of a prediction for this node. Raises what measuring and the program's runs raise,
     NoPrediction where `target_error` is given and too few phases could be restored.
     """
     made = 0
@@ -100,19 +117,26 @@ def self_check(
         before, made = made, made + count
         return measure_phases(
             phases, restorers, repeats=count, scratch=scratch, cpu=cpu, progress=report,
-            after_round=lambda number: runs.after_round(before + number),
+            after_round=(lambda number: runs.after_round(before + number)) if not before else None,
         )  # fmt: skip
 
     def predicted(measured: list[MeasuredPhase]) -> Prediction:
         reference = runs.reference(early)
-        amount = float(work(known.profile, known.timed).sum())
-        return predict(ReferenceRun(reference.runs, amount), known.timings(measured, reference.clock))
+        return predict(known.full_runs(reference), known.timings(measured, reference.clock))
 
+    def more_runs(count: int) -> None:
+        for _ in range(count):
+            runs.more()
+
+    begun = time.monotonic()
     measured, narrowed = again(repeats, progress), None
     if target_error is not None:
-        measured, narrowed = narrow(
-            measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic,
-            causes=ON_BOTH_SIDES,
+        run_seconds = statistics.median(one.wall for one in runs.done) if runs.done else math.inf
+        took = time.monotonic() - begun - sum(one.wall for one in runs.done)
+        measured, narrowed = spend(
+            measured, target_error, budget(), repeats=repeats, predicted=predicted, again=again,
+            round_seconds=took / repeats, clock=time.monotonic, causes=ON_BOTH_SIDES,
+            full_runs=Means((FULL_RUNS,), len(runs.done), MOST_RUNS, run_seconds, more_runs),
         )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
 
@@ -126,9 +150,10 @@ def run(build: Build, report: Report) -> None:
     """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
     folder, options = build.folder.path, build.options
     runs = SpreadRuns(
-        build.program, folder, runs=options.runs, rounds=options.repeats, cpu=build.cpu,
-        expected=build.profile.exit_status, others=bool(build.profile.processes),
-    )  # fmt: skip
+        lambda: interval_run(build.profile, build.timed, folder, "between", build.cpu),
+        runs=options.runs,
+        rounds=options.repeats,
+    )
     done = self_check(
         _phases(build),
         Restorers(restorer(), build.criu),
@@ -137,11 +162,19 @@ def run(build: Build, report: Report) -> None:
         Known(build.profile, build.timed, build.selection),
         repeats=options.repeats,
         target_error=options.target_error,
+        budget=lambda: options.budget if options.budget is not None else time.monotonic() - build.begun,
         scratch=folder,
         cpu=build.cpu,
         progress=report,
     )
     build.measured, build.reference, build.narrowed = done.measured, done.reference, done.narrowed
+    if build.narrowed is not None:
+        build.narrowed = replace(build.narrowed, asked=not options.best_effort)
+    build.timed = build.timed.with_runs(runs.done)
+    if not options.points and options.selection.method != RANDOM:
+        build.selection = retimed(
+            build.selection, work(build.profile, build.timed), interval_times(build.timed, build.reference)
+        )
 
 
 def _phases(build: Build) -> list[PhaseToMeasure]:
@@ -160,4 +193,9 @@ def doubts(build: Build) -> list[str]:
     if build.narrowed is None:
         return []
     build.display.note(build.narrowed.sentence())
-    return [build.narrowed.sentence()] if build.narrowed.limit else []
+    if not build.narrowed.limit:
+        return []
+    if build.options.best_effort:
+        build.notes.append(build.narrowed.sentence())
+        return []
+    return [build.narrowed.sentence()]

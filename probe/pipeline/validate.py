@@ -12,14 +12,14 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP
-from checkpoint.process.children import Child
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
@@ -27,12 +27,20 @@ from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import peak_resident, process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
-from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
-from probe.formats.timing import Outside, TimedProfile, load_timing, save_timing, sum_rows
-from probe.pipeline.boundaries import Candidate, candidates, marker_of, site_counts
+from probe.formats.timing import IntervalRun, Outside, TimedProfile, load_timing, save_timing, sum_rows
+from probe.pipeline.boundaries import (
+    Candidate,
+    StampedRun,
+    candidates,
+    cheap_boundaries,
+    longest_rising,
+    marker_of,
+    site_counts,
+    split,
+)
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import EARLY_RUNS, plain_run_names
@@ -43,9 +51,10 @@ from probe.tracers.lives import Lives, starting
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
-FILES = ("timing.npz", "validate.stdout", "validate.stderr", "validate.files.json")
+FILES = ("timing.npz", "validate.stdout", "validate.stderr", "validate.files.json", "timed-again.*")
 
 _RESULT = "timing.npz"
+AGAIN = "timed-again"
 
 MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""
@@ -57,32 +66,14 @@ MOST_SHIFT = 0.02
 """Intervals by which a marker may have fired too early or too late at the run's end, where an instruction-exact tracer
 ran the program with other addresses and another environment: so small a shift is tolerated."""
 
+MORE_RUNS, MORE_SECONDS = 2, 8.0
+"""Further stamped runs before phases are chosen, and the seconds that all of them may take: one timing run alone cannot
+tell a slow interval from a disturbed one."""
+
 MARKER_ROUNDS = 3
 """Timing runs, each with other candidates in place of those that did not repeat."""
 
 _PROGRESS_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class StampedRun:
-    """Raw result of one timing run: a stamp (wall, cpu; NaN where missing) per candidate, in their order.
-
-    It started at the entry point of the traced image, with the stubs in place, and ended at the exit event.
-    """
-
-    wall: FloatArray
-    cpu: FloatArray
-    started: float
-    ended: float
-    ended_cpu: float
-    totals: dict[int, int]
-    started_cpu: float = 0.0
-    kernel: FloatArray = field(default_factory=lambda: np.zeros(0))
-    children: tuple[Child, ...] = ()
-    active: tuple[tuple[float, float], ...] = ()
-    starts: tuple[float, ...] = ()
-    others: Outside = field(default_factory=Outside)
-    resident: int = 0
 
 
 def stamped_run(
@@ -101,11 +92,11 @@ def stamped_run(
         markers, status, (started, started_cpu) = _run_to_exit(
             tracee, {m: list(e.values()) for m, e in events.items()}, progress
         )
+        ended = _now()
         stamps = _stamps(markers, events)
         resident = peak_resident(tracee.pid)
         columns = {c.column for c in wanted}
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
-        ended = _now()
         tracee.resume()
         tracee.wait()
         ending = tracee.finish()
@@ -130,6 +121,7 @@ def stamped_run(
         others=Outside(ending.around, others, commands),
         totals=totals,
         started_cpu=started_cpu,
+        executed_cpu=tracee.executed_cpu,
         resident=resident,
     )
 
@@ -324,26 +316,12 @@ def _why(profile: Profile) -> str:
     )
 
 
-def longest_rising(values: FloatArray) -> IntArray:
-    """Positions of a longest strictly rising subsequence, in order (patience sorting, O(n log n))."""
-    tails: list[float] = []
-    tail_at: list[int] = []
-    previous = np.full(len(values), -1, dtype=np.int64)
-    for i, value in enumerate(values.tolist()):
-        place = int(np.searchsorted(np.array(tails), value)) if tails else 0
-        if place:
-            previous[i] = tail_at[place - 1]
-        if place == len(tails):
-            tails.append(value)
-            tail_at.append(i)
-        else:
-            tails[place], tail_at[place] = value, i
-    chain = []
-    at = tail_at[-1] if tail_at else -1
-    while at >= 0:
-        chain.append(at)
-        at = int(previous[at])
-    return np.array(chain[::-1], dtype=np.int64)
+def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str, cpu: int | None) -> IntervalRun:
+    """Run the program as plain runs are, but for stamps where they cost nothing; its output stays in `folder` under
+    `name`. Raises ProgramFailed, Diverged."""
+    at = cheap_boundaries(profile, timed)
+    wanted = [Candidate(int(b) + 1, int(timed.columns[b]), int(timed.executions[b])) for b in at]
+    return split(timed, at, stamped_run(profile, wanted, streams=output_streams(folder, name), cpu=cpu))
 
 
 def runs(_options: BuildOptions) -> int:
@@ -352,7 +330,8 @@ def runs(_options: BuildOptions) -> int:
 
 
 def run(build: Build, report: Report) -> None:
-    """One timing run, or more where markers stray. Raises Diverged, ProgramFailed."""
+    """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Raises Diverged,
+    ProgramFailed."""
     expected = build.reference.wall[0]
     build.timed = validate(
         build.profile,
@@ -362,6 +341,9 @@ def run(build: Build, report: Report) -> None:
         native_seconds=expected,
     )
     note_run(build.folder.path, NAME, build.profile.written)
+    more = min(MORE_RUNS, int(MORE_SECONDS / expected))
+    again = [interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(more)]
+    build.timed = build.timed.with_runs(again)
 
 
 def save(build: Build) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from checkpoint.errors import NoPrediction, ProbeError
+from probe.prediction.combination import Combined, combine
 from probe.prediction.inputs import (
     Measured,
     PhaseTiming,
@@ -24,19 +25,31 @@ from probe.prediction.inputs import (
     measure,
     usual_stretch,
 )
+from probe.prediction.location import LEVEL, MEAN, MEDIAN, Location
 from probe.prediction.variance import CAUSES, Term, reach, variance_terms, welch_satterthwaite
 
 __all__ = ["PhaseTiming", "Prediction", "PredictionOptions", "ReferenceRun", "predict"]
 
 
 @dataclass(frozen=True)
+class Undisturbed:
+    """Seconds of one full run on the candidate node with nothing else on it, with the 95 % interval low..high."""
+
+    seconds: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Prediction:
-    """Seconds of one full run on the candidate node, with its confidence interval low..high.
+    """Seconds of one full run on the candidate node as it was met, with its confidence interval low..high.
 
     coverage: time share of the phases measured.
-    estimators: seconds by each of calibrated, direct and strube (NaN where one cannot be formed).
+    estimators: seconds by each of calibrated, direct and strube (NaN where one cannot be formed), and combined, which
+        is the answer.
     variances: relative variance by cause: repeats_candidate, repeats_reference, reference_runs,
-        within_strata, uncovered, outside, minimum. Their sum is the squared relative standard error.
+        within_strata, uncovered, outside, minimum, load, direct. Their sum is the squared relative standard error.
+    undisturbed: the same for the node with nothing else on it; None where the reference's runs were not stamped.
     degrees_of_freedom: of that sum (Welch-Satterthwaite).
     disturbed: number of repeats left out, by phase id.
     terms: the parts of the variance, phase by phase where they are, with their degrees of freedom.
@@ -52,6 +65,7 @@ class Prediction:
     disturbed: dict[int, int]
     warnings: tuple[str, ...]
     terms: tuple[Term, ...] = field(default=(), repr=False)
+    undisturbed: Undisturbed | None = None
 
     @property
     def half_width(self) -> float:
@@ -67,6 +81,7 @@ class Prediction:
                 "high": self.high,
                 "coverage": self.coverage,
             },
+            "undisturbed": asdict(self.undisturbed) if self.undisturbed is not None else {},
             "estimators": {k: v if math.isfinite(v) else None for k, v in self.estimators.items()},
             "variances": dict(self.variances),
             "degrees_of_freedom": self.degrees_of_freedom,
@@ -82,7 +97,7 @@ def predict(
     min_coverage: float | None = None,
     options: PredictionOptions | None = None,
 ) -> Prediction:
-    """Predict the seconds of one full run on the candidate node, by the calibrated estimator.
+    """Predict the seconds of one full run on the candidate node, by the combined estimator.
 
     Failed phases, and those without a time on either node, are extrapolated over. `min_coverage` overrides
     the option of that name. Raises NoPrediction below it, ProbeError for times not finite and positive.
@@ -103,25 +118,59 @@ def predict(
             + (f": phases {failed} failed or have no time" if failed else "")
             + "; see the status of each phase, repair its cause and run the probe again"
         )
-    measured = measure(usable, options)
-    estimators = _estimators(reference, measured, coverage)
-    terms = variance_terms(reference, measured, coverage, options)
+    # Without stamped runs the reference is known by its median alone, and like is compared with like.
+    here, there = (MEDIAN, MEDIAN) if reference.voted is None else (MEAN, LEVEL)
+    met = _located(reference, usable, coverage, options, here, there)
+    alone = None if reference.voted is None else _located(reference, usable, coverage, options, LEVEL, LEVEL)
+    estimators = {**met.estimators, "combined": met.combined.seconds}
+    terms = met.combined.terms
     far = reach(terms, options.confidence)
-    seconds = estimators["calibrated"]
-    low, high = seconds * math.exp(-far), seconds * math.exp(far)
-    left_out = {m.phase.id: m.ref.left_out + m.cand.left_out for m in measured}
+    left_out = {m.phase.id: m.ref.left_out + m.cand.left_out for m in met.measured}
     return Prediction(
-        seconds=seconds,
-        low=low,
-        high=high,
+        seconds=met.combined.seconds,
+        low=met.combined.seconds * math.exp(-far),
+        high=met.combined.seconds * math.exp(far),
         coverage=coverage,
         estimators=estimators,
         variances={c: math.fsum(t.variance for t in terms if t.cause == c) for c in CAUSES},
         degrees_of_freedom=welch_satterthwaite(terms),
         disturbed={phase: count for phase, count in left_out.items() if count},
-        warnings=tuple(_warnings(reference, phases, measured, estimators, far, options)),
-        terms=tuple(terms),
+        warnings=tuple(_warnings(reference, phases, met.measured, estimators, far, options)),
+        terms=terms,
+        undisturbed=_undisturbed(alone, options) if alone is not None else None,
     )
+
+
+@dataclass(frozen=True)
+class _Located:
+    """The estimates from repeats that are located in one way."""
+
+    measured: Sequence[Measured]
+    estimators: dict[str, float]
+    combined: Combined
+
+
+def _located(
+    reference: ReferenceRun,
+    phases: Sequence[PhaseTiming],
+    coverage: float,
+    options: PredictionOptions,
+    here: Location,
+    there: Location,
+) -> _Located:
+    measured = measure(phases, options, here, there)
+    found = _estimators(reference, measured, coverage)
+    terms = variance_terms(reference, measured, coverage, options, here, there)
+    own = None
+    if reference.selection_error is not None:
+        own = math.hypot(reference.selection_error, options.direct_spread)
+    combined = combine(found["calibrated"], found["direct"], terms, own, options.direct_freedom, reference.outside)
+    return _Located(measured, found, combined)
+
+
+def _undisturbed(alone: _Located, options: PredictionOptions) -> Undisturbed:
+    far, seconds = reach(alone.combined.terms, options.confidence), alone.combined.seconds
+    return Undisturbed(seconds, seconds * math.exp(-far), seconds * math.exp(far))
 
 
 def _estimators(reference: ReferenceRun, measured: Sequence[Measured], coverage: float) -> dict[str, float]:
@@ -133,7 +182,7 @@ def _estimators(reference: ReferenceRun, measured: Sequence[Measured], coverage:
     weight = math.fsum(m.phase.weight for m in worked)
     direct = strube = math.nan
     if weight > 0 and reference.total_work > 0:
-        seconds = math.fsum(m.phase.weight * m.cand.median / m.phase.work for m in worked)
+        seconds = math.fsum(m.phase.weight * m.cand.seconds / m.phase.work for m in worked)
         # Phases without counted work have no time per work: they enter by their time share.
         rest = math.fsum(m.phase.time_share * m.ratio for m in measured if m.phase.work <= 0)
         own = 1.0 - reference.outside

@@ -16,9 +16,7 @@ import numpy as np
 from checkpoint.errors import ProbeError
 from probe.formats.arrays import FloatArray
 from probe.node.quietness import DISTURBED
-
-MEDIAN_FACTOR = math.pi / 2.0
-"""Variance of a median over that of a mean, for many normal values; above the true one for few."""
+from probe.prediction.location import MEDIAN, Location
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,10 @@ class PredictionOptions:
         assumed beside the differences between phases.
     outside_change: the same, as a part of the logarithm of the ratio of the program's own time.
     mix_freedom: fewest degrees of freedom given to the differences between phases.
+    direct_spread: relative standard deviation assumed of the direct estimate, beyond the selection's error for
+        intervals held out: restored regions against those in the run, and region lengths. docs/estimators.md, "The
+        combined estimate".
+    direct_freedom: degrees of freedom assumed of it.
     """
 
     confidence: float = 0.95
@@ -53,6 +55,8 @@ class PredictionOptions:
     outside_spread: float = 0.1
     outside_change: float = 0.5
     mix_freedom: float = 2.0
+    direct_spread: float = 0.015
+    direct_freedom: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,10 @@ class ReferenceRun:
     runs: seconds of each run, under the environment the phases were captured in.
     total_work: amount of work of the run, in `work_unit` (as in PhaseTiming.work).
     noise: instrumented / plain reference time (thesis, equation 4.3).
+    voted: level of the run, interval by interval from several runs, and its relative standard error and
+        the noise of one run.
+    selection_error: relative error of a direct estimate for intervals held out; None where the direct estimate is not
+        to be trusted, and then it has no part in the prediction.
     outside: share of these seconds in other processes than the one with the phases.
     """
 
@@ -69,10 +77,14 @@ class ReferenceRun:
     total_work: float
     noise: float = 1.0
     work_unit: str = "counted instructions"
+    voted: tuple[float, float, float] | None = None
+    selection_error: float | None = None
     outside: float = 0.0
 
     @property
     def et_ref_seconds(self) -> float:
+        if self.voted is not None:
+            return self.voted[0]
         return float(np.median(np.asarray(self.runs, dtype=np.float64)))
 
 
@@ -109,18 +121,21 @@ class PhaseTiming:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Median of one region's repeats, the relative variance of one, and its degrees of freedom."""
+    """Location of one region's repeats, the relative variance of one repeat, and its degrees of freedom.
 
-    median: float
+    error: relative variance of the location. values: the repeats that were kept, seconds, in order.
+    """
+
+    seconds: float
+    error: float
     variance: float
     freedom: float
-    count: int
+    values: FloatArray
     left_out: int
 
     @property
-    def standard_error_squared(self) -> float:
-        """Relative, of the median."""
-        return self.variance * median_factor(self.count) / self.count
+    def count(self) -> int:
+        return len(self.values)
 
 
 @dataclass(frozen=True)
@@ -131,7 +146,7 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        return self.cand.median / self.ref.median
+        return self.cand.seconds / self.ref.seconds
 
 
 def check_reference(reference: ReferenceRun) -> None:
@@ -162,11 +177,6 @@ def check_phase(phase: PhaseTiming) -> None:
             raise ProbeError(f"{name} of phase {phase.id} is {value}: it must be finite and not negative")
 
 
-def median_factor(count: int) -> float:
-    """Variance of the median over that of the mean; below three values they are the same."""
-    return MEDIAN_FACTOR if count > 2 else 1.0
-
-
 def _undisturbed(
     wall: Sequence[float], cpu: Sequence[float], usual: float, clock: str, options: PredictionOptions
 ) -> tuple[FloatArray, int]:
@@ -189,7 +199,10 @@ def usual_stretch(phase: PhaseTiming) -> float:
     return float(np.median(np.asarray(phase.t_ref) / np.asarray(phase.cpu_ref)))
 
 
-def measure(phases: Sequence[PhaseTiming], options: PredictionOptions) -> list[Measured]:
+def measure(
+    phases: Sequence[PhaseTiming], options: PredictionOptions, here: Location = MEDIAN, there: Location = MEDIAN
+) -> list[Measured]:
+    """The phases with their repeats located: by `there` on the reference node, by `here` on the candidate."""
     kept = [
         (
             _undisturbed(p.t_ref, p.cpu_ref, usual_stretch(p), p.clock, options),
@@ -197,11 +210,11 @@ def measure(phases: Sequence[PhaseTiming], options: PredictionOptions) -> list[M
         )
         for p in phases
     ]
-    sides = [_repeats([one[side] for one in kept], options) for side in (0, 1)]
+    sides = [_repeats([one[side] for one in kept], location, options) for side, location in ((0, there), (1, here))]
     return [Measured(p, ref, cand) for p, ref, cand in zip(phases, sides[0], sides[1], strict=True)]
 
 
-def _repeats(series: Sequence[tuple[FloatArray, int]], options: PredictionOptions) -> list[Repeats]:
+def _repeats(series: Sequence[tuple[FloatArray, int]], location: Location, options: PredictionOptions) -> list[Repeats]:
     """What the repeats of each phase say, on one node. A phase without repeats takes the others' spread."""
     known = [(relative_variance(values), len(values) - 1) for values, _ in series if len(values) > 1]
     if known:
@@ -214,7 +227,8 @@ def _repeats(series: Sequence[tuple[FloatArray, int]], options: PredictionOption
         count = len(values)
         variance = relative_variance(values) if count > 1 else pooled
         own = float(count - 1) if count > 1 else freedom
-        found.append(Repeats(float(np.median(values)), variance, own, count, left_out))
+        error = location.own_error(values, variance)
+        found.append(Repeats(location.of(values), error, variance, own, values, left_out))
     return found
 
 

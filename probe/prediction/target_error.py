@@ -13,6 +13,7 @@ from typing import Any
 from checkpoint.errors import ProbeError
 from probe.node.measuring import MeasuredPhase
 from probe.prediction.estimators import Prediction, PredictionOptions
+from probe.prediction.spending import Means, next_purchase
 from probe.prediction.variance import Term, half_width
 
 MOST_FACTOR = 8
@@ -20,10 +21,16 @@ MOST_FACTOR = 8
 
 _ENDLESS = 1e9
 
-HERE = ("repeats_candidate",)
+DEFAULT_TARGET, DEFAULT_BUDGET = 0.03, 60
+"""Half width that is aimed at where none is asked for; seconds that `probe run` may take for it."""
+
+MOST_ROUNDS = 200
+"""Repeats of each phase, whatever the budget."""
+
+HERE = ("repeats_candidate", "load")
 """What more repeats on this node narrow."""
 
-ON_BOTH_SIDES = ("repeats_candidate", "repeats_reference")
+ON_BOTH_SIDES = ("repeats_candidate", "load", "repeats_reference")
 """What more rounds of the self-check narrow: on the reference node both sides are measured alike. More full runs come
 with them, but most of the reference runs' term is the next run's own noise, which stays."""
 
@@ -35,6 +42,8 @@ REASONS = {
     "uncovered": "part of the run is in no phase that could be measured: see the failed phases",
     "outside": "other processes than the one with the phases have part of the time: probe that one by itself",
     "minimum": "whole sessions of repeats differ by this",
+    "load": "other load on this node comes and goes: use a quieter node, or a longer --budget",
+    "direct": "the phases miss intervals held out by this: build with more --max-phases",
 }
 """What each term of the variance says of a probe that cannot reach the width, and what to do."""
 
@@ -43,8 +52,9 @@ REASONS = {
 class Narrowed:
     """What was done for a wanted width. `wanted`, `before`, `reached`: relative half widths of the interval.
 
-    `rounds` were added, each one repeat of every phase, in `seconds`. `limit` is the cause that keeps the interval from
-    being narrower, "" where it is as narrow as wanted.
+    `rounds` were added, each one repeat of every phase, and `runs` full runs, in `seconds` of `budget` (None: no bound
+    of time). `limit` is the cause that keeps the interval from being narrower, "" where it is as narrow as wanted.
+    `asked`: whether somebody asked for that width, or it is DEFAULT_TARGET.
     """
 
     wanted: float
@@ -53,17 +63,25 @@ class Narrowed:
     rounds: int
     seconds: float
     limit: str
+    runs: int = 0
+    budget: float | None = None
+    asked: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "asked"}
 
     def sentence(self) -> str:
         """For people: what was reached, and what it cost or why no more was done."""
-        cost = f"{self.rounds} more rounds in {self.seconds:.1f} s" if self.rounds else "no more rounds"
+        made = [f"{self.rounds} more rounds"] * (self.rounds > 0) + [f"{self.runs} more full runs"] * (self.runs > 0)
+        cost = f"{' and '.join(made)} in {self.seconds:.1f} s" if made else "no more rounds"
+        if self.budget is not None:
+            cost += f" {'of' if made else 'within'} {self.budget:.0f} s"
         if not self.limit:
             return f"the interval is within {self.reached:.1%} of the prediction, {cost}"
+        wanted = f"{self.wanted:.1%}"
+        wanted = f"--target-error {wanted}" if self.asked else f"the default half width of {wanted}"
         return (
-            f"--target-error {self.wanted:.1%} is not reached: the interval is within {self.reached:.1%} of the "
+            f"{wanted} is not reached: the interval is within {self.reached:.1%} of the "
             f"prediction after {cost}; {REASONS[self.limit]}"
         )
 
@@ -137,6 +155,65 @@ def narrow(
     limit = "" if prediction.half_width <= target else limiting(prediction.terms, target, options, causes)
     seconds = clock() - begun if made > repeats else 0.0
     return measured, Narrowed(target, before, prediction.half_width, made - repeats, seconds, limit)
+
+
+def spend(
+    measured: list[MeasuredPhase],
+    target: float,
+    budget: float,
+    *,
+    repeats: int,
+    predicted: Callable[[list[MeasuredPhase]], Prediction],
+    again: Callable[[int], list[MeasuredPhase]],
+    round_seconds: float,
+    clock: Callable[[], float],
+    causes: Sequence[str] = HERE,
+    full_runs: Means | None = None,
+    options: PredictionOptions | None = None,
+) -> tuple[list[MeasuredPhase], Narrowed]:
+    """Have phases timed more often, or more full runs made, until the half width is `target` or `budget` seconds are
+    spent: always what narrows the interval most for each second.
+
+    `round_seconds`: what one repeat of every phase takes. `full_runs`: None where there can be no more. Else as
+    `narrow`.
+    """
+    options = options or PredictionOptions()
+    begun, runs_before = clock(), full_runs.made if full_runs else 0
+
+    def more(count: int) -> None:
+        nonlocal measured
+        measured = joined(measured, again(count))
+
+    rounds = Means(tuple(causes), repeats, MOST_ROUNDS, round_seconds, more)
+    means = [rounds] + ([full_runs] if full_runs else [])
+    prediction = predicted(measured)
+    before = prediction.half_width
+    while prediction.half_width > target:
+        left = budget - (clock() - begun)
+        bought = next_purchase(means, prediction.terms, target, left, options.confidence)
+        if bought is None:
+            break
+        one, count = bought
+        started = clock()
+        one.make(count)
+        one.made += count
+        # What it took just now says best what it will take.
+        one.seconds = (clock() - started) / count
+        prediction = predicted(measured)
+    limit = "" if prediction.half_width <= target else limiting(prediction.terms, target, options, causes)
+    runs = full_runs.made - runs_before if full_runs else 0
+    spent = clock() - begun if rounds.made > repeats or runs else 0.0
+    return measured, Narrowed(
+        target, before, prediction.half_width, rounds.made - repeats, spent, limit, runs=runs, budget=budget
+    )
+
+
+def check_budget(budget: float, round_seconds: float) -> None:
+    """Raise ProbeError where not even one repeat of each phase fits."""
+    if budget < round_seconds:
+        raise ProbeError(
+            f"--budget {budget:g}: one repeat of each phase takes about {round_seconds:.2g} s; give that or more"
+        )
 
 
 def joined(first: Sequence[MeasuredPhase], more: Sequence[MeasuredPhase]) -> list[MeasuredPhase]:

@@ -14,9 +14,9 @@ from probe.prediction.inputs import (
     Measured,
     PredictionOptions,
     ReferenceRun,
-    median_factor,
     relative_variance,
 )
+from probe.prediction.location import MEDIAN, Location, common_error, median_factor
 
 CAUSES = (
     "repeats_candidate",
@@ -26,39 +26,69 @@ CAUSES = (
     "uncovered",
     "outside",
     "minimum",
+    "load",
+    "direct",
 )
+
+SHARED, CALIBRATED_ALONE, DIRECT = "shared", "calibrated", "direct"
+"""Which estimate a term is of: of both, of one alone."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One independent part of the relative variance of the calibrated estimate."""
+    """One independent part of the relative variance of an estimate. `of`: SHARED, CALIBRATED_ALONE or DIRECT."""
 
     cause: str
     variance: float
     freedom: float
+    of: str = SHARED
 
 
 def variance_terms(
-    reference: ReferenceRun, measured: Sequence[Measured], coverage: float, options: PredictionOptions
+    reference: ReferenceRun,
+    measured: Sequence[Measured],
+    coverage: float,
+    options: PredictionOptions,
+    here: Location = MEDIAN,
+    there: Location = MEDIAN,
 ) -> list[Term]:
+    """Of the calibrated estimate. `here`, `there`: what the phases' repeats were located by (inputs.measure)."""
     candidate_shares = np.array([m.phase.time_share * m.ratio for m in measured])
     candidate_shares /= candidate_shares.sum()
     terms = []
     for m, a in zip(measured, candidate_shares, strict=True):
-        terms.append(Term("repeats_candidate", a**2 * m.cand.standard_error_squared, m.cand.freedom))
-        terms.append(Term("repeats_reference", a**2 * m.ref.standard_error_squared, m.ref.freedom))
-
-    runs = np.asarray(reference.runs, dtype=np.float64)
-    many = len(runs) > 1
-    run_variance = relative_variance(runs) if many else options.unrepeated_spread**2
-    # The same spread twice: the error of ET_ref itself, and the noise of the one future run predicted.
-    future = run_variance * (1.0 + median_factor(len(runs)) / len(runs))
-    terms.append(Term("reference_runs", future, float(len(runs) - 1) if many else math.inf))
-
+        terms.append(Term("repeats_candidate", a**2 * m.cand.error, m.cand.freedom))
+        terms.append(Term("repeats_reference", a**2 * m.ref.error, m.ref.freedom, of=CALIBRATED_ALONE))
+    if here is not MEDIAN:
+        terms.append(Term("load", *common_error([m.cand.values for m in measured], candidate_shares, here)))
+    if there is not MEDIAN:
+        common = common_error([m.ref.values for m in measured], candidate_shares, there)
+        terms.append(Term("repeats_reference", *common, of=CALIBRATED_ALONE))
+    terms += _run_terms(reference, options)
     terms += _mix_terms(measured, candidate_shares, coverage, reference.outside, options)
     # Once for the session on either node; repeats cannot lessen what they share.
-    terms.append(Term("minimum", 2.0 * options.session_spread**2, options.session_freedom))
-    return terms
+    session = options.session_spread**2
+    return [*terms, *_of_one_estimate("minimum", session, session, options.session_freedom)]
+
+
+def _of_one_estimate(cause: str, shared: float, alone: float, freedom: float) -> list[Term]:
+    """Two terms whose sum has `freedom`: they come from the same numbers, and are not two estimates."""
+    whole = shared + alone
+    parts = ((shared, SHARED), (alone, CALIBRATED_ALONE))
+    return [Term(cause, part, freedom * part / whole if whole else freedom, of=of) for part, of in parts]
+
+
+def _run_terms(reference: ReferenceRun, options: PredictionOptions) -> list[Term]:
+    """The error of ET_ref itself, and the noise of the one future run predicted, taken from the same runs."""
+    runs = np.asarray(reference.runs, dtype=np.float64)
+    count = len(runs)
+    freedom = float(count - 1) if count > 1 else math.inf
+    if reference.voted is not None:
+        error, one = reference.voted[1] ** 2, reference.voted[2] ** 2
+    else:
+        one = relative_variance(runs) if count > 1 else options.unrepeated_spread**2
+        error = one * median_factor(count) / count
+    return _of_one_estimate("reference_runs", one, error, freedom)
 
 
 def _mix_terms(
@@ -74,7 +104,7 @@ def _mix_terms(
     """
     ratios = np.array([m.ratio for m in measured])
     shares = np.array([m.phase.time_share for m in measured]) / coverage
-    noise = np.array([m.ref.standard_error_squared + m.cand.standard_error_squared for m in measured])
+    noise = np.array([m.ref.error + m.cand.error for m in measured])
     strata = _strata(measured)
     tau, uncovered, freedom = _between_strata(measured, strata, shares, ratios, noise, options)
     modelled = candidate_shares**2 * tau

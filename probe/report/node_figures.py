@@ -48,6 +48,8 @@ CAUSE_NAMES = {
     "uncovered": "time in no measured phase",
     "outside": "time in other processes",
     "minimum": "session to session",
+    "load": "other load from round to round",
+    "direct": "error of the direct estimate",
 }
 """The variances of a prediction in words."""
 
@@ -249,7 +251,7 @@ def error_budget(found: Gathered) -> Drawing:
     totals = parts.sum(axis=1, keepdims=True)
     widths = np.array([n.half_width for n in found.nodes])
     scaled = np.divide(parts, totals, out=np.zeros_like(parts), where=totals > 0) * widths[:, None]
-    colours = (*COLOURS[:6], FAINT)
+    colours = (*COLOURS[:5], OTHER, FAINT, *COLOURS[5:7])
     if len(found.nodes) <= MOST_NODE_ROWS:
         figure, axes = blank(1.7 + 0.3 * len(found.nodes))
         left = np.zeros(len(found.nodes))
@@ -289,18 +291,22 @@ _REMEDIES = {
     "uncovered": "see which phases were not measured",
     "outside": "only a probe of the other processes themselves narrows it",
     "minimum": "whole sessions of repeats differ by this, and more repeats do not narrow it",
+    "load": "a quieter node narrows it, or more repeats",
+    "direct": "more `--max-phases` narrows it",
 }
 
 
 def estimators(found: Gathered) -> Drawing:
-    """The other two estimators against the one that is the answer."""
+    """The other two estimators against the calibrated one."""
     title = "Three ways to predict from the same times"
     names = ("calibrated", "direct", "strube")
     head = ("node", *(f"{name}_s" for name in names))
     data = [(n.name, *(n.estimators[name] for name in names)) for n in found.nodes]
     if not found.nodes:
         return Drawing("estimators", title, _NO_NODES, None, head, data)
-    ratios = {name: np.array([n.estimators[name] / n.seconds - 1 for n in found.nodes]) for name in names[1:]}
+    ratios = {
+        name: np.array([n.estimators[name] / n.estimators["calibrated"] - 1 for n in found.nodes]) for name in names[1:]
+    }
     ranks = np.arange(len(found.nodes))
     rows = len(found.nodes) <= MOST_NODE_ROWS
     figure, axes = blank(1.6 + 0.26 * len(found.nodes) if rows else 3.6)
@@ -311,20 +317,21 @@ def estimators(found: Gathered) -> Drawing:
         else:
             axes.plot(ranks, ratios[name], linestyle="none", markersize=2.5, rasterized=True, **mark)
     if rows:
-        axes.axvline(0.0, color=COLOURS[0], linewidth=1.5, label="calibrated, the answer")
+        axes.axvline(0.0, color=COLOURS[0], linewidth=1.5, label="calibrated")
         label_rows(axes, [_node(n) for n in found.nodes])
         axes.set_xlabel("difference from the calibrated estimate")
         axes.xaxis.set_major_formatter(percents())
     else:
-        axes.axhline(0.0, color=COLOURS[0], linewidth=1.5, label="calibrated, the answer")
+        axes.axhline(0.0, color=COLOURS[0], linewidth=1.5, label="calibrated")
         axes.set_xlabel(f"{len(found.nodes):,} nodes, the fastest first")
         axes.yaxis.set_major_formatter(percents())
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
     apart = np.abs(ratios["direct"][np.isfinite(ratios["direct"])])
     caption = (
-        "The calibrated estimate scales the reference node's run time by each phase's ratio and is the answer. The "
-        "direct one adds up the candidate's times alone and knows nothing of the reference run, so the two check each "
-        "other; the thesis's formula takes instructions for time, which is wrong by as much as phases differ in speed."
+        "The calibrated estimate scales the reference node's run time by each phase's ratio. The direct one adds up "
+        "the candidate's times alone and knows nothing of the reference run. So the two check each other, and the "
+        "answer combines them by their variances; the thesis's formula takes instructions for time, which is wrong by "
+        "as much as phases differ in speed."
     )
     if len(apart):
         caption += f" Calibrated and direct are apart by {percent(float(apart.max()))} at most; 10 % is a warning."

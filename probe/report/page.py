@@ -94,7 +94,7 @@ def _facts(found: Gathered) -> list[tuple[str, str]]:
     facts = [
         ("program", m.program.executable),
         ("run in", m.program.cwd),
-        ("run time, ET_ref", f"{wording.seconds(m.reference.seconds)} ({m.reference.clock} time, median of {runs})"),
+        ("run time, ET_ref", f"{wording.seconds(m.reference.seconds)} ({m.reference.clock} time, from {runs} runs)"),
         ("reference node", f"{node.name}: {node.cpu}, {node.cores} cores, Linux {node.kernel}, load {node.load}"),
         ("built with", f"{tracing.tracer} tracer, intervals of {length}, C library held to {m.program.isa}, seed "
             f"{m.selection.seed}"),

@@ -195,7 +195,7 @@ def _held(found: Gathered) -> Check | None:
 
 
 def _agreement(found: Gathered) -> Check | None:
-    apart = [abs(math.log(node.estimators["direct"] / node.seconds)) for node in found.nodes]
+    apart = [abs(math.log(node.estimators["direct"] / node.estimators["calibrated"])) for node in found.nodes]
     apart = [value for value in apart if math.isfinite(value)]
     if not apart:
         return None

@@ -228,7 +228,7 @@ def _prediction(row: Any) -> StoredPrediction:
         cpu=row.cpu,
         kernel=row.kernel,
         load=row.load,
-        estimators=dict(row.estimators),
+        estimators={"combined": None, **row.estimators},
         phases=tuple(_phase(values) for values in strict_json.loads(row.phases)),
         warnings=tuple(row.warnings),
         stale="" if row.state == row.now else STALE,

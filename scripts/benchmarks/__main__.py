@@ -47,10 +47,13 @@ from benchmarks.hosts import measurement as hosts  # noqa: E402
 from benchmarks.hosts import report as hosts_report  # noqa: E402
 from benchmarks.inputs import make_inputs, make_short_inputs  # noqa: E402
 from benchmarks.measure import measure  # noqa: E402
+from benchmarks.noise import measurement as noise  # noqa: E402
+from benchmarks.noise import report as noise_report  # noqa: E402
 from benchmarks.programs import (  # noqa: E402
     ACCURACY,
     ACCURACY_ONLY,
     ACCURACY_QUICK,
+    ARRAYS,
     EVERYTHING,
     EXACT_QUICK,
     EXACT_RECORDED,
@@ -73,7 +76,7 @@ def chosen(names: list[str] | None, quick: bool) -> list[Benchmark]:
 
 
 def named(wanted: Sequence[str]) -> list[Benchmark]:
-    known = {b.name: b for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT)}
+    known = {b.name: b for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT, *ARRAYS)}
     return [known[n] for n in wanted]
 
 
@@ -282,6 +285,23 @@ def measure_breadth(arguments: argparse.Namespace) -> None:
         breadth_report.write(ROOT / "docs" / "breadth.md", rows)
 
 
+def measure_noise(arguments: argparse.Namespace) -> None:
+    """Measure what has no record yet, quiet and beside a competitor, then the table of all records there are."""
+    folder = HERE / "noise"
+    if not arguments.report:
+        make_inputs(HERE / "data", media=True, say=say)
+        benchmarks = named(arguments.programs or [*ACCURACY, *(b.name for b in ARRAYS)])
+        for record in noise.measure(
+            benchmarks, noise.STATES, folder, HERE / "data", interval=arguments.interval, full_runs=noise.FULL_RUNS,
+            say=say,
+        ):  # fmt: skip
+            print(noise_report.line(record), flush=True)
+    records = noise.load_all(folder)
+    print(noise_report.tables(records))
+    if arguments.write:
+        noise_report.write(ROOT / "docs" / "accuracy.md", records)
+
+
 def measure_emulations(arguments: argparse.Namespace) -> None:
     """Profile and emulate: the experiments that are named, or all that have no record yet; then all tables."""
     names = arguments.only or list(emulation_report.EXPERIMENTS)
@@ -314,6 +334,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "exact": measure_exact,
     "emulation": measure_emulations,
     "hosts": measure_hosts,
+    "noise": measure_noise,
     "synthetic": measure_synthetic,
     "warmup": measure_warm_ups,
 }

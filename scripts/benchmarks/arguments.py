@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks.breadth import programs as breadth
-from benchmarks.programs import ACCURACY_ONLY, EVERYTHING, PACKAGED, QUICKSTART, SHORT
+from benchmarks.programs import ACCURACY_ONLY, ARRAYS, EVERYTHING, PACKAGED, QUICKSTART, SHORT
 
 CLOCK = "instructions"
 """Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
@@ -33,6 +33,7 @@ SUITES = {
     "exact": "the instruction-exact tracers",
     "emulation": "resource profiles and emulations, as in the Synapse paper",
     "hosts": "the kept probes against full runs on this processor",
+    "noise": "quiet, and beside a competitor for cache and memory",
     "synthetic": "probes of array programs with their data and without",
     "warmup": "what each length of warm-up does to region times",
 }
@@ -43,7 +44,7 @@ _DESCRIPTION = "Measure how well probes predict, and what they cost, on this mac
 
 def _programs(text: str) -> list[str]:
     """Names of programs, known ones alone. Raises argparse.ArgumentTypeError."""
-    names, known = text.split(","), [b.name for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT)]
+    names, known = text.split(","), [b.name for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT, *ARRAYS)]
     if unknown := [n for n in names if n not in known]:
         raise argparse.ArgumentTypeError(f"no program {', '.join(map(repr, unknown))}; there are: {', '.join(known)}")
     return names
@@ -65,7 +66,7 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
     parser.add_argument(
-        "--write", action="store_true", help="write the tables of `accuracy`, `breadth` or `hosts` to their page"
+        "--write", action="store_true", help="write the tables of `accuracy`, `noise`, `breadth` or `hosts`"
     )
     parser.add_argument(
         "--again", action="store_true", help="measure `breadth`, `hosts` or `emulation` though there are rows"
@@ -113,7 +114,7 @@ def packages(arguments: argparse.Namespace) -> list[str]:
                 "tachyon", "valgrind"]  # fmt: skip
     if what == "hosts":
         return ["bc", "coreutils", "perl-base", "python3"]
-    programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what == "accuracy" else ()))
+    programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what in ("accuracy", "noise") else ()))
     needed = {b.package for b in programs} | {"valgrind"}
     if what == "decisions":
         needed |= {"slurmctld", "slurmd", "slurm-client", "munge"}

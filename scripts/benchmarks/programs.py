@@ -110,6 +110,15 @@ SHORT = (
 """What `scripts/bench exact` measures: one to two seconds each, since exp-bbv takes many times that. Their inputs are
 the beginnings of the others' (inputs.make_short_inputs)."""
 
+ARRAYS = tuple(
+    Benchmark(f"arrays-{kernel}", (str(OWN / "arrays"), kernel), f"array kernel: {what}")
+    for kernel, what in (
+        ("triad", "streams"), ("transpose", "strides"), ("gather", "random reads"), ("histogram", "random writes"),
+        ("fft", "Fourier transform"), ("lu", "dense elimination"), ("spmv", "sparse product"), ("smooth", "stencil"),
+    )
+)  # fmt: skip
+"""What `scripts/bench noise` measures beside the programs of `scripts/bench accuracy`."""
+
 EVERYTHING = (*OWN_PROGRAMS, QUICKSTART, *PACKAGED)
 QUICK = ("matmul", "phases", "perl", "gzip")
 

@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tracing import program_of
 
 import probe.node.measuring
-import probe.pipeline.reference
 from checkpoint.errors import PhaseFailed, ProgramFailed
-from checkpoint.process.plain_run import PlainRun
 from checkpoint.restore.criu_restore import RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectRefused
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.formats.reference import Reference
+from probe.formats.timing import IntervalRun
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
 from probe.pipeline.reference import SpreadRuns
 
@@ -119,17 +118,14 @@ def test_unpacked_phases_are_taken_in_groups(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("runs", "rounds", "after"), [(3, 5, [0, 1, 1, 2, 3]), (3, 1, [3]), (1, 4, [0, 0, 0, 1]), (4, 4, [1, 2, 3, 4])]
 )
-def test_plain_runs_are_spread_between_rounds(
-    runs: int, rounds: int, after: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plain_runs_are_spread_between_rounds(runs: int, rounds: int, after: list[int]) -> None:
     made: list[float] = []
 
-    def plain(*_a: object, **_k: object) -> PlainRun:
+    def plain() -> IntervalRun:
         made.append(float(len(made) + 1))
-        return PlainRun(wall=made[-1], cpu=made[-1] / 2, waited=0.0, status=0)
+        return IntervalRun(made[-1], made[-1] / 2, np.full(4, made[-1] / 5), np.full(4, made[-1] / 10))
 
-    monkeypatch.setattr(probe.pipeline.reference, "plain_run", plain)
-    spread = SpreadRuns(program_of(Path("/bin/true")), Path("nowhere"), runs=runs, rounds=rounds, cpu=None)
+    spread = SpreadRuns(plain, runs=runs, rounds=rounds)
     seen = []
     for number in range(1, rounds + 1):
         spread.after_round(number)
@@ -139,3 +135,4 @@ def test_plain_runs_are_spread_between_rounds(
     late = spread.reference(early)
     assert late.wall == tuple(made) and late.cpu == tuple(t / 2 for t in made)
     assert (late.early_wall, late.early_seconds, late.clock) == ((9.0,), 8.0, "cpu")
+    assert late.seconds == pytest.approx(np.quantile(late.cpu, 0.25)) and bool(late.voted) == (runs > 1)

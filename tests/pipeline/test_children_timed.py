@@ -19,7 +19,7 @@ from probe.formats.reference import Reference
 from probe.formats.timing import TimedProfile, load_timing, save_timing
 from probe.pipeline.boundaries import candidates, plan_region
 from probe.pipeline.select import _room_for
-from probe.pipeline.validate import stamped_run, validate
+from probe.pipeline.validate import interval_run, stamped_run, validate
 from probe.tracers.native import trace
 
 
@@ -42,6 +42,22 @@ def test_the_time_of_children_is_in_no_interval(mode: str, least: float, most: f
     assert timed.seconds.sum() + outside.wall == pytest.approx(timed.wall_seconds)
     assert 0 < timed.beside.sum() < timed.intervals and (timed.seconds > 0).all()
     assert (timed.cpu < 0.5 * timed.cpu.sum()).all(), "a child's time is in an interval"
+
+
+def test_stamped_runs_leave_out_children_and_take_as_long_as_plain_ones(builds: Path, tmp_path: Path) -> None:
+    program = program_of(build("helpers", builds), "400", "fork", "100")
+    with streams_of() as streams:
+        profile = trace(program, interval=INTERVAL, streams=streams)
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    run = interval_run(profile, timed, tmp_path, "again", None)
+    with streams_of() as streams:
+        plain = run_plain(program, streams)
+    assert run.cpu == pytest.approx(plain.cpu, rel=0.2)
+    assert run.interval_cpu.sum() == pytest.approx(timed.cpu.sum(), rel=0.2)
+    assert run.interval_wall.sum() == pytest.approx(timed.seconds.sum(), rel=0.2)
+    outside = run.cpu - run.interval_cpu.sum()
+    assert 0.1 * run.cpu <= outside <= 0.3 * run.cpu, "the children's fifth"
 
 
 def test_children_are_kept_with_the_times(builds: Path, tmp_path: Path) -> None:
@@ -118,6 +134,20 @@ def test_a_worker_is_traced_inside_its_wrapper(builds: Path, tmp_path: Path) -> 
     assert timed.outside.wall > 0.1, "the wrapper's own sleep"
     assert timed.seconds.sum() + timed.outside.wall == pytest.approx(timed.wall_seconds)
     assert any("sleep" in command for command in timed.outside.commands)
+
+
+def test_a_stamped_run_of_a_worker_is_the_whole_wrapper(builds: Path, tmp_path: Path) -> None:
+    program = wrapped(builds, tmp_path, more=f"{build('helpers', builds)} 50 start > /dev/null", executed=1)
+    with streams_of() as streams:
+        profile = trace(program, interval=INTERVAL, streams=streams)
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    run = interval_run(profile, timed, tmp_path, "again", None)
+    with streams_of() as streams:
+        plain = run_plain(program, streams)
+    assert run.cpu == pytest.approx(plain.cpu, rel=0.2)
+    assert run.wall == pytest.approx(plain.wall, rel=0.2)
+    assert run.interval_wall.sum() < run.wall - 0.1, "the wrapper's own sleep"
 
 
 def test_two_runs_of_a_worker_agree(builds: Path, tmp_path: Path) -> None:

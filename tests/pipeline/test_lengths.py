@@ -18,9 +18,10 @@ from probe.formats.intervals import work
 from probe.formats.profile import LEAST_COUNTED, Profile, load_profile, save_profile
 from probe.formats.reference import Reference
 from probe.formats.selection import Selection
-from probe.formats.timing import TimedProfile, join_intervals
+from probe.formats.timing import QUANTILE, IntervalRun, Outside, TimedProfile, join_intervals
 from probe.pipeline import select
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.self_check import Known
 from probe.tracers.native import FINE_INTERVAL, JOINED_FINE
 from probe.work_folder import WorkFolder
 
@@ -69,6 +70,22 @@ def test_joined_intervals_are_the_same_run() -> None:
     # A boundary that was not found parts nothing, wherever it would have lain.
     assert join_intervals(timed, 3).first_row.tolist() == [0, 4, 6, 9, 11]
     assert join_intervals(timed, 1).first_row.tolist() == first.tolist()
+
+
+def test_stamped_runs_are_joined_as_the_timing_run_is() -> None:
+    """The level of a joined interval is that of its sums, not the sum of its parts' levels."""
+    chance = np.random.default_rng(4)
+    _, timed = timed_profile(chance.integers(1, 99, (8, 4)), np.ones(8))
+    wall, cpu = chance.uniform(1, 2, (3, 8)), chance.uniform(1, 2, (3, 8))
+    again = [IntervalRun(9.0, 9.0, w, c) for w, c in zip(wall, cpu, strict=True)]
+    joined = join_intervals(timed.with_runs(again), 3)
+    bounds = ((0, 3), (3, 6), (6, 8))
+    assert joined.again_wall == pytest.approx(np.array([wall[:, a:b].sum(axis=1) for a, b in bounds]).T)
+    assert joined.again_cpu == pytest.approx(np.array([cpu[:, a:b].sum(axis=1) for a, b in bounds]).T)
+    rows = np.vstack([[3.0, 3.0, 2.0], joined.again_cpu])
+    assert joined.levels("cpu") == pytest.approx(np.quantile(rows, QUANTILE, axis=0))
+    # Later runs are cut at the boundaries that are left.
+    assert len(joined.with_runs([IntervalRun(9.0, 9.0, np.ones(3), np.ones(3))]).again_wall) == 4
 
 
 @pytest.mark.parametrize(("intervals", "together"), [(60, 1), (150, 1), (260, 2), (480, 2), (600, 5), (3000, 5)])
@@ -143,5 +160,9 @@ def test_where_hardly_anything_was_counted_time_is_work(tmp_path: Path) -> None:
         select.run(one, lambda share: None)
         held_out.append(one.selection.held_out_error)
     assert held_out[1] < 0.02 < 0.1 < held_out[0]
+    judged = [Known(p, timed, one.selection).full_runs(REFERENCE).total_work for p in (profile, thin)]
+    assert judged == [work(profile, timed).sum(), 0.0], "of time there is no direct estimate"
+    beside = replace(timed, outside=Outside(1.0, float(timed.cpu.sum()), ("child",)))
+    assert Known(profile, beside, one.selection).full_runs(REFERENCE).outside == pytest.approx(0.5)
     save_profile(thin, tmp_path / "thin.npz")
     assert load_profile(tmp_path / "thin.npz").counted_share == thin.counted_share

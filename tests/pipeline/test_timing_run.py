@@ -13,8 +13,8 @@ from tracing import compile_small, program_of, streams_of
 
 from checkpoint.errors import Diverged, ProbeError
 from probe.formats.timing import load_timing, save_timing
-from probe.pipeline.boundaries import candidates
-from probe.pipeline.validate import StampedRun, merge_bad_boundaries, stamped_run, validate
+from probe.pipeline.boundaries import StampedRun, candidates
+from probe.pipeline.validate import merge_bad_boundaries, stamped_run, validate
 from probe.tracers.native import trace
 
 

@@ -63,7 +63,8 @@ def test_phases_without_counted_work_enter_the_direct_estimate_by_their_time() -
     only_idle = predict(replace(reference, total_work=0.0), [replace(phases[1], time_share=1.0)])
     assert math.isnan(only_idle.estimators["direct"])
     text = json.dumps(only_idle.to_json(), allow_nan=False)
-    assert json.loads(text)["estimators"] == {"calibrated": 30.0, "direct": None, "strube": None}
+    alone = {"calibrated": 30.0, "direct": None, "strube": None, "combined": 30.0}
+    assert json.loads(text)["estimators"] == alone
 
 
 # ---- properties of the estimators
@@ -223,8 +224,11 @@ def test_impossible_input_is_refused(reference, phase, words: str) -> None:
 def test_json_has_the_documented_keys() -> None:
     data = json.loads(json.dumps(predict(REFERENCE, [SLOW, FAST]).to_json(), allow_nan=False))
     assert set(data["prediction"]) == {"seconds", "low", "high", "coverage"}
-    assert set(data["estimators"]) == {"calibrated", "direct", "strube"}
-    assert data["prediction"]["seconds"] == data["estimators"]["calibrated"]
+    assert set(data["estimators"]) == {"calibrated", "direct", "strube", "combined"}
+    assert data["prediction"]["seconds"] == data["estimators"]["combined"]
+    assert data["undisturbed"] == {}
+    stamped = predict(replace(REFERENCE, voted=(11.0, 0.001, 0.001)), [SLOW, FAST]).to_json()
+    assert set(stamped["undisturbed"]) == {"seconds", "low", "high"}
     assert isinstance(data["warnings"], list)
 
 

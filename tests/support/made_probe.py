@@ -112,10 +112,11 @@ def made_result(
         "threads": manifest.threads,
         "clock": "cpu",
         "prediction": {"seconds": seconds, "low": seconds * 0.95, "high": seconds * 1.06, "coverage": 1.0},
-        "estimators": {"calibrated": seconds, "direct": seconds * 1.02, "strube": None},
+        "undisturbed": {"seconds": seconds * 0.99, "low": seconds * 0.96, "high": seconds * 1.02},
+        "estimators": {"calibrated": seconds, "direct": seconds * 1.02, "strube": None, "combined": seconds},
         "variances": {
             "repeats_candidate": 1e-5, "repeats_reference": 1e-5, "reference_runs": 4e-5, "within_strata": 3e-5,
-            "uncovered": 0.0, "outside": 0.0, "minimum": 4e-6,
+            "uncovered": 0.0, "outside": 0.0, "minimum": 4e-6, "load": 0.0, "direct": 0.0,
         },
         "degrees_of_freedom": 8.0,
         "disturbed": {},

@@ -31,6 +31,8 @@ class SmallProbe:
         return command(
             "build",
             "-q",
+            "--budget",
+            "0",
             "-o",
             str(output),
             *options,
@@ -81,6 +83,6 @@ def small_probe(builds: Path) -> SmallProbe:
         arguments = ("--work", str(folder / "work"), "--interval", "10ms", "--max-phases", "4", "--stdin", str(stdin))
         arguments += ("--", str(build("sorter", builds)), "1")
         path = folder / "small.probe"
-        command("build", "-q", "-o", path, *arguments, cwd=folder)
+        command("build", "-q", "--budget", "0", "-o", path, *arguments, cwd=folder)
         _made[builds] = SmallProbe(path, stdin, arguments)
     return _made[builds]

@@ -16,8 +16,8 @@ from checkpoint.errors import Diverged
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.intervals import vectors, work
 from probe.formats.profile import NO_SITE, Profile, load_profile, save_profile
-from probe.pipeline.boundaries import Candidate, candidates, site_counts
-from probe.pipeline.validate import MOST_SHIFT, StampedRun, merge_bad_boundaries, stamped_run, validate
+from probe.pipeline.boundaries import Candidate, StampedRun, candidates, site_counts
+from probe.pipeline.validate import MOST_SHIFT, merge_bad_boundaries, stamped_run, validate
 from probe.selection.select import select_phases
 from probe.tracers import trace_program
 
