@@ -31,6 +31,7 @@ from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, load_timing
 from probe.node.measuring import away_from, measuring_cpu
 from probe.pipeline.validate import interval_run
+from probe.prediction.target_error import DEFAULT_BUDGET
 from reducer.unpack import open_probe
 
 Record = dict[str, Any]
@@ -93,7 +94,7 @@ def _measured(benchmark: Benchmark, stem: Path, data: Path, interval: float, ful
     full = _FullRuns(profile, timed, work_folder)
     full.make(full_runs // 2)
     before = time.monotonic()
-    result = run(target)
+    result = run(target, budget=DEFAULT_BUDGET)
     ran = time.monotonic()
     full.make(full_runs - full_runs // 2)
     with open_probe(target) as archive:

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.noise.competitor import KIND
 from benchmarks.noise.measurement import DISTURBED, QUIET
+from benchmarks.noise.offline import predicted
 
 Record = dict[str, Any]
 
@@ -28,6 +29,7 @@ _HEADS = (
     "error",
     "interval",
     "holds",
+    "by medians",
     "build s",
     "run s",
 )
@@ -100,9 +102,17 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{error(record):+.1%}",
         f"±{half_width(record):.1%}",
         "yes" if holds(record) else "**no**",
+        _before(record),
         f"{record['seconds']['build']:.0f}",
         f"{record['seconds']['run']:.0f}",
     )
+
+
+def _before(record: Record) -> str:
+    """Error and half width that the same repeats gave before reference runs were stamped."""
+    found = predicted(record, stamped=False)
+    held = found.low <= record["truth"] <= found.high
+    return f"{found.seconds / record['truth'] - 1:+.1%} ±{found.half_width:.1%}{'' if held else ', **no**'}"
 
 
 def write(page: Path, records: Sequence[Record]) -> None:

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of disturbed machines: their tables, and predictions from them without a machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.noise import report
+from benchmarks.noise.offline import predicted
+from made_probe import made_manifest
+
+
+def record(state: str = "quiet", factor: float = 1.0) -> dict[str, Any]:
+    """Of a node as fast as the reference. Full runs take `factor` times what a prediction can know."""
+    manifest, _ = made_manifest(3, 60)
+    whole = manifest.reference.wall[0]
+    voted = replace(manifest.reference, voted=(whole,) * 2, voted_error=(0.002,) * 2, voted_noise=(0.004,) * 2)
+    manifest = replace(manifest, reference=voted)
+    made = {
+        "program": "made", "state": state, "truth": whole * factor, "full": [whole * factor, 1.01 * whole * factor],
+        "manifest": manifest.to_json(), "seconds": {"build": 30.0, "run": 12.0}, "bench_seconds": 60.0,
+        "candidate": {str(p.id): [[t, t] for t in p.criu.wall] for p in manifest.phases},
+        "restorers": {str(p.id): "criu" for p in manifest.phases},
+    }  # fmt: skip
+    return {**made, "said": predicted(made).to_json()}
+
+
+def test_a_record_predicts_what_was_said_and_what_medians_say() -> None:
+    made = record()
+    now, before = predicted(made), predicted(made, stamped=False)
+    assert now.to_json() == made["said"] and now.undisturbed is not None and before.undisturbed is None
+    assert before.estimators["combined"] == before.estimators["calibrated"]
+    assert now.seconds == pytest.approx(before.seconds, rel=0.02) and now.half_width != before.half_width
+
+
+def test_tables_and_bars(tmp_path: Path) -> None:
+    said = report.tables([record(), record("disturbed", 1.3), {"program": "gone", "state": "quiet", "failure": "x"}])
+    assert "| made | quiet |" in said and "| made | disturbed |" in said and "Failed: gone." in said
+    assert "met | quiet: worst error <= 4.0%" in said
+    assert "**SHORT** | disturbed: worst error <= 6.0%" in said
+    assert "**SHORT** | disturbed: interval holds in >= 93% | 0% |" in said and ", **no** | 30 | 12 |" in said
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- noise -->\nold\n<!-- end of noise -->\nafter\n")
+    report.write(page, [record()])
+    assert page.read_text().startswith("before\n<!-- noise -->\nCompetitor: ") and "old" not in page.read_text()
+    assert page.read_text().endswith("<!-- end of noise -->\nafter\n")
+    assert report.line(record("quiet")).startswith("made, quiet: ") and "FAILED: x" in report.line(
+        {"program": "gone", "state": "quiet", "failure": "x"}
+    )
