@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from checkpoint.compiled import restorer_bytes
@@ -33,7 +34,6 @@ from probe.prediction.target_error import (
     Narrowed,
     check_budget,
     check_target_error,
-    joined,
     narrow,
     spend,
 )
@@ -60,24 +60,26 @@ def _within(
     budget: float,
     target: float | None,
     repeats: int,
-    again: Callable[..., list[MeasuredPhase]],
+    first: Callable[[int], list[MeasuredPhase]],
+    again: Callable[[int], list[MeasuredPhase]],
     predicted: Callable[[list[MeasuredPhase]], Prediction],
-    report: Callable[[float], None],
 ) -> tuple[list[MeasuredPhase], Narrowed]:
-    """Up to `repeats` rounds, and what else the budget holds. The first round shows how long the others take."""
+    """`repeats` rounds, and what else the budget holds."""
     begun = time.monotonic()
-    measured = again(1)
-    round_seconds = time.monotonic() - begun
-    more = min(repeats - 1, int((budget - round_seconds) / max(round_seconds, 1e-9)))
-    if more > 0:
-        measured = joined(measured, again(more, report))
-    made, took = 1 + max(0, more), time.monotonic() - begun
+    measured = first(repeats)
+    took = time.monotonic() - begun
     measured, narrowed = spend(
-        measured, target or DEFAULT_TARGET, max(0.0, budget - took), repeats=made, predicted=predicted, again=again,
-        round_seconds=took / made, clock=time.monotonic,
+        measured, target or DEFAULT_TARGET, max(0.0, budget - took), repeats=repeats, predicted=predicted, again=again,
+        round_seconds=took / repeats, clock=time.monotonic,
     )  # fmt: skip
-    spent = time.monotonic() - begun
-    return measured, replace(narrowed, seconds=spent, budget=budget, asked=target is not None)
+    return measured, replace(narrowed, budget=budget, asked=target is not None)
+
+
+def _rounds_within(budget: float, manifest: Manifest, repeats: int) -> int:
+    """How many rounds of at most `repeats` the budget holds on the reference node. Raises ProbeError for none."""
+    seconds = seconds_of_a_round(manifest)
+    check_budget(budget, seconds)
+    return max(1, min(repeats, int(budget / seconds))) if seconds else repeats
 
 
 def seconds_of_a_round(manifest: Manifest) -> float:
@@ -96,6 +98,7 @@ def run(
     touch_in_order: bool = False,
     target_error: float | None = None,
     budget: float | None = None,
+    best_effort: bool = False,
     display: Display | None = None,
 ) -> RunResult:
     """Restore and time every phase of the probe at `path` here, `repeats` times each, and predict.
@@ -106,7 +109,8 @@ def run(
     when the probe was built (DIRECT alone). `touch_in_order`: touch the pages it needs in recorded order first.
     `target_error`: relative half width that the interval should have; phases are timed more often until it has, or
     until that can no longer help (`RunResult.narrowed`). `budget`: seconds that timing the phases may take in all; then
-    `repeats` are a beginning, and the half width aimed at is DEFAULT_TARGET where no other is given.
+    `repeats` are a beginning, and the half width aimed at is DEFAULT_TARGET where no other is given. `best_effort`:
+    nobody asked for that budget, and `repeats` rounds are made whatever it is.
 
     Everything in the file is checked before anything is restored. Raises ProbeFileDamaged, NodeUnfit, NodeBusy,
     PrivilegeMissing, CriuError, StorageError; PhaseFailed where so many phases failed that nothing can be predicted,
@@ -142,20 +146,23 @@ def run(
             phases = phases_here(archive, manifest, Path(folder), restorers, differing)
             judge = QuietJudge(manifest, cpu)
 
-            def again(count: int, report: Callable[[float], None] = lambda _: None) -> list[MeasuredPhase]:
-                return measure_phases(
-                    phases, restorers, repeats=count, scratch=Path(folder), cpu=cpu, progress=report, judge=judge
-                )
+            measure = partial(measure_phases, phases, restorers, scratch=Path(folder), cpu=cpu, judge=judge)
+
+            def first(count: int) -> list[MeasuredPhase]:
+                return measure(repeats=count, progress=report)
+
+            def again(count: int) -> list[MeasuredPhase]:
+                return measure(repeats=count, progress=lambda _: None, least=0)
 
             def predicted(measured: list[MeasuredPhase]) -> Prediction:
                 return _predicted(manifest, measured, min_coverage)
 
             narrowed = None
             if budget is not None:
-                check_budget(budget, seconds_of_a_round(manifest))
-                measured, narrowed = _within(budget, target_error, repeats, again, predicted, report)
+                rounds = repeats if best_effort else _rounds_within(budget, manifest, repeats)
+                measured, narrowed = _within(budget, target_error, rounds, first, again, predicted)
             else:
-                measured = again(repeats, report)
+                measured = first(repeats)
             if budget is None and target_error is not None:
                 measured, narrowed = narrow(
                     measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic

@@ -101,7 +101,8 @@ def run(
     from probe.candidates.local import run as run_here
     from probe.prediction.target_error import DEFAULT_BUDGET
 
-    if repeat is None and budget is None:
+    best_effort = repeat is None and budget is None
+    if best_effort:
         budget = DEFAULT_BUDGET
 
     result = run_here(
@@ -114,6 +115,7 @@ def run(
         touch_in_order=touch_in_order,
         target_error=target_error,
         budget=budget,
+        best_effort=best_effort,
         display=display_for(quiet),
     )
     if as_json:

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from probe.formats.checked import SHARE, SPREAD, TIME, many, one_of, read
+from probe.formats.checked import SHARE, TIME, many, number, one_of, read
 
 Clock = Literal["wall", "cpu"]
+
+_ERROR = number(0.0, 10.0)
+"""Relative: more than ten times the value is no error of a time."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Reference:
     early_cpu: tuple[float, ...] = field(metadata=many(TIME, 1))
     waited_share: float = field(default=0.0, metadata=SHARE)
     voted: tuple[float, ...] = field(default=(), metadata=many(TIME, 0, 2))
-    voted_error: tuple[float, ...] = field(default=(), metadata=many(SPREAD, 0, 2))
-    voted_noise: tuple[float, ...] = field(default=(), metadata=many(SPREAD, 0, 2))
+    voted_error: tuple[float, ...] = field(default=(), metadata=many(_ERROR, 0, 2))
+    voted_noise: tuple[float, ...] = field(default=(), metadata=many(_ERROR, 0, 2))
 
     @property
     def runs(self) -> tuple[float, ...]:

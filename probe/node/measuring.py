@@ -127,16 +127,17 @@ def measure_phases(
     after_round: Callable[[int], None] | None = None,
     judge: Judge | None = None,
     finished: Callable[[MeasuredPhase], None] | None = None,
+    least: int = LEAST_UNDISTURBED,
 ) -> list[MeasuredPhase]:
     """Time every phase `repeats` times, in rounds: all phases once, then all again.
 
     A node's speed changes for seconds at a time (clock, neighbours). Repeats made one after the other would all meet
     the same speed, and a phase would seem slow; in rounds a slow stretch costs each phase one repeat, which the median
     drops. `after_round` gets the number of rounds made. Repeats that `judge` finds disturbed are made again, in at
-    most `repeats` + 1 extra rounds; where too few were left alone the others count too, but for those ARRIVING. Phases
-    that are unpacked first are taken in groups of at most GROUP_BYTES; `finished` gets each phase's result when its
-    group is done. A phase that fails does not stop the others; what is wrong with this machine (no privilege, no CRIU)
-    does.
+    most `repeats` + 1 extra rounds; where fewer than `least` were left alone the others count too, but for those
+    ARRIVING; 0 for what is added to repeats that there are. Phases that are unpacked first are taken in groups of at
+    most GROUP_BYTES; `finished` gets each phase's result when its group is done. A phase that fails does not stop the
+    others; what is wrong with this machine (no privilege, no CRIU) does.
     """
     results: list[MeasuredPhase] = []
     most = repeats if judge is None else 2 * repeats + 1
@@ -152,7 +153,7 @@ def measure_phases(
                     after_round(number + 1)
                 if all(one.is_done(repeats) for one in measured):
                     break
-            done = [one.result(repeats) for one in measured]
+            done = [one.result(min(repeats, least)) for one in measured]
         results += done
         if finished is not None:
             for one_result in done:
@@ -216,13 +217,13 @@ class _Measured:
         if why_not != ARRIVING:
             (self._disturbed if why_not else self._times).append(time)
 
-    def result(self, repeats: int) -> MeasuredPhase:
+    def result(self, least: int) -> MeasuredPhase:
         phase = self._phase.job.phase
         if self._error is not None:
             return MeasuredPhase(phase, (), str(self._error), self._error, self._restorer)
         warnings = set(self._agent.warnings) if self._agent is not None else set()
         times = list(self._times)
-        if len(times) < min(repeats, LEAST_UNDISTURBED):
+        if len(times) < least:
             times += self._disturbed
             warnings.add("other work ran on this node all the time: repeats that it disturbed had to be used")
         return MeasuredPhase(phase, tuple(times), restorer=self._restorer, warnings=tuple(sorted(warnings)))

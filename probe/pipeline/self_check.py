@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.compiled import restorer
+from checkpoint.errors import NoPrediction
 from probe.contents.captured_files import restore_job
 from probe.formats.choices import RANDOM
 from probe.formats.intervals import interval_times, outside_share, work
@@ -107,8 +108,7 @@ def self_check(
     """Time every phase `repeats` times, in rounds, with `runs` in between; more often where `target_error` asks for it.
 
     `budget`: seconds that may then be spent on more rounds and more full runs; asked for when the first are over. The
-    width judged is that of a prediction for this node. Raises what measuring and the program's runs raise,
-    NoPrediction where `target_error` is given and too few phases could be restored.
+    width judged is that of a prediction for this node. Raises what measuring and the program's runs raise.
     """
     made = 0
 
@@ -130,14 +130,16 @@ def self_check(
 
     begun = time.monotonic()
     measured, narrowed = again(repeats, progress), None
-    if target_error is not None:
-        run_seconds = statistics.median(one.wall for one in runs.done) if runs.done else math.inf
+    # Where phases cannot be restored there is nothing to narrow: packing says which and why.
+    if target_error is not None and runs.done:
+        run_seconds = statistics.median(one.wall for one in runs.done)
         took = time.monotonic() - begun - sum(one.wall for one in runs.done)
-        measured, narrowed = spend(
-            measured, target_error, budget(), repeats=repeats, predicted=predicted, again=again,
-            round_seconds=took / repeats, clock=time.monotonic, causes=ON_BOTH_SIDES,
-            full_runs=Means((FULL_RUNS,), len(runs.done), MOST_RUNS, run_seconds, more_runs),
-        )  # fmt: skip
+        with contextlib.suppress(NoPrediction):
+            measured, narrowed = spend(
+                measured, target_error, budget(), repeats=repeats, predicted=predicted, again=again,
+                round_seconds=took / repeats, clock=time.monotonic, causes=ON_BOTH_SIDES,
+                full_runs=Means((FULL_RUNS,), len(runs.done), MOST_RUNS, run_seconds, more_runs),
+            )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
 
 
@@ -162,7 +164,7 @@ def run(build: Build, report: Report) -> None:
         Known(build.profile, build.timed, build.selection),
         repeats=options.repeats,
         target_error=options.target_error,
-        budget=lambda: options.budget if options.budget is not None else time.monotonic() - build.begun,
+        budget=lambda: options.budget if options.budget is not None else time.monotonic() - build.began,
         scratch=folder,
         cpu=build.cpu,
         progress=report,

@@ -42,7 +42,6 @@ class Build:
     display: Display
     target: Path
     cpu: int | None
-    begun: float = field(default_factory=time.monotonic)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)

@@ -33,8 +33,8 @@ from probe.pipeline.flatten import flatten_phases
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import reduced_at_once
 from probe.pipeline.stage import Build
-from probe.prediction.inputs import PredictionOptions, relative_variance
-from probe.prediction.location import median_factor
+from probe.prediction.inputs import PredictionOptions
+from probe.prediction.location import median_factor, relative_variance
 from probe.progress import Report
 
 NAME = "warm-up"

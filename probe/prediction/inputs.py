@@ -16,7 +16,7 @@ import numpy as np
 from checkpoint.errors import ProbeError
 from probe.formats.arrays import FloatArray
 from probe.node.quietness import DISTURBED
-from probe.prediction.location import MEDIAN, Location
+from probe.prediction.location import MEDIAN, Location, relative_variance
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,3 @@ def _repeats(series: Sequence[tuple[FloatArray, int]], location: Location, optio
         error = location.own_error(values, variance)
         found.append(Repeats(location.of(values), error, variance, own, values, left_out))
     return found
-
-
-def relative_variance(values: FloatArray) -> float:
-    return float(values.var(ddof=1) / values.mean() ** 2)

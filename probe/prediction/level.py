@@ -15,6 +15,9 @@ from probe.formats.timing import level
 NEAR = 0.03
 """Parts of a run that differ by less from their level were not disturbed."""
 
+_MOSTLY = 0.5
+"""Of a run that is disturbed in more than half, the rest is no sample of what a run does by itself."""
+
 _DRAWS = 200
 
 
@@ -45,5 +48,6 @@ def level_of_sum(runs: Iterable[FloatArray]) -> Voted:
     error = float(np.std(drawn)) * (count / (count - 1)) ** 0.5 / whole
     near = np.abs(parts - levels) <= NEAR * levels
     share = near @ levels
-    apart = np.where(near, parts - levels, 0.0).sum(axis=1)[share > 0] / share[share > 0]
+    known = share >= _MOSTLY * whole
+    apart = np.where(near, parts - levels, 0.0).sum(axis=1)[known] / share[known]
     return Voted(whole, error, float(apart.std(ddof=1)) if len(apart) > 1 else error)

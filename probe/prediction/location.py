@@ -15,7 +15,11 @@ from probe.formats.timing import level
 MEDIAN_FACTOR = math.pi / 2.0
 """Variance of a median over that of a mean, for many normal values; above the true one for few."""
 
-_DRAWS = 200
+_QUARTILE_FACTOR = 1.86
+"""Variance of a lower quartile over that of a mean, for many normal values."""
+
+_MUCH_SHORTER = 0.5
+_DRAWS, _MOST_DRAWN = 200, 2000
 _FEWEST = 3
 """Repeats from which on a bootstrap says anything."""
 
@@ -38,11 +42,14 @@ class Location:
 
 
 def _level_error(values: FloatArray, variance: float) -> float:
-    if len(values) < _FEWEST:
-        return variance / len(values)
+    count = len(values)
+    if count < _FEWEST:
+        return variance / count
+    if count > _MOST_DRAWN:
+        return variance * _QUARTILE_FACTOR / count
     # Sorted, so that the order of the repeats does not matter.
     found = level(_drawn(np.sort(values)[:, None])[:, :, 0].T)
-    return float(found.var() / level(values) ** 2) * len(values) / (len(values) - 1)
+    return float(found.var() / level(values) ** 2) * count / (count - 1)
 
 
 def _drawn(values: FloatArray) -> FloatArray:
@@ -63,13 +70,17 @@ def common_error(series: Sequence[FloatArray], shares: FloatArray, location: Loc
     """What the repeats of one round have in common: relative variance of the weighted sum of the series' locations,
     beyond that of series that vary by themselves; and its degrees of freedom.
 
-    A burst of other load lasts for many phases of a round, so their errors do not cancel. Series are aligned by round.
+    A burst of other load lasts for many phases of a round, so their errors do not cancel. Series are aligned by round,
+    about: repeats that something disturbed are missing. Of series much shorter than most nothing is told.
     """
-    rounds = min((len(values) for values in series), default=0)
+    usual = float(np.median([len(values) for values in series])) if len(series) else 0.0
+    long = [len(values) >= _MUCH_SHORTER * usual for values in series]
+    series, shares = [values for values, kept in zip(series, long, strict=True) if kept], shares[long]
+    rounds = min(min((len(values) for values in series), default=0), _MOST_DRAWN)
     if rounds < _FEWEST:
         return 0.0, math.inf
     table = np.array([values[:rounds] / location.of(values[:rounds]) for values in series]).T
-    apart = float((shares**2 * [location.own_error(t, _variance(t)) for t in table.T]).sum())
+    apart = float((shares**2 * [location.own_error(t, relative_variance(t)) for t in table.T]).sum())
     if location is MEAN:
         whole, freedom = _error_of_mean(table @ shares)
     else:
@@ -96,5 +107,6 @@ def _error_of_mean(series: FloatArray) -> tuple[float, float]:
     return own / (count - 1) / count * stretch, max(2.0, count / stretch - 1.0)
 
 
-def _variance(values: FloatArray) -> float:
+def relative_variance(values: FloatArray) -> float:
+    """Of one value, by all of them."""
     return float(values.var(ddof=1) / values.mean() ** 2)

@@ -28,14 +28,15 @@ class Means:
     def narrowed(self, terms: Sequence[Term], count: int) -> list[Term]:
         """The terms with so many more, spread as before."""
         factor = (self.made + count) / self.made
-        return [
-            replace(t, variance=t.variance / factor, freedom=(t.freedom + 1.0) * factor - 1.0) if self._helps(t) else t
-            for t in terms
-        ]
-
-    def _helps(self, term: Term) -> bool:
-        """More full runs tell ET_ref better; the noise of the one future run stays."""
-        return term.cause in self.causes and (term.cause != FULL_RUNS or term.of == CALIBRATED_ALONE)
+        found = []
+        for term in terms:
+            if term.cause in self.causes:
+                # More full runs tell ET_ref better; the noise of the one future run stays, but is known better.
+                stays = term.cause == FULL_RUNS and term.of != CALIBRATED_ALONE
+                variance = term.variance if stays else term.variance / factor
+                term = replace(term, variance=variance, freedom=(term.freedom + 1.0) * factor - 1.0)
+            found.append(term)
+        return found
 
     def affordable(self, left: float) -> int:
         """How many more at once: not more than there are, since the spread seen so far may mislead."""
@@ -54,7 +55,7 @@ def next_purchase(
         if count < 1:
             continue
         gain = now - half_width(one.narrowed(terms, count), confidence)
-        worth = gain / (count * one.seconds)
+        worth = gain / max(count * one.seconds, 1e-9)
         if gain > _WORTH * now and (best is None or worth > best[0]):
             best = worth, one, count
     if best is None:

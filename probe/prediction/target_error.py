@@ -35,7 +35,7 @@ ON_BOTH_SIDES = ("repeats_candidate", "load", "repeats_reference")
 with them, but most of the reference runs' term is the next run's own noise, which stays."""
 
 REASONS = {
-    "repeats_candidate": "the repeats on this node differ too much: use a quieter node, or a larger --repeat",
+    "repeats_candidate": "the repeats on this node differ too much: use a quieter node, or a longer --budget",
     "repeats_reference": "the reference node's repeats differ too much: build the probe again with --target-error",
     "reference_runs": "full runs of the program differ by as much on the reference node: build on a quieter one",
     "within_strata": "phases may hide members that behave differently here: build with more --max-phases",
@@ -225,9 +225,7 @@ def joined(first: Sequence[MeasuredPhase], more: Sequence[MeasuredPhase]) -> lis
         if other is None or not one.times:
             found.append(one)
             continue
-        failed = (
-            (f"phase {one.phase} failed when it was repeated more often: {other.failure}",) if other.failure else ()
-        )
+        failed = (f"phase {one.phase} failed when it was repeated more often: {other.failure}",) * bool(other.failure)
         warnings = tuple(dict.fromkeys([*one.warnings, *other.warnings, *failed]))
         found.append(replace(one, times=(*one.times, *other.times), warnings=warnings))
     return found

@@ -10,13 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.formats.arrays import FloatArray
-from probe.prediction.inputs import (
-    Measured,
-    PredictionOptions,
-    ReferenceRun,
-    relative_variance,
-)
-from probe.prediction.location import MEDIAN, Location, common_error, median_factor
+from probe.prediction.inputs import Measured, PredictionOptions, ReferenceRun
+from probe.prediction.location import MEDIAN, Location, common_error, median_factor, relative_variance
 
 CAUSES = (
     "repeats_candidate",
@@ -30,18 +25,26 @@ CAUSES = (
     "direct",
 )
 
+_FARTHEST = 50.0
+"""Logarithm: an interval that reaches farther says nothing, and its ends are no numbers."""
+
 SHARED, CALIBRATED_ALONE, DIRECT = "shared", "calibrated", "direct"
 """Which estimate a term is of: of both, of one alone."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One independent part of the relative variance of an estimate. `of`: SHARED, CALIBRATED_ALONE or DIRECT."""
+    """One part of the relative variance of an estimate. `of`: SHARED, CALIBRATED_ALONE or DIRECT.
+
+    joint: terms of this cause come from the same numbers, and are one when degrees of freedom are counted; `freedom` is
+    that of all of them. Other terms are independent.
+    """
 
     cause: str
     variance: float
     freedom: float
     of: str = SHARED
+    joint: bool = False
 
 
 def variance_terms(
@@ -73,9 +76,8 @@ def variance_terms(
 
 def _of_one_estimate(cause: str, shared: float, alone: float, freedom: float) -> list[Term]:
     """Two terms whose sum has `freedom`: they come from the same numbers, and are not two estimates."""
-    whole = shared + alone
     parts = ((shared, SHARED), (alone, CALIBRATED_ALONE))
-    return [Term(cause, part, freedom * part / whole if whole else freedom, of=of) for part, of in parts]
+    return [Term(cause, part, freedom, of=of, joint=True) for part, of in parts]
 
 
 def _run_terms(reference: ReferenceRun, options: PredictionOptions) -> list[Term]:
@@ -197,11 +199,18 @@ def reach(terms: Sequence[Term], confidence: float) -> float:
     from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 
     total = math.fsum(term.variance for term in terms)
-    return float(stdtrit(welch_satterthwaite(terms), 0.5 + confidence / 2.0)) * math.sqrt(total)
+    far = float(stdtrit(welch_satterthwaite(terms), 0.5 + confidence / 2.0)) * math.sqrt(total)
+    return min(far, _FARTHEST)
 
 
 def welch_satterthwaite(terms: Sequence[Term]) -> float:
+    """Degrees of freedom of the terms' sum."""
     total = math.fsum(term.variance for term in terms)
-    below = math.fsum(term.variance**2 / term.freedom for term in terms)
+    below = math.fsum(term.variance**2 / term.freedom for term in terms if not term.joint)
+    together: dict[tuple[str, float], float] = {}
+    for term in terms:
+        if term.joint:
+            together[term.cause, term.freedom] = together.get((term.cause, term.freedom), 0.0) + term.variance
+    below += math.fsum(variance**2 / freedom for (_, freedom), variance in together.items())
     # stdtrit knows no infinity; the quantile no longer moves here.
     return min(total**2 / below, 1e6) if below > 0 else 1e6

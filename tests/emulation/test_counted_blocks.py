@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from made_usage import made_usage
 
 import probe
-from checkpoint.errors import ProbeError
+from checkpoint.errors import ProbeError, ProbeFileDamaged
 from probe.cli.main import cli
 from probe.emulation.counting.blocks import CountedBlocks, counted_blocks
 from probe.emulation.usage import AMOUNT, Column, load_usage
@@ -104,8 +104,11 @@ def test_totals_are_those_of_the_program_and_come_when_they_are_used(traced: tup
 def test_operations_are_placed_by_cpu_time(traced: tuple[Path, Path]) -> None:
     """A command which sleeps for a while in its middle; hardly anything comes before its second half."""
     program, file = traced
-    counted = replace(counted_blocks(file, [str(program)]), command=("./solver", "big"))
-    counted = replace(counted, seconds=np.ones(len(counted.seconds)))
+    counted = counted_blocks(file, [str(program)])
+    seconds = np.ones(len(counted.seconds))
+    # The traced run waited, once and for longer than it computed.
+    seconds[len(seconds) // 4] = 10.0 * len(seconds)
+    counted = replace(counted, seconds=seconds)
     usage = made_usage(100)
     usage.values["cpu_user"][40:60] = 0.0
     made = counted.added_to(usage)
@@ -135,6 +138,40 @@ def test_several_processes_are_not_known(traced: tuple[Path, Path], tmp_path: Pa
         assert made.header.columns["flops"].missing == "the command has several processes, and a tracer counts one"
 
 
+@pytest.mark.parametrize(("column", "value"), [("image", 7), ("start", 1 << 40), ("size", -5), ("size", (1 << 31) - 1)])
+def test_blocks_that_cannot_be_decoded_are_not_known(
+    traced: tuple[Path, Path], tmp_path: Path, column: str, value: int
+) -> None:
+    program, file = traced
+    profile = load_profile(file)
+    odd = np.full_like(getattr(profile.blocks, column), value)
+    save_profile(replace(profile, blocks=replace(profile.blocks, **{column: odd})), tmp_path / "odd.profile")
+    try:
+        counted = counted_blocks(tmp_path / "odd.profile", [str(program)])
+    except ProbeFileDamaged:
+        return
+    assert counted.missing.startswith("100.0% of the instructions")
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan, 1e300, 0.0])
+def test_counts_that_nothing_can_use_are_refused(traced: tuple[Path, Path], tmp_path: Path, number: float) -> None:
+    program, file = traced
+    profile = load_profile(file)
+    counts = profile.counts.astype(np.float64)
+    counts.data[:] = number
+    save_profile(replace(profile, counts=counts), tmp_path / "odd.profile")
+    with pytest.raises(ProbeFileDamaged):
+        counted_blocks(tmp_path / "odd.profile", [str(program)])
+
+
+def test_a_command_that_executes_another_is_refused(tmp_path: Path) -> None:
+    """The tracer counts the last program of a chain alone."""
+    command = ["sh", "-c", "for n in 1 2 3; do :; done; exec true"]
+    probe.trace(command, tmp_path / "x.profile", tracer="valgrind")
+    with pytest.raises(ProbeError, match="sh executes another program in its place, and that alone was counted"):
+        counted_blocks(tmp_path / "x.profile", command)
+
+
 def test_code_in_no_file_is_not_known(traced: tuple[Path, Path], tmp_path: Path) -> None:
     program, file = traced
     profile = load_profile(file)
@@ -147,7 +184,7 @@ def test_code_in_no_file_is_not_known(traced: tuple[Path, Path], tmp_path: Path)
 
 def test_what_is_refused(traced: tuple[Path, Path], tmp_path: Path) -> None:
     program, file = traced
-    with pytest.raises(ProbeError, match=r"counts another command .*halves.; trace this one"):
+    with pytest.raises(ProbeError, match=r"counts another command .*halves in .*; trace this one"):
         counted_blocks(file, [str(program), "more"])
     save_profile(replace(load_profile(file), unit="seconds", tracer="native"), tmp_path / "n.profile")
     with pytest.raises(ProbeError, match=r"native leaves libraries and hot blocks out.*--tracer valgrind"):
@@ -156,6 +193,14 @@ def test_what_is_refused(traced: tuple[Path, Path], tmp_path: Path) -> None:
     save_profile(changed, tmp_path / "c.profile")
     with pytest.raises(ProbeError, match="halves is not the file that was traced"):
         counted_blocks(tmp_path / "c.profile", [str(program)])
+    for odd in ("/dev/zero", "a\0b", str(tmp_path)):
+        images = tuple((path, digest) for path, digest in load_profile(file).images)
+        save_profile(replace(load_profile(file), images=(*images, (odd, "0" * 64))), tmp_path / "o.profile")
+        assert counted_blocks(tmp_path / "o.profile", [str(program)]).operations.sum() == pytest.approx(3 * ROUNDS)
+    elsewhere = replace(load_profile(file).program, cwd="/")
+    save_profile(replace(load_profile(file), program=elsewhere), tmp_path / "e.profile")
+    with pytest.raises(ProbeError, match="counts another command"):
+        counted_blocks(tmp_path / "e.profile", [str(program)])
     done = CliRunner().invoke(cli, ["profile", "-o", str(tmp_path / "u"), "--blocks", str(file), "--", "touch", "made"])
     assert isinstance(done.exception, ProbeError) and not Path("made").exists() and not (tmp_path / "u").exists()
     assert isinstance(counted_blocks(file, [str(program)]), CountedBlocks)

@@ -16,6 +16,7 @@ from probe.formats.manifest import OutsideRecord
 from probe.prediction.combination import combine
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
 from probe.prediction.level import level_of_sum
+from probe.prediction.location import MEAN, common_error
 from probe.prediction.variance import CALIBRATED_ALONE, DIRECT, SHARED, Term
 
 NOISY, QUIET = (
@@ -67,6 +68,38 @@ def test_a_noisy_reference_gives_the_direct_estimate_its_weight() -> None:
     assert 21.0 < said.seconds < 22.0 and said.estimators["combined"] == said.seconds
     assert said.variances["direct"] > 0
     assert said.half_width < predict(replace(noisy, selection_error=None), [SLOW, FAST]).half_width
+
+
+@pytest.mark.parametrize("runs", [(1.0, 1.01, 1.15), (1.0, 1.01, 1.3), (1.0, 1.02, 1.5), (1.0, 1.2)])
+def test_few_runs_of_a_disturbed_reference_widen_the_interval_and_no_more(runs: tuple[float, ...]) -> None:
+    """The reference's part shrinks as the direct estimate takes over; how well it is known does not shrink with it."""
+    rng = np.random.default_rng(3)
+    voted = level_of_sum([0.11 * one * np.exp(rng.normal(0.0, 0.002, 100)) for one in runs])
+    noisy = replace(
+        REFERENCE, runs=[11.0 * one for one in runs], voted=(voted.seconds, voted.error, voted.noise),
+        selection_error=0.01,
+    )  # fmt: skip
+    said = predict(noisy, [SLOW, FAST])
+    # With two runs that differ by a fifth hardly anything is known.
+    assert said.degrees_of_freedom > 0.9 and said.low > 0 and said.half_width < (0.5 if len(runs) > 2 else 10.0)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-200, 10.0])
+@pytest.mark.parametrize("noise", [0.0, 1e-200, 10.0])
+def test_no_error_that_a_probe_may_name_is_too_much(error: float, noise: float) -> None:
+    said = predict(replace(REFERENCE, voted=(11.0, error, noise)), [SLOW, FAST])
+    assert 0 <= said.low <= said.seconds <= said.high < float("inf")
+
+
+def test_one_phase_with_few_repeats_does_not_hide_what_rounds_have_in_common() -> None:
+    rng = np.random.default_rng(4)
+    bursts_of = np.where(rng.random(60) < 0.3, 1.2, 1.0)
+    series = [bursts_of * np.exp(rng.normal(0.0, 0.002, 60)) for _ in range(5)]
+    shares = np.array([0.3, 0.3, 0.2, 0.19, 0.01])
+    whole, _ = common_error(series, shares, MEAN)
+    short, _ = common_error([*series[:4], series[4][:2]], shares, MEAN)
+    assert whole > 1e-5 and short == pytest.approx(whole, rel=0.1)
+    assert common_error([], np.zeros(0), MEAN)[0] == 0.0
 
 
 def test_time_that_both_estimates_scale_alike_keeps_the_errors_of_the_calibrated_one() -> None:

@@ -33,6 +33,13 @@ def test_a_disturbed_stretch_of_each_run_is_outvoted() -> None:
     assert np.median(np.abs(errors)) < 0.005 and np.mean(np.abs(errors)) < 0.02
 
 
+def test_a_run_that_is_disturbed_nearly_everywhere_is_no_sample_of_the_noise() -> None:
+    rng = np.random.default_rng(11)
+    times = np.exp(rng.normal(0.0, 0.002, (3, 200)))
+    times[2] *= rng.uniform(1.025, 1.3, 200)
+    assert level_of_sum(times).noise < 0.002
+
+
 def test_the_noise_of_a_run_is_that_of_its_undisturbed_parts() -> None:
     rng = np.random.default_rng(10)
     own = np.exp(rng.normal(0.0, 0.004, (8, 1)))

@@ -18,7 +18,7 @@ from probe.prediction.target_error import DEFAULT_TARGET, Narrowed, check_budget
 from probe.prediction.variance import CALIBRATED_ALONE, Term
 
 REPEATS = Term("repeats_candidate", 0.0016, 8.0)
-RUNS = [Term(FULL_RUNS, 0.0001, 3.0), Term(FULL_RUNS, 0.0025, 3.0, of=CALIBRATED_ALONE)]
+RUNS = [Term(FULL_RUNS, 0.0001, 3.0, joint=True), Term(FULL_RUNS, 0.0025, 3.0, of=CALIBRATED_ALONE, joint=True)]
 
 
 def means(round_seconds: float, run_seconds: float, made: int = 4) -> list[Means]:
@@ -40,7 +40,12 @@ def test_what_narrows_most_for_each_second_is_made(round_seconds: float, run_sec
 
 
 def test_the_noise_of_the_future_run_cannot_be_bought_off() -> None:
-    assert next_purchase(means(1.0, 1.0), RUNS[:1], 0.001, 1000.0, 0.95) is None
+    """More runs tell how large it is, and that is all: with many, nothing is gained."""
+    few, many = means(1.0, 1.0), means(1.0, 1.0, made=19)
+    known = Term(FULL_RUNS, 0.0001, 400.0, joint=True)
+    assert next_purchase(many, [known], 0.001, 1000.0, 0.95) is None
+    assert few[1].narrowed(RUNS[:1], 4) == [replace(RUNS[0], freedom=7.0)]
+    assert few[1].narrowed(RUNS, 4)[1].variance == RUNS[1].variance / 2
 
 
 def test_no_more_than_the_wanted_width_is_bought() -> None:
@@ -66,9 +71,6 @@ class Bought:
         self.now += count * self._round_seconds
         self.made.append("rounds")
         return self.node.again(count)
-
-    def again_and_report(self, count: int, report: object = None) -> list[MeasuredPhase]:
-        return self.again(count)
 
     def run(self, count: int) -> None:
         self.now += 3.0 * count
@@ -133,7 +135,7 @@ def test_a_width_that_nobody_asked_for_is_not_called_so() -> None:
 @pytest.mark.parametrize("asked", [None, 0.001])
 def test_a_run_says_whose_width_was_not_reached(asked: float | None) -> None:
     bought = Bought(0.3, 0.001)
-    _, found = _within(0.0, asked, 5, bought.again_and_report, bought.node.predicted, lambda share: None)
+    _, found = _within(0.0, asked, 5, bought.again, bought.again, bought.node.predicted)
     assert found.limit and found.asked == (asked is not None)
     assert found.wanted == (asked or DEFAULT_TARGET)
 

@@ -2,30 +2,40 @@
 """Instructions and floating-point operations of a command from the blocks that an instruction-exact tracer counted.
 
 The tracer runs the command by itself (`probe trace --tracer valgrind`), so totals are exact for that run. Where in the
-resource profile they belong is by CPU time: a tracer slows all code down, but not all of it alike.
+resource profile they belong is by CPU time: a tracer slows all code down, but not all of it alike, and its own times
+are those of the wall, less what an interval has clearly waited.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from iced_x86 import Decoder, Instruction, MemorySizeExt, Mnemonic
+import numpy.typing as npt
+from iced_x86 import Code, Decoder, Instruction, MemorySizeExt, Mnemonic
 
-from checkpoint.binary.elf import read_image
-from checkpoint.errors import ProbeError
+from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.errors import ProbeError, ProbeFileDamaged
+from checkpoint.process.program import resolve_program
 from probe.emulation.usage import AMOUNT, Column, Usage
 from probe.formats.arrays import FloatArray
-from probe.formats.profile import NO_FILE, Profile, load_profile
-
-_EXACT = "instructions"
-"""Unit of the intervals of a tracer that misses no instruction."""
+from probe.formats.checked import MOST_AMOUNT, MOST_SECONDS
+from probe.formats.choices import INSTRUCTIONS, TRACERS
+from probe.formats.profile import Profile, load_profile
+from probe.node.files import file_sha256
 
 _MOST_UNKNOWN = 0.001
 """Share of the instructions that may be in no file, and so cannot be decoded."""
+
+_LONGEST_BLOCK = 1 << 20
+"""Bytes; no tracer's block comes near."""
+
+_LONGEST_WAIT = 3.0
+"""Times the median: an interval of the traced run that took longer has waited for something, and did not compute."""
 
 _MNEMONICS = {value: name for name, value in vars(Mnemonic).items() if isinstance(value, int)}
 _ONCE = re.compile(r"V?(?:ADD|SUB|MUL|DIV|SQRT|MIN|MAX|HADD|HSUB|ADDSUB|RCP|RSQRT|RCP14|RSQRT14)(?P<lanes>[SP])[SDH]")
@@ -68,11 +78,12 @@ class CountedBlocks:
         return Usage(replace(usage.header, columns=columns), usage.end, values)
 
     def _placed(self, counted: FloatArray, usage: Usage) -> FloatArray:
-        """What of `counted` belongs to each sample: both runs are at one place after one share of their CPU time."""
+        """What of `counted` belongs to each sample: both runs are at one place after one share of their work."""
         used = np.cumsum(np.nan_to_num(usage.column("cpu_user")))
         if not used[-1]:
             used = usage.end
-        place = np.concatenate([[0.0], np.cumsum(self.seconds)])
+        computed = np.minimum(self.seconds, _LONGEST_WAIT * np.median(self.seconds))
+        place = np.concatenate([[0.0], np.cumsum(computed)])
         total = np.concatenate([[0.0], np.cumsum(counted)])
         reached = np.interp(used / used[-1], place / place[-1], total)
         return np.asarray(np.diff(reached, prepend=0.0))
@@ -84,41 +95,71 @@ def counted_blocks(path: Path, command: Sequence[str]) -> CountedBlocks:
     Raises ProbeError where it is of another command or leaves code out, ProbeFileDamaged, StorageError.
     """
     profile = load_profile(path)
-    if profile.program.argv != tuple(command):
-        raise ProbeError(f"{path}: counts another command ({' '.join(profile.program.argv)[:200]}); trace this one")
-    if profile.unit != _EXACT:
+    _check_same(path, profile, command)
+    vectors = profile.vectors()
+    instructions = np.asarray(vectors.sum(axis=1), dtype=np.float64)
+    seconds = float(profile.seconds.sum())
+    if not (0 < instructions.sum() <= MOST_AMOUNT and np.median(profile.seconds) > 0 and seconds <= MOST_SECONDS):
+        raise ProbeFileDamaged(f"{path}: counts no instructions, or in no time; trace the command again")
+    operations, known = _block_operations(profile, path)
+    unknown = 1.0 - float(vectors[:, known].sum() / instructions.sum())
+    missing = ""
+    if unknown > _MOST_UNKNOWN:
+        missing = f"{unknown:.1%} of the instructions are in no file (made at run time), and cannot be decoded"
+    each = np.asarray(profile.counts @ operations, dtype=np.float64)
+    return CountedBlocks(
+        profile.program.argv, profile.tracer, profile.processes, profile.seconds, instructions, each, missing
+    )
+
+
+def _check_same(path: Path, profile: Profile, command: Sequence[str]) -> None:
+    """Raise ProbeError where the profile is not of all that the command executes, here."""
+    program = profile.program
+    here = resolve_program(command)
+    same = (program.argv, program.executable, program.cwd) == (here.argv, here.executable, here.cwd)
+    if not same or profile.tracer not in TRACERS:
+        raise ProbeError(
+            f"{path}: counts another command ({' '.join(program.argv)[:200]} in {program.cwd[:200]}); trace this one"
+        )
+    if profile.unit != INSTRUCTIONS:
         raise ProbeError(
             f"{path}: the tracer {profile.tracer} leaves libraries and hot blocks out; trace the command with "
             "--tracer valgrind"
         )
-    vectors = profile.vectors()
-    instructions = np.asarray(vectors.sum(axis=1), dtype=np.float64)
-    unknown = float(vectors[:, profile.blocks.image == NO_FILE].sum() / max(1.0, instructions.sum()))
-    if unknown > _MOST_UNKNOWN:
-        operations = np.full(profile.intervals, np.nan)
-        missing = f"{unknown:.1%} of the instructions are in no file (made at run time), and cannot be decoded"
-    else:
-        operations, missing = np.asarray(profile.counts @ _block_operations(profile, path), dtype=np.float64), ""
-    return CountedBlocks(
-        profile.program.argv, profile.tracer, profile.processes, profile.seconds, instructions, operations, missing
-    )
+    if os.path.realpath(program.executable) not in {os.path.realpath(name) for name, _ in profile.images}:
+        raise ProbeError(
+            f"{path}: {program.argv[0]} executes another program in its place, and that alone was counted; trace and "
+            "profile that program"
+        )
 
 
-def _block_operations(profile: Profile, path: Path) -> FloatArray:
-    """Floating-point operations of each block, B. Raises ProbeError where an image is not the one that was traced."""
-    found = np.zeros(len(profile.blocks.size))
+def _block_operations(profile: Profile, path: Path) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Floating-point operations of each block, and whether it could be decoded: B each. Raises ProbeError where an
+    image is not the one that was traced."""
+    found, decoded = np.zeros(len(profile.blocks.size)), np.zeros(len(profile.blocks.size), dtype=bool)
     known: dict[int, int] = {}
+    sizes = profile.blocks.size
     for number, (name, sha256) in enumerate(profile.images):
-        blocks = np.flatnonzero(profile.blocks.image == number)
+        blocks = np.flatnonzero((profile.blocks.image == number) & (sizes > 0) & (sizes <= _LONGEST_BLOCK))
         if not len(blocks):
             continue
-        image = read_image(name)
-        if image.sha256 != sha256:
-            raise ProbeError(f"{path}: {name} is not the file that was traced; trace the command again")
+        image = _image(path, name, sha256)
         for block in blocks:
-            code = image.bytes_at(int(profile.blocks.start[block]), int(profile.blocks.size[block]))
-            found[block] = sum(_operations(one, known) for one in Decoder(64, code))
-    return found
+            code = image.bytes_at(int(profile.blocks.start[block]), int(sizes[block]))
+            instructions = [one for one in Decoder(64, code) if one.code != Code.INVALID]
+            decoded[block] = len(instructions) == profile.blocks.instructions[block]
+            found[block] = sum(_operations(one, known) for one in instructions)
+    return found, decoded
+
+
+def _image(path: Path, name: str, sha256: str) -> ElfImage:
+    try:
+        same = Path(name).is_file() and file_sha256(Path(name)) == sha256
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        raise ProbeError(f"{path}: {name[:200]} is not the file that was traced; trace the command again")
+    return read_image(name)
 
 
 def _operations(instruction: Instruction, known: dict[int, int]) -> int:

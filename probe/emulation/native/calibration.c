@@ -46,10 +46,10 @@ static double taken(const struct kernel *one, uint64_t iterations)
     return used_by_kernel() - before;
 }
 
-void calibrate(const char *name, const char *folder)
+void emulator_calibrate(const char *name, const char *folder)
 {
-    const struct kernel *one = kernel_named(name);
-    prepare_kernel(one, folder);
+    const struct kernel *one = emulator_kernel_named(name);
+    emulator_prepare_kernel(one, folder);
     uint64_t iterations = 1;
     while (taken(one, iterations) < 0.005 && iterations < ((uint64_t)1 << 40))
         iterations *= 2;
@@ -62,17 +62,17 @@ void calibrate(const char *name, const char *folder)
     printf("denormals %d\n", with);
 }
 
-void repeat(const char *name, const char *folder, const char *seconds)
+void emulator_repeat(const char *name, const char *folder, const char *seconds)
 {
-    const struct kernel *one = kernel_named(name);
-    prepare_kernel(one, folder);
+    const struct kernel *one = emulator_kernel_named(name);
+    emulator_prepare_kernel(one, folder);
     puts("ready");
     fflush(stdout);
     if (getchar() != '\n')
-        fail("nobody says when to begin", EINVAL);
+        emulator_fail("nobody says when to begin", EINVAL);
     double limit = strtod(seconds, NULL), end = seconds_of(CLOCK_THREAD_CPUTIME_ID) + limit;
     if (!(limit > 0 && limit <= 1000))
-        fail("no sensible time", EINVAL);
+        emulator_fail("no sensible time", EINVAL);
     while (seconds_of(CLOCK_THREAD_CPUTIME_ID) < end)
         one->run(100);
 }

@@ -4,8 +4,10 @@
  *
  * Atoms are threads: one reads, one writes, one has memory, the others compute; one sends and one receives where an
  * endpoint is named. All of a sample begins at once; the next sample begins when the last atom is done. The order of
- * samples keeps what depends on what; their times are not kept, but for the waits that the plan names. Ranks are processes, each with all atoms: they share what is computed, and each of them
- * does all else. Files have no name, so that nothing is left behind, however this program ends. */
+ * samples keeps what depends on what; their times are not kept, but for the waits that the plan names. Ranks are
+ * processes, each with all atoms: they share what is computed, and each of them does all else. Files have no name, so
+ * that nothing is left behind, however this program ends. Names that other files see begin with `emulator_`, since a
+ * user's kernel is linked with them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -68,19 +70,19 @@ static double used_so_far(void)
 /* Of so much the part of one thread out of all threads of all ranks. */
 static uint64_t part(uint64_t whole, unsigned which)
 {
-    uint64_t all = (uint64_t)plan.threads * plan.ranks;
-    return whole / all + (own_rank * plan.threads + which < whole % all);
+    uint64_t all = (uint64_t)emulator_plan.threads * emulator_plan.ranks;
+    return whole / all + (own_rank * emulator_plan.threads + which < whole % all);
 }
 
 static void compute(const struct sample *now, unsigned which)
 {
-    if (plan.seconds) {
+    if (emulator_plan.seconds) {
         /* By the clock of the whole process: what it took to begin, and what the other atoms take, counts, too. */
-        while (used_so_far() < now->cpu / plan.ranks)
+        while (used_so_far() < now->cpu / emulator_plan.ranks)
             computing[0]->run(1);
         return;
     }
-    for (unsigned at = 0; at < plan.mixed; at++)
+    for (unsigned at = 0; at < emulator_plan.mixed; at++)
         if (now->iterations[at])
             computing[at]->run(part(now->iterations[at], which));
     calling->run(part(now->system_calls, which));
@@ -90,15 +92,15 @@ static void read_some(uint64_t bytes)
 {
     static uint64_t at;
     static char *block;
-    if (!block && !(block = malloc(plan.read_block)))
-        fail("no memory for a block", ENOMEM);
+    if (!block && !(block = malloc(emulator_plan.read_block)))
+        emulator_fail("no memory for a block", ENOMEM);
     while (bytes) {
-        uint64_t wanted = bytes < plan.read_block ? bytes : plan.read_block;
+        uint64_t wanted = bytes < emulator_plan.read_block ? bytes : emulator_plan.read_block;
         if (at + wanted > read_size)
             at = 0;
         ssize_t got = pread(read_file, block, wanted, (off_t)at);
         if (got <= 0)
-            fail("reading", got < 0 ? errno : EIO);
+            emulator_fail("reading", got < 0 ? errno : EIO);
         bytes -= (uint64_t)got;
         at += (uint64_t)got;
     }
@@ -108,15 +110,15 @@ static void write_some(uint64_t bytes)
 {
     static unsigned which;
     static char *block;
-    if (!block && !(block = calloc(1, plan.write_block)))
-        fail("no memory for a block", ENOMEM);
+    if (!block && !(block = calloc(1, emulator_plan.write_block)))
+        emulator_fail("no memory for a block", ENOMEM);
     while (bytes) {
-        uint64_t wanted = bytes < plan.write_block ? bytes : plan.write_block;
+        uint64_t wanted = bytes < emulator_plan.write_block ? bytes : emulator_plan.write_block;
         ssize_t put = write(write_files[which], block, wanted);
         if (put <= 0)
-            fail("writing", put < 0 ? errno : EIO);
+            emulator_fail("writing", put < 0 ? errno : EIO);
         bytes -= (uint64_t)put;
-        which = (which + 1) % plan.files;
+        which = (which + 1) % emulator_plan.files;
     }
 }
 
@@ -141,7 +143,7 @@ static void carry(const struct sample *now, unsigned which)
 {
     int failed = which == SENDS ? send_bytes(sending, now->sent) : receive_bytes(receiving, now->received);
     if (failed)
-        fail(which == SENDS ? "sending" : "receiving", failed);
+        emulator_fail(which == SENDS ? "sending" : "receiving", failed);
 }
 
 static uint64_t current; /* the sample; written between barriers alone */
@@ -149,22 +151,22 @@ static uint64_t current; /* the sample; written between barriers alone */
 static void *atom(void *number)
 {
     unsigned which = (unsigned)(uintptr_t)number;
-    kernel_thread = which >= COMPUTES && which < COMPUTES + plan.threads ? which - COMPUTES : 0;
+    kernel_thread = which >= COMPUTES && which < COMPUTES + emulator_plan.threads ? which - COMPUTES : 0;
     for (;;) {
         pthread_barrier_wait(&begins);
         if (stopped)
             return NULL;
-        const struct sample *now = &plan.samples[current];
+        const struct sample *now = &emulator_plan.samples[current];
         if (which == READS)
             read_some(now->read);
         else if (which == WRITES)
             write_some(now->written);
         else if (which == HOLDS)
             hold(now->resident);
-        else if (which < COMPUTES + plan.threads)
+        else if (which < COMPUTES + emulator_plan.threads)
             compute(now, kernel_thread);
         else
-            carry(now, which - COMPUTES - plan.threads);
+            carry(now, which - COMPUTES - emulator_plan.threads);
         pthread_barrier_wait(&ends);
     }
 }
@@ -186,52 +188,52 @@ static pthread_t *threads;
 static void start_atoms(void)
 {
     /* Without endpoints there is nothing for the last two to do, and no time shall go into meeting them. */
-    atoms = COMPUTES + plan.threads + (sending >= 0 || receiving >= 0 ? NETWORK : 0);
+    atoms = COMPUTES + emulator_plan.threads + (sending >= 0 || receiving >= 0 ? NETWORK : 0);
     threads = calloc(atoms, sizeof *threads);
     if (!threads || pthread_barrier_init(&begins, NULL, atoms + 1) ||
         pthread_barrier_init(&ends, NULL, atoms + 1))
-        fail("no memory for threads", ENOMEM);
+        emulator_fail("no memory for threads", ENOMEM);
     for (unsigned which = 0; which < atoms; which++) {
         int failed = pthread_create(&threads[which], NULL, atom, (void *)(uintptr_t)which);
         if (failed)
-            fail("starting threads", failed);
+            emulator_fail("starting threads", failed);
     }
 }
 
 static void prepare(unsigned rank)
 {
     own_rank = rank;
-    kernel_threads = plan.threads;
-    calling = kernel_named("syscalls");
-    for (unsigned at = 0; at < plan.mixed; at++) {
-        computing[at] = kernel_named(plan.kernels[at]);
-        prepare_kernel(computing[at], plan.folder);
+    kernel_threads = emulator_plan.threads;
+    calling = emulator_kernel_named("syscalls");
+    for (unsigned at = 0; at < emulator_plan.mixed; at++) {
+        computing[at] = emulator_kernel_named(emulator_plan.kernels[at]);
+        emulator_prepare_kernel(computing[at], emulator_plan.folder);
     }
-    if (plan.reads) {
-        read_size = plan.read_block > READ_FILE ? plan.read_block : READ_FILE;
+    if (emulator_plan.reads) {
+        read_size = emulator_plan.read_block > READ_FILE ? emulator_plan.read_block : READ_FILE;
         /* A hole: read from memory, as most of what programs read, and nothing has to be written first. */
-        read_file = nameless_file(plan.folder);
+        read_file = nameless_file(emulator_plan.folder);
         if (read_file < 0 || ftruncate(read_file, (off_t)read_size))
-            fail("making the file to read", errno);
+            emulator_fail("making the file to read", errno);
         /* Into memory by mapping it: that counts as no read. */
         void *mapped = mmap(NULL, read_size, PROT_READ, MAP_SHARED | MAP_POPULATE, read_file, 0);
         if (mapped != MAP_FAILED)
             munmap(mapped, read_size);
     }
-    for (unsigned which = 0; which < plan.files; which++) {
-        write_files[which] = nameless_file(plan.folder);
+    for (unsigned which = 0; which < emulator_plan.files; which++) {
+        write_files[which] = nameless_file(emulator_plan.folder);
         if (write_files[which] < 0)
-            fail("making the files to write", errno);
+            emulator_fail("making the files to write", errno);
     }
-    if (*plan.send_to && (sending = connected(plan.send_to)) < 0)
-        fail("connecting to where bytes are sent", errno);
-    if (*plan.receive_from && (receiving = connected(plan.receive_from)) < 0)
-        fail("connecting to where bytes are received from", errno);
-    memory_size = (plan.most_resident + 8191) & ~(uint64_t)4095;
+    if (*emulator_plan.send_to && (sending = connected(emulator_plan.send_to)) < 0)
+        emulator_fail("connecting to where bytes are sent", errno);
+    if (*emulator_plan.receive_from && (receiving = connected(emulator_plan.receive_from)) < 0)
+        emulator_fail("connecting to where bytes are received from", errno);
+    memory_size = (emulator_plan.most_resident + 8191) & ~(uint64_t)4095;
     memory =
         mmap(NULL, memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-        fail("reserving memory", errno);
+        emulator_fail("reserving memory", errno);
     start_atoms();
     own_resident = resident_now();
 }
@@ -254,13 +256,13 @@ static void sleep_for(double seconds)
 static void work(unsigned rank)
 {
     double said = *began;
-    for (current = 0; current < plan.count; current++) {
+    for (current = 0; current < emulator_plan.count; current++) {
         pthread_barrier_wait(&begins);
         pthread_barrier_wait(&ends);
-        if (plan.samples[current].wait > 0)
-            sleep_for(plan.samples[current].wait);
+        if (emulator_plan.samples[current].wait > 0)
+            sleep_for(emulator_plan.samples[current].wait);
         double now = seconds_of(CLOCK_MONOTONIC);
-        ended[rank * plan.count + current] = (struct ended){now - *began, used_so_far()};
+        ended[rank * emulator_plan.count + current] = (struct ended){now - *began, used_so_far()};
         if (!rank && now - said > EVERY_SECONDS) {
             printf("at %" PRIu64 "\n", current + 1);
             fflush(stdout);
@@ -286,23 +288,23 @@ static void *shared(uint64_t bytes)
 {
     void *found = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (found == MAP_FAILED)
-        fail("no memory for what ranks say", errno);
+        emulator_fail("no memory for what ranks say", errno);
     return found;
 }
 
 static void report(void)
 {
     struct rank all = {0, 0, 0, 0};
-    for (uint64_t at = 0; at < plan.count; at++) {
+    for (uint64_t at = 0; at < emulator_plan.count; at++) {
         struct ended last = {0, 0};
-        for (unsigned rank = 0; rank < plan.ranks; rank++) {
-            const struct ended *one = &ended[rank * plan.count + at];
+        for (unsigned rank = 0; rank < emulator_plan.ranks; rank++) {
+            const struct ended *one = &ended[rank * emulator_plan.count + at];
             last.end = one->end > last.end ? one->end : last.end;
             last.used += one->used;
         }
         printf("sample %.6f %.6f\n", last.end, last.used);
     }
-    for (unsigned rank = 0; rank < plan.ranks; rank++) {
+    for (unsigned rank = 0; rank < emulator_plan.ranks; rank++) {
         all.wall = ranks[rank].wall > all.wall ? ranks[rank].wall : all.wall;
         all.user += ranks[rank].user;
         all.kernel += ranks[rank].kernel;
@@ -313,17 +315,17 @@ static void report(void)
 
 static void run(void)
 {
-    read_plan();
-    ended = shared(plan.count * plan.ranks * sizeof *ended);
-    ranks = shared(plan.ranks * sizeof *ranks);
+    emulator_read_plan();
+    ended = shared(emulator_plan.count * emulator_plan.ranks * sizeof *ended);
+    ranks = shared(emulator_plan.ranks * sizeof *ranks);
     began = shared(sizeof *began);
-    int failed = run_ranks(plan.ranks, prepare, begin, work);
+    int failed = run_ranks(emulator_plan.ranks, prepare, begin, work);
     if (failed > 0)
-        fail("starting ranks", failed);
+        emulator_fail("starting ranks", failed);
     if (failed)
         exit(3);
     report();
-    free(plan.samples);
+    free(emulator_plan.samples);
 }
 
 int main(int count, char **words)
@@ -333,15 +335,15 @@ int main(int count, char **words)
     if (count == 2 && !strcmp(words[1], "run"))
         run();
     else if (count == 4 && !strcmp(words[1], "calibrate"))
-        calibrate(words[2], words[3]);
+        emulator_calibrate(words[2], words[3]);
     else if (count == 4 && !strcmp(words[1], "has"))
-        prepare_kernel(kernel_named(words[2]), words[3]);
+        emulator_prepare_kernel(emulator_kernel_named(words[2]), words[3]);
     else if (count == 5 && !strcmp(words[1], "repeat"))
-        repeat(words[2], words[3], words[4]);
+        emulator_repeat(words[2], words[3], words[4]);
     else if (count == 2 && !strcmp(words[1], "kernels"))
         for (const struct kernel *one = kernels; one->name; one++)
             puts(one->name);
     else
-        fail("not called as it should be", EINVAL);
+        emulator_fail("not called as it should be", EINVAL);
     return fflush(stdout) ? 3 : 0;
 }

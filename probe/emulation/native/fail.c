@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-_Noreturn void fail(const char *what, int number)
+_Noreturn void emulator_fail(const char *what, int number)
 {
     fprintf(stderr, "error %d %s\n", number, what);
     exit(3);

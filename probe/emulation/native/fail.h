@@ -3,6 +3,6 @@
 #ifndef PROBE_FAIL_H
 #define PROBE_FAIL_H
 
-_Noreturn void fail(const char *what, int number);
+_Noreturn void emulator_fail(const char *what, int number);
 
 #endif

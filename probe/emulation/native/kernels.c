@@ -211,10 +211,11 @@ static void writes(uint64_t iterations)
     }
 }
 
-#define TOUCHED ((size_t)512 * MOVED)
+#define TOUCHED ((size_t)1024 * MOVED)
 
 /* Fresh pages from the kernel. They are given back all at once, so that the kernel hands out none that caches still
- * hold: a program that grows gets none of those either. */
+ * hold: a program that grows gets none of those either. Few rounds of a calibration give pages back, and the median
+ * leaves them out. */
 static void touch(uint64_t iterations)
 {
     static _Thread_local char *pages;
@@ -265,19 +266,19 @@ const struct kernel kernels[] = {
     {NULL, NULL, NULL},
 };
 
-const struct kernel *kernel_named(const char *name)
+const struct kernel *emulator_kernel_named(const char *name)
 {
     for (const struct kernel *one = kernels; one->name; one++)
         if (!strcmp(one->name, name))
             return one;
-    fail("no kernel of that name", EINVAL);
+    emulator_fail("no kernel of that name", EINVAL);
 }
 
-void prepare_kernel(const struct kernel *one, const char *folder)
+void emulator_prepare_kernel(const struct kernel *one, const char *folder)
 {
     char what[100];
     int failed = one->prepare(folder);
     snprintf(what, sizeof what, "preparing the kernel %s", one->name);
     if (failed)
-        fail(what, failed);
+        emulator_fail(what, failed);
 }

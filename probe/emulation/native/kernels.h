@@ -21,8 +21,8 @@ extern _Thread_local unsigned kernel_thread;
 extern const struct kernel kernels[];
 
 /* The kernel of a name, and the kernel prepared: both fail where that cannot be. */
-const struct kernel *kernel_named(const char *name);
-void prepare_kernel(const struct kernel *one, const char *folder);
+const struct kernel *emulator_kernel_named(const char *name);
+void emulator_prepare_kernel(const struct kernel *one, const char *folder);
 
 /* One iteration of the kernels read, write and touch, in bytes. */
 #define MOVED 65536

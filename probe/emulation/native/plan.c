@@ -16,7 +16,7 @@
 #define MOST_RANKS 1024
 #define MOST_BLOCK (1u << 30)
 
-struct plan plan = {.threads = 1, .ranks = 1, .files = 1, .read_block = MOVED, .write_block = MOVED};
+struct plan emulator_plan = {.threads = 1, .ranks = 1, .files = 1, .read_block = MOVED, .write_block = MOVED};
 
 static uint64_t number(const char *text, uint64_t most)
 {
@@ -24,86 +24,86 @@ static uint64_t number(const char *text, uint64_t most)
     errno = 0;
     unsigned long long found = strtoull(text, &end, 10);
     if (errno || end == text || *end || *text == '-' || *text == '+' || *text == ' ' || found > most)
-        fail("a number of the plan", EINVAL);
+        emulator_fail("a number of the plan", EINVAL);
     return found;
 }
 
 static void set(const char *name, const char *value)
 {
     if (!strcmp(name, "kernel")) {
-        if (plan.mixed == MOST_KERNELS)
-            fail("too many kernels", EINVAL);
-        snprintf(plan.kernels[plan.mixed++], sizeof plan.kernels[0], "%s", value);
+        if (emulator_plan.mixed == MOST_KERNELS)
+            emulator_fail("too many kernels", EINVAL);
+        snprintf(emulator_plan.kernels[emulator_plan.mixed++], sizeof emulator_plan.kernels[0], "%s", value);
     } else if (!strcmp(name, "folder"))
-        snprintf(plan.folder, sizeof plan.folder, "%s", value);
+        snprintf(emulator_plan.folder, sizeof emulator_plan.folder, "%s", value);
     else if (!strcmp(name, "send_to"))
-        snprintf(plan.send_to, sizeof plan.send_to, "%s", value);
+        snprintf(emulator_plan.send_to, sizeof emulator_plan.send_to, "%s", value);
     else if (!strcmp(name, "receive_from"))
-        snprintf(plan.receive_from, sizeof plan.receive_from, "%s", value);
+        snprintf(emulator_plan.receive_from, sizeof emulator_plan.receive_from, "%s", value);
     else if (!strcmp(name, "equal"))
-        plan.seconds = !strcmp(value, "seconds");
+        emulator_plan.seconds = !strcmp(value, "seconds");
     else if (!strcmp(name, "threads"))
-        plan.threads = (unsigned)number(value, MOST_THREADS);
+        emulator_plan.threads = (unsigned)number(value, MOST_THREADS);
     else if (!strcmp(name, "ranks"))
-        plan.ranks = (unsigned)number(value, MOST_RANKS);
+        emulator_plan.ranks = (unsigned)number(value, MOST_RANKS);
     else if (!strcmp(name, "files"))
-        plan.files = (unsigned)number(value, MOST_FILES);
+        emulator_plan.files = (unsigned)number(value, MOST_FILES);
     else if (!strcmp(name, "read_block"))
-        plan.read_block = number(value, MOST_BLOCK);
+        emulator_plan.read_block = number(value, MOST_BLOCK);
     else if (!strcmp(name, "write_block"))
-        plan.write_block = number(value, MOST_BLOCK);
+        emulator_plan.write_block = number(value, MOST_BLOCK);
     else if (!strcmp(name, "samples"))
-        plan.count = number(value, MOST_SAMPLES);
+        emulator_plan.count = number(value, MOST_SAMPLES);
     else
-        fail("an unknown line of the plan", EINVAL);
+        emulator_fail("an unknown line of the plan", EINVAL);
 }
 
 static char *next_line(char *line, int size)
 {
     if (!fgets(line, size, stdin))
-        fail("the plan ends early", EINVAL);
+        emulator_fail("the plan ends early", EINVAL);
     size_t length = strlen(line);
     if (!length || line[length - 1] != '\n')
-        fail("a line of the plan", EINVAL);
+        emulator_fail("a line of the plan", EINVAL);
     line[length - 1] = 0;
     return line;
 }
 
-void read_plan(void)
+void emulator_read_plan(void)
 {
     char line[5000];
     if (strcmp(next_line(line, sizeof line), "emulation 1"))
-        fail("not a plan of this version", EINVAL);
-    while (!plan.count) {
+        emulator_fail("not a plan of this version", EINVAL);
+    while (!emulator_plan.count) {
         char *value = strchr(next_line(line, sizeof line), ' ');
         if (!value)
-            fail("a line of the plan", EINVAL);
+            emulator_fail("a line of the plan", EINVAL);
         *value++ = 0;
         set(line, value);
     }
-    if (!plan.threads || !plan.ranks || !plan.files || !plan.mixed || !plan.read_block || !plan.write_block)
-        fail("a number of the plan", EINVAL);
-    plan.samples = calloc(plan.count, sizeof *plan.samples);
-    if (!plan.samples)
-        fail("no memory for the plan", ENOMEM);
-    for (uint64_t at = 0; at < plan.count; at++) {
-        struct sample *one = &plan.samples[at];
+    if (!emulator_plan.threads || !emulator_plan.ranks || !emulator_plan.files || !emulator_plan.mixed || !emulator_plan.read_block || !emulator_plan.write_block)
+        emulator_fail("a number of the plan", EINVAL);
+    emulator_plan.samples = calloc(emulator_plan.count, sizeof *emulator_plan.samples);
+    if (!emulator_plan.samples)
+        emulator_fail("no memory for the plan", ENOMEM);
+    for (uint64_t at = 0; at < emulator_plan.count; at++) {
+        struct sample *one = &emulator_plan.samples[at];
         int used = 0;
         char *rest = next_line(line, sizeof line);
         /* A number of iterations for each kernel, then all else. */
-        for (unsigned kernel = 0; kernel < plan.mixed; kernel++, rest += used)
+        for (unsigned kernel = 0; kernel < emulator_plan.mixed; kernel++, rest += used)
             if (sscanf(rest, "%" SCNu64 " %n", &one->iterations[kernel], &used) != 1)
-                fail("a sample of the plan", EINVAL);
+                emulator_fail("a sample of the plan", EINVAL);
         int found =
             sscanf(rest, "%" SCNu64 " %lf %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf%n",
                    &one->system_calls, &one->cpu, &one->read, &one->written, &one->resident, &one->sent,
                    &one->received, &one->wait, &used);
         if (found != 8 || rest[used] || !(one->cpu >= 0) || !(one->wait >= 0 && one->wait < 1e9))
-            fail("a sample of the plan", EINVAL);
-        if (one->resident > plan.most_resident)
-            plan.most_resident = one->resident;
-        plan.reads |= one->read > 0;
+            emulator_fail("a sample of the plan", EINVAL);
+        if (one->resident > emulator_plan.most_resident)
+            emulator_plan.most_resident = one->resident;
+        emulator_plan.reads |= one->read > 0;
     }
     if (strcmp(next_line(line, sizeof line), "end"))
-        fail("the plan does not end", EINVAL);
+        emulator_fail("the plan does not end", EINVAL);
 }

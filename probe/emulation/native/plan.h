@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A plan: text on standard input. `emulation 1`, then a line for each setting, then a line for each sample, then `end`. */
+ * A plan: text on standard input. `emulation 1`, then a line for each setting, then a line for each sample, then
+ * `end`. */
 #ifndef PROBE_PLAN_H
 #define PROBE_PLAN_H
 
@@ -25,9 +26,9 @@ struct plan {
     struct sample *samples;
 };
 
-extern struct plan plan;
+extern struct plan emulator_plan;
 
 /* Fails where standard input holds no such plan, or there is no memory for it. */
-void read_plan(void);
+void emulator_read_plan(void);
 
 #endif

@@ -90,11 +90,13 @@ def prepare_gromacs(folder: Path, data: Path) -> None:
 
 
 def plain(command: Sequence[str]) -> tuple[float, float]:
-    """Wall and CPU seconds of a command, by wait4."""
+    """Wall and CPU seconds of a command, by wait4. Raises OSError where it fails."""
     begun = time.monotonic()
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(running.pid, 0)
     running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise OSError(f"{command[-1][:200]} failed with status {running.returncode}")
     return time.monotonic() - begun, used.ru_utime + used.ru_stime
 
 
