@@ -70,10 +70,8 @@ class Tracee(ProcessMemory):
         self.usage: resource.struct_rusage | None = None
         self.own_cpu, self.helpers_cpu = math.nan, 0.0
         """CPU seconds of the first thread at its exit event, and of the other threads then."""
-        self.executed_cpu = 0.0
-        """CPU seconds of a wrapper's worker before its execve, where `started_at` is."""
-        self.started_at = 0.0
-        self.ended_at = 0.0
+        self.started_at, self.executed_cpu, self.ended_at = 0.0, 0.0, 0.0
+        """Of a wrapper's worker at its execve: when, and its CPU seconds before; when it ended."""
         self.children = Children()
         self.around = Children()
         name, marks = program.argv[0], program.marking

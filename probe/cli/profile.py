@@ -62,6 +62,7 @@ def profile(
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND and profile the resources that it uses."""
+    from probe.emulation.counted import with_counted_blocks
     from probe.emulation.counting.blocks import counted_blocks
     from probe.emulation.metrics import usage_json
     from probe.emulation.sampling import profile_usage
@@ -79,7 +80,7 @@ def profile(
             trace_calls=trace_calls,
         )  # fmt: skip
     if counted is not None:
-        usage = counted.added_to(usage)
+        usage = with_counted_blocks(usage, counted)
     save_usage(usage, output)
     if as_json:
         say_json(usage_json([(str(output), usage)]))

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watchers of what is counted on request: by the processor, and call by call."""
+"""What is counted on request: by the processor, call by call, and by a tracer in another run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
+
+from probe.emulation.counting.blocks import CountedBlocks
 from probe.emulation.counting.calls import Calls, Strace
 from probe.emulation.counting.hardware import EVENTS, Counter, Event
 from probe.emulation.tree import Tree
-from probe.emulation.usage import AMOUNT, LEVEL, Column, Endpoint
+from probe.emulation.usage import AMOUNT, LEVEL, Column, Endpoint, Usage
 from probe.emulation.watchers import Ended, Watcher
+from probe.formats.arrays import FloatArray
 
 NOT_TRACED = "calls are not traced; --trace-calls has strace do so"
+
+_LONGEST_WAIT = 3.0
+"""Times the median: an interval of the traced run that took longer has waited for something, and did not compute."""
 
 _BLOCKS = {"block_read": "reading", "block_written": "writing"}
 _SOCKETS = ("socket_received", "socket_sent")
@@ -109,3 +117,35 @@ class CallWatcher(Watcher):
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The other ends of all connections that traced calls moved bytes over."""
         return tuple(Endpoint(end, port, float(got), float(put)) for end, port, got, put in self._calls.endpoints())
+
+
+def with_counted_blocks(usage: Usage, counted: CountedBlocks) -> Usage:
+    """The profile with columns `instructions`, where no hardware counter has them, and `flops`.
+
+    Where the command had several processes the columns say why they are empty. Samples get their parts by CPU time: a
+    tracer slows all code down, but not all of it alike, and its own times are those of the wall.
+    """
+    columns, values = dict(usage.header.columns), dict(usage.values)
+    source = f"blocks counted by {counted.tracer} in a run by itself, placed by CPU time"
+    several = counted.processes > 0 or usage.total("processes") not in (None, 1.0)
+    one = "the command has several processes, and a tracer counts one" if several else ""
+    found = {"instructions": (counted.instructions, one), "flops": (counted.operations, one or counted.missing)}
+    for name, (amounts, missing) in found.items():
+        if name in columns and not columns[name].missing:
+            continue
+        unit = "instructions" if name == "instructions" else "operations"
+        columns[name] = Column(AMOUNT, unit, "" if missing else source, missing)
+        values[name] = np.full(usage.samples, np.nan) if missing else _placed(amounts, counted.seconds, usage)
+    return Usage(replace(usage.header, columns=columns), usage.end, values)
+
+
+def _placed(amounts: FloatArray, seconds: FloatArray, usage: Usage) -> FloatArray:
+    """What of `amounts` belongs to each sample: both runs are at one place after one share of their work."""
+    used = np.cumsum(np.nan_to_num(usage.column("cpu_user")))
+    if not used[-1]:
+        used = usage.end
+    computed = np.minimum(seconds, _LONGEST_WAIT * np.median(seconds))
+    place = np.concatenate([[0.0], np.cumsum(computed)])
+    total = np.concatenate([[0.0], np.cumsum(amounts)])
+    reached = np.interp(used / used[-1], place / place[-1], total)
+    return np.asarray(np.diff(reached, prepend=0.0))

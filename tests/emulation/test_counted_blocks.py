@@ -16,6 +16,7 @@ from made_usage import made_usage
 import probe
 from checkpoint.errors import ProbeError, ProbeFileDamaged
 from probe.cli.main import cli
+from probe.emulation.counted import with_counted_blocks
 from probe.emulation.counting.blocks import CountedBlocks, counted_blocks
 from probe.emulation.usage import AMOUNT, Column, load_usage
 from probe.formats.profile import NO_FILE, load_profile, save_profile
@@ -111,7 +112,7 @@ def test_operations_are_placed_by_cpu_time(traced: tuple[Path, Path]) -> None:
     counted = replace(counted, seconds=seconds)
     usage = made_usage(100)
     usage.values["cpu_user"][40:60] = 0.0
-    made = counted.added_to(usage)
+    made = with_counted_blocks(usage, counted)
     operations = made.column("flops")
     assert operations.sum() == pytest.approx(3 * ROUNDS)
     assert not operations[40:60].any() and operations[:40].sum() < 0.02 * 3 * ROUNDS
@@ -124,15 +125,15 @@ def test_counters_of_the_processor_are_kept(traced: tuple[Path, Path]) -> None:
     usage = made_usage(10)
     usage.header.columns["instructions"] = Column(AMOUNT, "instructions", "perf_event_open")
     usage = replace(usage, values={**usage.values, "instructions": np.full(10, 7.0)})
-    assert counted_blocks(file, [str(program)]).added_to(usage).total("instructions") == 70.0
+    assert with_counted_blocks(usage, counted_blocks(file, [str(program)])).total("instructions") == 70.0
 
 
 def test_several_processes_are_not_known(traced: tuple[Path, Path], tmp_path: Path) -> None:
     program, file = traced
     counted = counted_blocks(file, [str(program)])
     for made in (
-        replace(counted, processes=1).added_to(made_usage(10)),
-        counted.added_to(probe.profile_usage(["sh", "-c", "sleep 0.3; :"])),
+        with_counted_blocks(made_usage(10), replace(counted, processes=1)),
+        with_counted_blocks(probe.profile_usage(["sh", "-c", "sleep 0.3; :"]), counted),
     ):
         assert made.total("flops") is None
         assert made.header.columns["flops"].missing == "the command has several processes, and a tracer counts one"
@@ -166,8 +167,8 @@ def test_counts_that_nothing_can_use_are_refused(traced: tuple[Path, Path], tmp_
 
 def test_a_command_that_executes_another_is_refused(tmp_path: Path) -> None:
     """The tracer counts the last program of a chain alone."""
-    command = ["sh", "-c", "for n in 1 2 3; do :; done; exec true"]
-    probe.trace(command, tmp_path / "x.profile", tracer="valgrind")
+    command = ["sh", "-c", "for n in 1 2 3; do :; done; exec seq 20000"]
+    probe.trace(command, tmp_path / "x.profile", tracer="valgrind", interval=100_000)
     with pytest.raises(ProbeError, match="sh executes another program in its place, and that alone was counted"):
         counted_blocks(tmp_path / "x.profile", command)
 
@@ -177,7 +178,7 @@ def test_code_in_no_file_is_not_known(traced: tuple[Path, Path], tmp_path: Path)
     profile = load_profile(file)
     blocks = replace(profile.blocks, image=np.full_like(profile.blocks.image, NO_FILE))
     save_profile(replace(profile, blocks=blocks), tmp_path / "x.profile")
-    made = counted_blocks(tmp_path / "x.profile", [str(program)]).added_to(made_usage(10))
+    made = with_counted_blocks(made_usage(10), counted_blocks(tmp_path / "x.profile", [str(program)]))
     assert made.header.columns["flops"].missing.startswith("100.0% of the instructions are in no file")
     assert made.total("instructions") == pytest.approx(8 * ROUNDS, rel=1e-4) and np.isnan(made.column("flops")).all()
 

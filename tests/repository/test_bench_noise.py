@@ -37,7 +37,11 @@ def record(state: str = "quiet", factor: float = 1.0) -> Any:
 def test_a_record_predicts_what_was_said_and_what_medians_say() -> None:
     made = record()
     now, before = predicted(made), predicted(made, stamped=False)
-    assert json.loads(json.dumps(now.to_json())) == made["said"] and now.undisturbed is not None and before.undisturbed is None
+    assert (
+        json.loads(json.dumps(now.to_json())) == made["said"]
+        and now.undisturbed is not None
+        and before.undisturbed is None
+    )
     assert before.estimators["combined"] == before.estimators["calibrated"]
     assert now.seconds == pytest.approx(before.seconds, rel=0.02) and now.half_width != before.half_width
 

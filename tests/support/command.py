@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from short_budget import in_short
+
 from checkpoint.criu.tool import find_criu
 from checkpoint.paths import HOME_VARIABLE
 
@@ -87,7 +89,7 @@ class Command:
         """The command, running; its output is in pipes. With `nobody` it has no privileges."""
         entry = ["-c", _AS_NOBODY] if nobody else entry
         return subprocess.Popen(
-            [*prefix, sys.executable, *entry, *map(str, arguments)],
+            [*prefix, sys.executable, *entry, *in_short(arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

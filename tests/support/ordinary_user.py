@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from direct_runs import NOBODY, mount, refuse_calls
+from short_budget import in_short
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300.0
@@ -63,7 +64,7 @@ def as_ordinary_user(
         "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, "-m", "probe", *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        [sys.executable, "-m", "probe", *in_short(arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=SECONDS, cwd=home, env=environment, preexec_fn=become,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from programs import build
+from short_budget import in_short
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120.0
@@ -46,7 +47,7 @@ class SmallProbe:
 def command(*arguments: str | Path, status: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the `probe` command; it must end with `status`."""
     done = subprocess.run(
-        [sys.executable, "-m", "probe", *map(str, arguments)],
+        [sys.executable, "-m", "probe", *in_short(arguments)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions and floating-point operations of a command from the blocks that an instruction-exact tracer counted.
 
-The tracer runs the command by itself (`probe trace --tracer valgrind`), so totals are exact for that run. Where in the
-resource profile they belong is by CPU time: a tracer slows all code down, but not all of it alike, and its own times
-are those of the wall, less what an interval has clearly waited.
+The tracer runs the command by itself (`probe trace --tracer valgrind`), so totals are exact for that run.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,6 @@ from iced_x86 import Code, Decoder, Instruction, MemorySizeExt, Mnemonic
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.errors import ProbeError, ProbeFileDamaged
 from checkpoint.process.program import resolve_program
-from probe.emulation.usage import AMOUNT, Column, Usage
 from probe.formats.arrays import FloatArray
 from probe.formats.checked import MOST_AMOUNT, MOST_SECONDS
 from probe.formats.choices import INSTRUCTIONS, TRACERS
@@ -33,9 +30,6 @@ _MOST_UNKNOWN = 0.001
 
 _LONGEST_BLOCK = 1 << 20
 """Bytes; no tracer's block comes near."""
-
-_LONGEST_WAIT = 3.0
-"""Times the median: an interval of the traced run that took longer has waited for something, and did not compute."""
 
 _MNEMONICS = {value: name for name, value in vars(Mnemonic).items() if isinstance(value, int)}
 _ONCE = re.compile(r"V?(?:ADD|SUB|MUL|DIV|SQRT|MIN|MAX|HADD|HSUB|ADDSUB|RCP|RSQRT|RCP14|RSQRT14)(?P<lanes>[SP])[SDH]")
@@ -58,35 +52,6 @@ class CountedBlocks:
     instructions: FloatArray = field(repr=False)
     operations: FloatArray = field(repr=False)
     missing: str = ""
-
-    def added_to(self, usage: Usage) -> Usage:
-        """The profile with columns `instructions`, where no hardware counter has them, and `flops`.
-
-        Where the command had several processes the columns say why they are empty.
-        """
-        columns, values = dict(usage.header.columns), dict(usage.values)
-        source = f"blocks counted by {self.tracer} in a run by itself, placed by CPU time"
-        several = self.processes > 0 or usage.total("processes") not in (None, 1.0)
-        one = "the command has several processes, and a tracer counts one" if several else ""
-        found = {"instructions": (self.instructions, one), "flops": (self.operations, one or self.missing)}
-        for name, (counted, missing) in found.items():
-            if name in columns and not columns[name].missing:
-                continue
-            unit = "instructions" if name == "instructions" else "operations"
-            columns[name] = Column(AMOUNT, unit, "" if missing else source, missing)
-            values[name] = np.full(usage.samples, np.nan) if missing else self._placed(counted, usage)
-        return Usage(replace(usage.header, columns=columns), usage.end, values)
-
-    def _placed(self, counted: FloatArray, usage: Usage) -> FloatArray:
-        """What of `counted` belongs to each sample: both runs are at one place after one share of their work."""
-        used = np.cumsum(np.nan_to_num(usage.column("cpu_user")))
-        if not used[-1]:
-            used = usage.end
-        computed = np.minimum(self.seconds, _LONGEST_WAIT * np.median(self.seconds))
-        place = np.concatenate([[0.0], np.cumsum(computed)])
-        total = np.concatenate([[0.0], np.cumsum(counted)])
-        reached = np.interp(used / used[-1], place / place[-1], total)
-        return np.asarray(np.diff(reached, prepend=0.0))
 
 
 def counted_blocks(path: Path, command: Sequence[str]) -> CountedBlocks:
@@ -126,7 +91,7 @@ def _check_same(path: Path, profile: Profile, command: Sequence[str]) -> None:
             f"{path}: the tracer {profile.tracer} leaves libraries and hot blocks out; trace the command with "
             "--tracer valgrind"
         )
-    if os.path.realpath(program.executable) not in {os.path.realpath(name) for name, _ in profile.images}:
+    if not {program.executable, os.path.realpath(program.executable)} & {name for name, _ in profile.images}:
         raise ProbeError(
             f"{path}: {program.argv[0]} executes another program in its place, and that alone was counted; trace and "
             "profile that program"
