@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from probe.emulation.kernels import (
     BLAS,
     COMPUTING,
     MOVING,
+    SOURCES,
     USER,
     all_rates,
     calibrate,
@@ -202,6 +204,16 @@ def test_an_interpreter_that_ends_says_why(
             probe.emulate(tmp_path / "a.usage", EmulateOptions(own_kernel=source, folder=tmp_path))
     finally:
         forget(program, source)
+
+
+def test_a_kernel_in_c_may_have_names_of_its_own(tmp_path: Path) -> None:
+    """All words that the emulator's sources have in common, as variables and functions of somebody else."""
+    words = {w for h in SOURCES if h.suffix == ".h" for w in re.findall(r"\bemulator_(\w+)", h.read_text())}
+    assert {"plan", "fail", "calibrate"} <= words
+    taken = "\n".join(f"double {word};" for word in sorted(words))
+    source = tmp_path / "mine.c"
+    source.write_text(f"{taken}\nvoid kernel(unsigned long n)\n{{\n    while (n--)\n        plan += 1.0;\n}}\n")
+    forget(emulator(source), source)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the assembly is that of x86-64")
