@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted on request: by the processor, call by call, and by a tracer in another run."""
+"""Counts on request: by the processor, call by call, and by a tracer in another run."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def test_run_has_the_promised_keys(sample: Sample, command: Command) -> None:
     typed(result, RESULT)
     prediction = result["prediction"]
     assert prediction.keys() == {"seconds", "low", "high", "coverage"}
-    assert result["estimators"].keys() == {"calibrated", "direct", "strube"}
-    assert prediction["seconds"] == result["estimators"]["calibrated"]
+    assert result["estimators"].keys() == {"calibrated", "combined", "direct", "strube"}
+    assert prediction["seconds"] == result["estimators"]["combined"]
     assert 0 < prediction["low"] < prediction["seconds"] < prediction["high"]
     assert 0.9 <= prediction["coverage"] <= 1.001
     assert 0.6 < prediction["seconds"] / sample.described["et_ref_seconds"] < 1.6

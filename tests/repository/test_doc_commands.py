@@ -74,6 +74,7 @@ def sandbox(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     _script(folder / "bin" / "probe", f'exec {sys.executable} -m probe "$@"')
     for name in (folder / "solver", folder / "bin" / "hmmsearch"):
         _script(name, f"exec {build('nbody', builds)} 150")
+    shutil.copy(build("nbody", builds), folder)
     _script(folder / "job.sh", "seq 3 > /dev/null\n./solver")
     # Traced alone, also by Valgrind, which takes tens of times as long.
     _script(folder / "data" / "programs" / "bin" / "sorter", f"exec {build('nbody', builds)} 60")
