@@ -64,8 +64,8 @@ SCRIPTS = {
     ),
     "php": Script(
         ("/usr/bin/php", "-n", "-d", "opcache.enable_cli=0", "%s"), "php-cli",
-        "<?php $s = 0; for ($i = 0; $i < 25000000; $i++) { $s = ($s * 31 + $i) % 1000003; } echo $s;",
-        "<?php $n = 0; for ($i = 0; $i < 6000000; $i++) { $w = 'word' . $i; if (strpos($w, '99')) "
+        "<?php $s = 0; for ($i = 0; $i < 60000000; $i++) { $s = ($s * 31 + $i) % 1000003; } echo $s;",
+        "<?php $n = 0; for ($i = 0; $i < 15000000; $i++) { $w = 'word' . $i; if (strpos($w, '99')) "
         "{ $n += strlen(strtoupper($w)); } } echo $n;",
     ),
 }  # fmt: skip
