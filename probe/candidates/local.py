@@ -157,14 +157,13 @@ def run(
             def predicted(measured: list[MeasuredPhase]) -> Prediction:
                 return _predicted(manifest, measured, min_coverage)
 
-            narrowed = None
             if budget is not None:
                 rounds = repeats if best_effort else _rounds_within(budget, manifest, repeats)
                 measured, narrowed = _within(budget, target_error, rounds, first, again, predicted)
             else:
-                measured = first(repeats)
-            if budget is None and target_error is not None:
-                measured, narrowed = narrow(
-                    measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
-                )
+                measured, narrowed = first(repeats), None
+                if target_error is not None:
+                    measured, narrowed = narrow(
+                        measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
+                    )
     return RunResult(str(probe_path), manifest, this_node(), tuple(measured), predicted(measured), narrowed)

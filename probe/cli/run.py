@@ -75,23 +75,20 @@ def run(
     """Run a probe, here or on other nodes, and predict the whole program's time there."""
     nodes = CandidateOptions(**candidates)
     check_slurm_options(slurm, partition, per_node_type, nodes.named)
+    repeats = repeat or DEFAULT_REPEATS
     if nodes.named:
         if target_error is not None:
             raise ProbeError("--target-error: not on other nodes yet; leave it out, and give more --repeat instead")
         if budget is not None:
             raise ProbeError("--budget: not on other nodes yet; leave it out, and give more --repeat instead")
         orders = nodes.orders(
-            repeat or DEFAULT_REPEATS, restorer, carried_restorer=carried_restorer,
-            only_recorded_calls=only_recorded_calls, touch_in_order=touch_in_order,
+            repeats, restorer, carried_restorer=carried_restorer, only_recorded_calls=only_recorded_calls,
+            touch_in_order=touch_in_order,
         )  # fmt: skip
         run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
         return
     if slurm:
-        options = [
-            f"--repeat={repeat or DEFAULT_REPEATS}",
-            f"--restorer={restorer}",
-            *["--only-recorded-calls"] * only_recorded_calls,
-        ]
+        options = [f"--repeat={repeats}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
         options += ["--carried-restorer"] * carried_restorer + ["--touch-in-order"] * touch_in_order
         options += [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
         options += [f"--target-error={target_error}"] * (target_error is not None)
@@ -107,7 +104,7 @@ def run(
 
     result = run_here(
         probe_file,
-        repeats=repeat or DEFAULT_REPEATS,
+        repeats=repeats,
         min_coverage=min_coverage,
         restorer=restorer,
         carried_restorer=carried_restorer,

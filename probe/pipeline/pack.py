@@ -201,6 +201,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
     """The phases as the manifest has them; `amounts`: work of the intervals, (N,)."""
     by_id = {p.id: p for p in build.selection.phases}
     timed = build.timed
+    wall, cpu = timed.levels("wall"), timed.levels("cpu")
     begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
     records = []
     by_criu, directly = ({m.phase: m for m in build.measured if m.restorer == name} for name in (CRIU, DIRECT))
@@ -222,8 +223,8 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 warmup=phase.warmup,
                 in_run=InRun(
                     started=float(begins[at]),
-                    wall=float(timed.levels("wall")[at]),
-                    cpu=float(timed.levels("cpu")[at]),
+                    wall=float(wall[at]),
+                    cpu=float(cpu[at]),
                     kernel=in_kernel.share if in_kernel else None,
                     kernel_error=in_kernel.error if in_kernel else None,
                 ),

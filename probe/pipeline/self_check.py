@@ -63,7 +63,7 @@ class Known:
 
     def timings(self, measured: Sequence[MeasuredPhase], clock: str) -> list[PhaseTiming]:
         """Each phase as if this node were the candidate as well, restored directly where that works."""
-        amounts = work(self.profile, self.timed)
+        amounts, run = work(self.profile, self.timed), self.timed.levels(clock)
         by_phase: dict[int, MeasuredPhase] = {}
         for one in measured:
             if one.times and (one.restorer == DIRECT or one.phase not in by_phase):
@@ -74,7 +74,6 @@ class Known:
                 continue
             repeats = tuple(t.cpu if clock == "cpu" else t.wall for t in by_phase[phase.id].times)
             at = phase.representative
-            run = self.timed.levels(clock)
             found.append(
                 PhaseTiming(
                     phase.id,
@@ -194,10 +193,11 @@ def doubts(build: Build) -> list[str]:
     """Doubts where a wanted width was not reached; the user is told in any case."""
     if build.narrowed is None:
         return []
-    build.display.note(build.narrowed.sentence())
+    said = build.narrowed.sentence()
+    build.display.note(said)
     if not build.narrowed.limit:
         return []
     if build.options.best_effort:
-        build.notes.append(build.narrowed.sentence())
+        build.notes.append(said)
         return []
-    return [build.narrowed.sentence()]
+    return [said]

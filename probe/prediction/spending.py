@@ -28,15 +28,14 @@ class Means:
     def narrowed(self, terms: Sequence[Term], count: int) -> list[Term]:
         """The terms with so many more, spread as before."""
         factor = (self.made + count) / self.made
-        found = []
-        for term in terms:
-            if term.cause in self.causes:
-                # More full runs tell ET_ref better; the noise of the one future run stays, but is known better.
-                stays = term.cause == FULL_RUNS and term.of != CALIBRATED_ALONE
-                variance = term.variance if stays else term.variance / factor
-                term = replace(term, variance=variance, freedom=(term.freedom + 1.0) * factor - 1.0)
-            found.append(term)
-        return found
+        return [self._narrowed(term, factor) if term.cause in self.causes else term for term in terms]
+
+    @staticmethod
+    def _narrowed(term: Term, factor: float) -> Term:
+        """More full runs tell ET_ref better; the noise of the one future run stays, but is known better."""
+        stays = term.cause == FULL_RUNS and term.of != CALIBRATED_ALONE
+        made = term.repeated(factor)
+        return replace(made, variance=term.variance) if stays else made
 
     def affordable(self, left: float) -> int:
         """How many more at once: not more than there are, since the spread seen so far may mislead."""

@@ -31,8 +31,7 @@ HERE = ("repeats_candidate", "load")
 """What more repeats on this node narrow."""
 
 ON_BOTH_SIDES = ("repeats_candidate", "load", "repeats_reference")
-"""What more rounds of the self-check narrow: on the reference node both sides are measured alike. More full runs come
-with them, but most of the reference runs' term is the next run's own noise, which stays."""
+"""What more rounds of the self-check narrow: on the reference node both sides are measured alike."""
 
 REASONS = {
     "repeats_candidate": "the repeats on this node differ too much: use a quieter node, or a longer --budget",
@@ -94,10 +93,7 @@ def check_target_error(target: float | None) -> None:
 
 def with_repeats(terms: Sequence[Term], factor: float, causes: Sequence[str] = HERE) -> list[Term]:
     """The terms if everything under `causes` were repeated `factor` times as often, spread as before."""
-    return [
-        replace(t, variance=t.variance / factor, freedom=(t.freedom + 1.0) * factor - 1.0) if t.cause in causes else t
-        for t in terms
-    ]
+    return [term.repeated(factor) if term.cause in causes else term for term in terms]
 
 
 def rounds_wanted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Term:
     freedom: float
     of: str = SHARED
     joint: bool = False
+
+    def repeated(self, factor: float) -> Term:
+        """The same if what it comes from were made `factor` times as often, spread as before."""
+        return replace(self, variance=self.variance / factor, freedom=(self.freedom + 1.0) * factor - 1.0)
 
 
 def variance_terms(

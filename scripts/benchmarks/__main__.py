@@ -51,12 +51,12 @@ from benchmarks.noise import measurement as noise  # noqa: E402
 from benchmarks.noise import report as noise_report  # noqa: E402
 from benchmarks.programs import (  # noqa: E402
     ACCURACY,
-    ACCURACY_ONLY,
     ACCURACY_QUICK,
     ARRAYS,
     EVERYTHING,
     EXACT_QUICK,
     EXACT_RECORDED,
+    KNOWN,
     QUICK,
     SHORT,
     Benchmark,
@@ -76,8 +76,7 @@ def chosen(names: list[str] | None, quick: bool) -> list[Benchmark]:
 
 
 def named(wanted: Sequence[str]) -> list[Benchmark]:
-    known = {b.name: b for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT, *ARRAYS)}
-    return [known[n] for n in wanted]
+    return [KNOWN[n] for n in wanted]
 
 
 def one(benchmark: Benchmark, arguments: argparse.Namespace) -> dict[str, Any]:

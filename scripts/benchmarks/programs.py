@@ -120,6 +120,8 @@ ARRAYS = tuple(
 """What `scripts/bench noise` measures beside the programs of `scripts/bench accuracy`."""
 
 EVERYTHING = (*OWN_PROGRAMS, QUICKSTART, *PACKAGED)
+KNOWN = {b.name: b for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT, *ARRAYS)}
+"""All that can be named, by name."""
 QUICK = ("matmul", "phases", "perl", "gzip")
 
 ACCURACY = (

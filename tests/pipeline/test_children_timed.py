@@ -12,22 +12,27 @@ from native_profiles import INTERVAL, totals
 from programs import build
 from tracing import program_of, streams_of
 
-from checkpoint.process.plain_run import run_plain
+from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program, Worker
 from probe.formats.intervals import outside_share
+from probe.formats.profile import Profile
 from probe.formats.reference import Reference
-from probe.formats.timing import TimedProfile, load_timing, save_timing
+from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
 from probe.pipeline.boundaries import candidates, plan_region
 from probe.pipeline.select import _room_for
 from probe.pipeline.validate import interval_run, stamped_run, validate
 from probe.tracers.native import trace
 
 
-def timed_of(program: Program) -> TimedProfile:
+def traced_and_timed(program: Program) -> tuple[Profile, TimedProfile]:
     with streams_of() as streams:
         profile = trace(program, interval=INTERVAL, streams=streams)
     with streams_of() as streams:
-        return validate(profile, streams=streams)
+        return profile, validate(profile, streams=streams)
+
+
+def timed_of(program: Program) -> TimedProfile:
+    return traced_and_timed(program)[1]
 
 
 @pytest.mark.parametrize(("mode", "least", "most"), [("start", 0, 0.1), ("fork", 0.1, 0.3), ("beside", 0.1, 0.3)])
@@ -44,15 +49,17 @@ def test_the_time_of_children_is_in_no_interval(mode: str, least: float, most: f
     assert (timed.cpu < 0.5 * timed.cpu.sum()).all(), "a child's time is in an interval"
 
 
+def timed_stamped_and_plain(program: Program, folder: Path) -> tuple[TimedProfile, IntervalRun, PlainRun]:
+    """The program's timing run, a run with stamps where they cost nothing, and a plain one."""
+    profile, timed = traced_and_timed(program)
+    run = interval_run(profile, timed, folder, "again", None)
+    with streams_of() as streams:
+        return timed, run, run_plain(program, streams)
+
+
 def test_stamped_runs_leave_out_children_and_take_as_long_as_plain_ones(builds: Path, tmp_path: Path) -> None:
     program = program_of(build("helpers", builds), "400", "fork", "100")
-    with streams_of() as streams:
-        profile = trace(program, interval=INTERVAL, streams=streams)
-    with streams_of() as streams:
-        timed = validate(profile, streams=streams)
-    run = interval_run(profile, timed, tmp_path, "again", None)
-    with streams_of() as streams:
-        plain = run_plain(program, streams)
+    timed, run, plain = timed_stamped_and_plain(program, tmp_path)
     assert run.cpu == pytest.approx(plain.cpu, rel=0.2)
     assert run.interval_cpu.sum() == pytest.approx(timed.cpu.sum(), rel=0.2)
     assert run.interval_wall.sum() == pytest.approx(timed.seconds.sum(), rel=0.2)
@@ -138,13 +145,7 @@ def test_a_worker_is_traced_inside_its_wrapper(builds: Path, tmp_path: Path) -> 
 
 def test_a_stamped_run_of_a_worker_is_the_whole_wrapper(builds: Path, tmp_path: Path) -> None:
     program = wrapped(builds, tmp_path, more=f"{build('helpers', builds)} 50 start > /dev/null", executed=1)
-    with streams_of() as streams:
-        profile = trace(program, interval=INTERVAL, streams=streams)
-    with streams_of() as streams:
-        timed = validate(profile, streams=streams)
-    run = interval_run(profile, timed, tmp_path, "again", None)
-    with streams_of() as streams:
-        plain = run_plain(program, streams)
+    _, run, plain = timed_stamped_and_plain(program, tmp_path)
     assert run.cpu == pytest.approx(plain.cpu, rel=0.2)
     assert run.wall == pytest.approx(plain.wall, rel=0.2)
     assert run.interval_wall.sum() < run.wall - 0.1, "the wrapper's own sleep"
