@@ -75,6 +75,7 @@ def full_run(builds: Path) -> float:
     return float(emulator("ssh", f'python3 -c "{script}; print(t.children_user+t.children_system)"'))
 
 
+@pytest.mark.timed
 def test_predicts_for_another_machine_as_an_ordinary_user(probe: Path, builds: Path) -> None:
     first = run_there(probe)
     assert first.error is None and first.result is not None, first.error

@@ -26,6 +26,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
+@pytest.mark.timed
 def test_it_uses_what_was_profiled(emulator: Path, tmp_path: Path) -> None:
     usage = made_usage(40, read=4e6, written=2e6, resident=8e7)
     options = EmulateOptions(equal=SECONDS, folder=tmp_path, threads=1)

@@ -76,6 +76,7 @@ def run_plan(program: Path, text: str) -> subprocess.CompletedProcess[str]:
 # -- what is used
 
 
+@pytest.mark.timed
 def test_the_emulation_uses_what_was_profiled(tmp_path: Path) -> None:
     """Profiled itself, each resource's total is within 5 %."""
     usage = made_usage(40, read=4e6, written=2e6, resident=8e7)
@@ -89,6 +90,7 @@ def test_the_emulation_uses_what_was_profiled(tmp_path: Path) -> None:
     assert found.total("threads") == 5
 
 
+@pytest.mark.timed
 def test_the_result_says_so(tmp_path: Path) -> None:
     usage = made_usage(10, RATES)
     result = probe.emulate(saved(usage, tmp_path), EmulateOptions(equal=SECONDS, folder=tmp_path, threads=2))

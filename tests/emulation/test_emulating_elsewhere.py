@@ -87,6 +87,7 @@ def assert_nothing_left(there: Machine) -> None:
 # -- what is used
 
 
+@pytest.mark.timed
 def test_a_node_with_a_compiler_builds_the_emulator(node: tuple[Machine, Server], tmp_path: Path) -> None:
     said = Listening()
     found = emulated(node, made_usage(20), tmp_path, watcher=lambda _: said)

@@ -72,6 +72,7 @@ def test_each_rank_reads_writes_and_holds_all(tmp_path: Path) -> None:
     assert len(used) == 10 and used[-1] == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.timed
 def test_the_result_has_all_ranks(tmp_path: Path) -> None:
     save_usage(made_usage(10, RATES), tmp_path / "a.usage")
     result = probe.emulate(tmp_path / "a.usage", EmulateOptions(equal=SECONDS, folder=tmp_path, ranks=2, threads=2))

@@ -12,7 +12,7 @@ from benchmarks.bounds import SHORT_FORM
 from command import Command, cpu_seconds
 from conftest import MakeProgram
 
-pytestmark = pytest.mark.alone("compares processor times of runs that follow each other")
+pytestmark = [pytest.mark.alone("compares processor times of runs that follow each other"), pytest.mark.timed]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from command import Command
 from conftest import MakeProgram
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_a_probe_of_an_exact_trace_predicts(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     probe, argv = tmp_path / "nbody.probe", [str(program("nbody")), "60"]

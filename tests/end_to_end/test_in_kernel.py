@@ -10,7 +10,7 @@ import pytest
 from command import Command
 from conftest import MakeProgram
 
-pytestmark = pytest.mark.alone("samples the share of the kernel in a run by its ticks")
+pytestmark = [pytest.mark.alone("samples the share of the kernel in a run by its ticks"), pytest.mark.timed]
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ def test_build_describes_what_it_wrote(sample: Sample, command: Command) -> None
     assert stat.S_IMODE(sample.path.stat().st_mode) == 0o600
 
 
+@pytest.mark.timed
 def test_run_has_the_promised_keys(sample: Sample, command: Command) -> None:
     result = command.json("run", "--repeat", "3", sample.path)
     typed(result, RESULT)

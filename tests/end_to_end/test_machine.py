@@ -55,6 +55,7 @@ def test_running_with_criu_needs_privileges(command: Command, readable: Path) ->
     assert "root" in command.refused(8, "run", "-q", "--restorer", "criu", readable, nobody=True)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("options", [[], ["--restorer", "direct"], ["--only-recorded-calls", "--touch-in-order"]])
 def test_anybody_can_run_a_probe(
     options: list[str], sample: Sample, command: Command, readable: Path, open_folder: Path

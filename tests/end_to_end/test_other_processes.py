@@ -14,7 +14,7 @@ from checkpoint.process.program import Streams, resolve_program
 from probe import BuildOptions, SelectionOptions, build, run, show
 from probe.formats.manifest import Manifest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 QUICK = BuildOptions(interval=0.02, runs=1, repeats=2, selection=SelectionOptions(max_phases=4))
 MARGIN = 0.2

@@ -57,6 +57,7 @@ def timed_stamped_and_plain(program: Program, folder: Path) -> tuple[TimedProfil
         return timed, run, run_plain(program, streams)
 
 
+@pytest.mark.timed
 def test_stamped_runs_leave_out_children_and_take_as_long_as_plain_ones(builds: Path, tmp_path: Path) -> None:
     program = program_of(build("helpers", builds), "400", "fork", "100")
     timed, run, plain = timed_stamped_and_plain(program, tmp_path)
@@ -125,6 +126,7 @@ def wrapped(builds: Path, tmp_path: Path, *, more: str = "", executed: int = 0) 
     return replace(program_of(script), worker=worker)
 
 
+@pytest.mark.timed
 def test_a_worker_is_traced_inside_its_wrapper(builds: Path, tmp_path: Path) -> None:
     program = wrapped(builds, tmp_path, more=f"{build('helpers', builds)} 50 start > /dev/null", executed=1)
     with streams_of() as streams:
@@ -143,6 +145,7 @@ def test_a_worker_is_traced_inside_its_wrapper(builds: Path, tmp_path: Path) -> 
     assert any("sleep" in command for command in timed.outside.commands)
 
 
+@pytest.mark.timed
 def test_a_stamped_run_of_a_worker_is_the_whole_wrapper(builds: Path, tmp_path: Path) -> None:
     program = wrapped(builds, tmp_path, more=f"{build('helpers', builds)} 50 start > /dev/null", executed=1)
     _, run, plain = timed_stamped_and_plain(program, tmp_path)

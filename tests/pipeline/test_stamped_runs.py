@@ -76,6 +76,7 @@ def test_markers_that_cost_time_are_left_out() -> None:
     assert len(cheap_boundaries(hot, timed)) == 0
 
 
+@pytest.mark.timed
 @pytest.mark.alone("compares times")
 def test_stamps_cost_a_real_program_nothing(builds: Path, tmp_path: Path) -> None:
     profile = profile_of(build("nbody", builds), "150")

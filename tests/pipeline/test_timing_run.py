@@ -48,6 +48,7 @@ def test_libraries_and_executed_programs_are_timed(builds: Path) -> None:
         assert (timed.missing, timed.out_of_order) == (0, 0)
 
 
+@pytest.mark.timed
 def test_the_timing_run_begins_where_the_intervals_do(builds: Path) -> None:
     """Not with the program that executed the traced one, nor with the loader and the installing of stubs."""
     profile = profile_of(build("execer", builds), "150")

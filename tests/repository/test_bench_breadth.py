@@ -126,6 +126,7 @@ TINY_LUA = replace(TINY, command="sha256sum work.lua", inputs="work.lua")
 TINY_LUA = replace(TINY_LUA, prepare="cp work.lua words.lua")
 
 
+@pytest.mark.timed
 @pytest.mark.slow(minutes=1)
 def test_a_program_goes_through_probe_itself(tmp_path: Path) -> None:
     """A second of bodies in the caches: predicted within bounds that hold on a loaded machine, too."""

@@ -172,6 +172,7 @@ def test_counters_that_went_away_between_wait_and_copy(builds: Path) -> None:
             recording.look(end_row=True, end_of_run=True)
 
 
+@pytest.mark.timed
 def test_waiting_for_a_processor_makes_no_intervals(builds: Path) -> None:
     cpu, interval = max(os.sched_getaffinity(0)), 0.05
     with rivals(cpu, 3), streams_of() as streams:

@@ -78,6 +78,7 @@ def test_children_and_theirs_are_followed(builds: Path) -> None:
     assert all(c.ended and c.gone for c in found)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("mode", ["fork", "vfork", "beside"])
 def test_what_children_take_is_told(mode: str, builds: Path) -> None:
     path = build("helpers", builds)

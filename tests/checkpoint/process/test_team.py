@@ -192,6 +192,7 @@ def test_signals_of_threads_reach_them(builds: Path) -> None:
         assert tracee.wait(SECONDS).what is What.ENDED and tracee.status == 0
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("way", ["alone", "beside a process", "in a wrapper"])
 def test_waiting_of_threads_for_a_processor_is_told(way: str, builds: Path) -> None:
     """Of four threads on one processor three wait for it at any time: together longer than the run takes."""
