@@ -25,7 +25,7 @@ from probe.foreign_text import printable, printable_end
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.machine_lock import WAIT_SECONDS
-from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
+from probe.node.measuring import DEFAULT_REPEATS, LEAST_UNDISTURBED, MeasuredPhase
 from probe.node.member_cache import DEFAULT_LIMIT
 from probe.node.phases import AUTO
 from probe.node.protocol import ALIVE_SECONDS, CHUNK, LONGEST_LINE, SILENCE_SECONDS, VERSION, Lost, decode
@@ -44,12 +44,14 @@ _LEAST_BYTES = 1 << 16
 class Orders:
     """How phases are to be measured on a node. `as_root`: the agent is started with `sudo -n` where need be.
 
+    `least`: repeats left alone for disturbed ones not to count, 0 for what is added to repeats that there are;
     `lock_seconds`: how long it waits for another measurement there; `silence_seconds`: after so long without a word
     each side takes the other for lost; `limit_seconds`: for all of it, None for what follows from the probe's own
     times (probe/candidates/time_limit.py).
     """
 
     repeats: int = DEFAULT_REPEATS
+    least: int = LEAST_UNDISTURBED
     restorer: str = AUTO
     carried_restorer: bool = False
     only_recorded_calls: bool = False
@@ -115,6 +117,14 @@ class Answer:
     early: int = 0
     boot: str = ""
     waited: bool = False
+
+    def add_cost(self, other: Answer) -> None:
+        """Count what another talk with the same node cost as well."""
+        self.sent += other.sent
+        self.sent_members += other.sent_members
+        self.transfer += other.transfer
+        self.probing += other.probing
+        self.early += other.early
 
 
 def ask(
@@ -219,7 +229,7 @@ class _Session:
         o = self._orders
         return {
             "op": "run", "version": VERSION, "front": front, "phases": sorted(self._records), "repeats": o.repeats,
-            "restorer": o.restorer, "carried_restorer": o.carried_restorer,
+            "least": o.least, "restorer": o.restorer, "carried_restorer": o.carried_restorer,
             "only_recorded_calls": o.only_recorded_calls, "touch_in_order": o.touch_in_order,
             "lock_seconds": o.lock_seconds, "cache_bytes": o.cache_bytes, "silence_seconds": o.silence_seconds,
         }  # fmt: skip
@@ -339,7 +349,8 @@ class _Session:
         if not isinstance(times, list) or len(times) > 2 * self._orders.repeats + 1 or not isinstance(warnings, list):
             raise NodeMisbehaved(f"it reports no times of phase {phase}, or too many")
         failure = checked.text(message, "failure")
-        if bool(times) == bool(failure):
+        # Of repeats that are added none need be undisturbed.
+        if (times and failure) or not (times or failure or self._orders.least == 0):
             raise NodeMisbehaved(f"it reports phase {phase} neither as measured nor as failed")
         most = region_seconds(self._records[phase].expected_seconds)
         self._answer.phases[phase] = MeasuredPhase(

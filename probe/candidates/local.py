@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from checkpoint.compiled import restorer_bytes
 from checkpoint.errors import ProbeError, ToolMissing
 from probe.candidates.result import RunResult, _predicted, check_coverage
+from probe.candidates.wanted_width import FirstRounds, WantedWidth
 from probe.formats.manifest import Manifest
 from probe.node.facts import check_node, this_node
 from probe.node.files import check_external, differing_files
@@ -29,14 +28,6 @@ from probe.node.measuring import (
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
 from probe.prediction.estimators import Prediction
-from probe.prediction.target_error import (
-    DEFAULT_TARGET,
-    Narrowed,
-    check_budget,
-    check_target_error,
-    narrow,
-    spend,
-)
 from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
 from reducer.unpack import open_probe
@@ -54,32 +45,6 @@ def own_restorer() -> bytes:
         return restorer_bytes()
     except ToolMissing as error:
         raise ToolMissing(_NO_RESTORER.format(error)) from error
-
-
-def _within(
-    budget: float,
-    target: float | None,
-    repeats: int,
-    first: Callable[[int], list[MeasuredPhase]],
-    again: Callable[[int], list[MeasuredPhase]],
-    predicted: Callable[[list[MeasuredPhase]], Prediction],
-) -> tuple[list[MeasuredPhase], Narrowed]:
-    """`repeats` rounds, and what else the budget holds."""
-    begun = time.monotonic()
-    measured = first(repeats)
-    took = time.monotonic() - begun
-    measured, narrowed = spend(
-        measured, target or DEFAULT_TARGET, max(0.0, budget - took), repeats=repeats, predicted=predicted, again=again,
-        round_seconds=took / repeats, clock=time.monotonic,
-    )  # fmt: skip
-    return measured, replace(narrowed, budget=budget, asked=target is not None)
-
-
-def _rounds_within(budget: float, manifest: Manifest, repeats: int) -> int:
-    """How many rounds of at most `repeats` the budget holds on the reference node. Raises ProbeError for none."""
-    seconds = seconds_of_a_round(manifest)
-    check_budget(budget, seconds)
-    return max(1, min(repeats, int(budget / seconds))) if seconds else repeats
 
 
 def seconds_of_a_round(manifest: Manifest) -> float:
@@ -120,7 +85,7 @@ def run(
     probe_path = Path(path)
     if repeats < 1:
         raise ProbeError("--repeat: at least one repeat is needed")
-    check_target_error(target_error)
+    wanted = WantedWidth(target_error, budget, best_effort)
     shown = display or Silent()
     with full_disk_named(Path(tempfile.gettempdir())), open_probe(probe_path) as archive:
         manifest = Manifest.from_json(archive.manifest)
@@ -148,8 +113,9 @@ def run(
 
             measure = partial(measure_phases, phases, restorers, scratch=Path(folder), cpu=cpu, judge=judge)
 
-            def first(count: int) -> list[MeasuredPhase]:
-                return measure(repeats=count, progress=report)
+            def first(count: int) -> FirstRounds:
+                begun = time.monotonic()
+                return FirstRounds(measure(repeats=count, progress=report), time.monotonic() - begun)
 
             def again(count: int) -> list[MeasuredPhase]:
                 return measure(repeats=count, progress=lambda _: None, least=0)
@@ -157,13 +123,6 @@ def run(
             def predicted(measured: list[MeasuredPhase]) -> Prediction:
                 return _predicted(manifest, measured, min_coverage)
 
-            if budget is not None:
-                rounds = repeats if best_effort else _rounds_within(budget, manifest, repeats)
-                measured, narrowed = _within(budget, target_error, rounds, first, again, predicted)
-            else:
-                measured, narrowed = first(repeats), None
-                if target_error is not None:
-                    measured, narrowed = narrow(
-                        measured, target_error, repeats, predicted=predicted, again=again, clock=time.monotonic
-                    )
+            rounds = wanted.rounds(repeats, seconds_of_a_round(manifest))
+            measured, narrowed = wanted.reach(rounds, first=first, again=again, predicted=predicted)
     return RunResult(str(probe_path), manifest, this_node(), tuple(measured), predicted(measured), narrowed)

@@ -15,10 +15,10 @@ from probe.candidates.agent_client import Answer, Orders
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import PhaseRecord
 
-_START_SECONDS = 60.0
+START_SECONDS = 60.0
 """Reaching the node, starting the agent there, checking its files."""
 
-_SLOWER = 10.0
+SLOWER = 10.0
 """A node may be so many times as slow as the reference node, disturbed repeats included."""
 
 _RESTORE_SECONDS, _PAGE_SECONDS = 0.1, 4096 / 1e9
@@ -41,17 +41,17 @@ class TimeLimit:
     """The seconds that one node has from now on, over all connections to it.
 
     `orders.limit_seconds` for all of it where the user gave that. Otherwise the start, ten times what the
-    phases take on the reference node, and a second for every 125 kB of the probe that the node has really taken. While
-    another measurement has the node it may wait besides, as long as it was told to.
+    phases take on the reference node, a second for every 125 kB of the probe that the node has really taken, and what
+    further repeats may take. While another measurement has the node it may wait besides, as long as it was told to.
     """
 
-    def __init__(self, manifest: Manifest, size: int, orders: Orders, answer: Answer) -> None:
-        """`size`: bytes of the probe."""
+    def __init__(self, manifest: Manifest, size: int, orders: Orders, answer: Answer, further: float = 0.0) -> None:
+        """`size`: bytes of the probe. `further`: seconds for repeats that come on top of those ordered."""
         self._begun = time.monotonic()
         self._answer, self._size, self._wait = answer, size, orders.lock_seconds
         self._given = orders.limit_seconds
         able = [phase for phase in manifest.phases if phase.can_run]
-        self._fixed = _START_SECONDS + _SLOWER * run_seconds(able, orders.repeats)
+        self._fixed = START_SECONDS + SLOWER * run_seconds(able, orders.repeats) + further
 
     @property
     def most(self) -> float:

@@ -7,7 +7,7 @@ What needs the SSH library is imported where nodes are really asked for: every c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,7 @@ from probe.terminal import console, say_json
 
 if TYPE_CHECKING:
     from probe.candidates.agent_client import Orders
+    from probe.candidates.wanted_width import WantedWidth
     from probe.emulation.elsewhere.talk import NodeOrders
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -199,8 +200,9 @@ class CandidateOptions(SshChoice):
 
 
 def run_on_candidates(
-    probe: Path, options: CandidateOptions, orders: Orders, min_coverage: float | None, as_json: bool, quiet: bool
-) -> None:
+    probe: Path, options: CandidateOptions, orders: Orders, wanted: WantedWidth, min_coverage: float | None,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Run the probe on all candidates and print the table. Raises, then, where some have no prediction: the node's own
     error where there was only one, NodesFailed where there were several."""
 
@@ -211,7 +213,7 @@ def run_on_candidates(
     with watching(quiet) as watcher:
         found = run_on(
             probe, options.candidates(), ssh=options.ssh(), orders=orders, jobs=options.jobs,
-            min_coverage=min_coverage, watcher=watcher,
+            min_coverage=min_coverage, watcher=watcher, **asdict(wanted),
         )  # fmt: skip
     if as_json:
         say_json(candidates_json(str(probe), found))

@@ -49,6 +49,8 @@ def print_candidates(found: Sequence[CandidateResult], console: Console) -> None
         if one.result is not None:
             lines += [f"failed: {phase.failure}" for phase in one.result.phases if phase.failure]
             lines += [f"warning: {warning}" for warning in one.result.warnings]
+            if one.result.narrowed is not None and not one.result.narrowed.limit:
+                lines.append(f"target error: {one.result.narrowed.sentence()}")
         for quiet in one.quiet:
             if disturbed := quiet.get("disturbed"):
                 lines.append(f"note: {disturbed} repeats were disturbed by other load and made again")

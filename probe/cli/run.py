@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint.errors import ProbeError
 from probe.cli.figures import percent, seconds
 from probe.cli.node_options import CandidateOptions, candidate_options, run_on_candidates
 from probe.cli.parameters import BUDGET, PROBE_FILE, QUIET, TARGET_ERROR
@@ -21,6 +20,7 @@ from probe.terminal import console, one_line, say, say_json
 
 if TYPE_CHECKING:
     from probe.candidates.result import RunResult
+    from probe.candidates.wanted_width import WantedWidth
 
 
 @click.command()
@@ -77,18 +77,16 @@ def run(
     check_slurm_options(slurm, partition, per_node_type, nodes.named)
     repeats = repeat or DEFAULT_REPEATS
     if nodes.named:
-        if target_error is not None:
-            raise ProbeError("--target-error: not on other nodes yet; leave it out, and give more --repeat instead")
-        if budget is not None:
-            raise ProbeError("--budget: not on other nodes yet; leave it out, and give more --repeat instead")
         orders = nodes.orders(
             repeats, restorer, carried_restorer=carried_restorer, only_recorded_calls=only_recorded_calls,
             touch_in_order=touch_in_order,
         )  # fmt: skip
-        run_on_candidates(probe_file, nodes, orders, min_coverage, as_json, quiet)
+        wanted = _wanted_width(repeat, target_error, budget)
+        run_on_candidates(probe_file, nodes, orders, wanted, min_coverage, as_json, quiet)
         return
     if slurm:
-        options = [f"--repeat={repeats}", f"--restorer={restorer}", *["--only-recorded-calls"] * only_recorded_calls]
+        options = [f"--repeat={repeat}"] * (repeat is not None) + [f"--restorer={restorer}"]
+        options += ["--only-recorded-calls"] * only_recorded_calls
         options += ["--carried-restorer"] * carried_restorer + ["--touch-in-order"] * touch_in_order
         options += [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
         options += [f"--target-error={target_error}"] * (target_error is not None)
@@ -96,12 +94,8 @@ def run(
         run_as_jobs(probe_file, options, partition, per_node_type, as_json)
         return
     from probe.candidates.local import run as run_here
-    from probe.prediction.target_error import DEFAULT_BUDGET
 
-    best_effort = repeat is None and budget is None
-    if best_effort:
-        budget = DEFAULT_BUDGET
-
+    wanted = _wanted_width(repeat, target_error, budget)
     result = run_here(
         probe_file,
         repeats=repeats,
@@ -110,15 +104,24 @@ def run(
         carried_restorer=carried_restorer,
         only_recorded_calls=only_recorded_calls,
         touch_in_order=touch_in_order,
-        target_error=target_error,
-        budget=budget,
-        best_effort=best_effort,
+        target_error=wanted.target_error,
+        budget=wanted.budget,
+        best_effort=wanted.best_effort,
         display=display_for(quiet),
     )
     if as_json:
         say_json(result.to_json())
     else:
         print_result(result)
+
+
+def _wanted_width(repeat: int | None, target_error: float | None, budget: int | None) -> WantedWidth:
+    """What the options ask for; where they give neither repeats nor a budget, the default one."""
+    from probe.candidates.wanted_width import WantedWidth
+    from probe.prediction.target_error import DEFAULT_BUDGET
+
+    best_effort = repeat is None and budget is None
+    return WantedWidth(target_error, DEFAULT_BUDGET if best_effort else budget, best_effort)
 
 
 def print_result(result: RunResult) -> None:

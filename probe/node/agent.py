@@ -219,6 +219,7 @@ def _serve(folder: Path, answers: Answers) -> None:
                 phases_here(archive, manifest, scratch, restorers, differing, only),
                 restorers,
                 repeats=int(order["repeats"]),
+                least=int(order["least"]),
                 scratch=scratch,
                 cpu=cpu,
                 progress=lambda _: None,

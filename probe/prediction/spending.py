@@ -17,6 +17,7 @@ class Means:
 
     causes: terms of the variance that shrink as more are made.
     make: makes so many more.
+    besides: seconds that making any number at once takes on top.
     """
 
     causes: tuple[str, ...]
@@ -24,6 +25,16 @@ class Means:
     most: int
     seconds: float
     make: Callable[[int], None]
+    besides: float = 0.0
+
+    def cost(self, count: int) -> float:
+        """Seconds that so many more take when they are made at once."""
+        return max(count * self.seconds + self.besides, 1e-9)
+
+    def took(self, seconds: float, count: int) -> None:
+        """Learn from so many more: what they took just now says best what the next ones will take."""
+        self.made += count
+        self.seconds = max(seconds - self.besides, 0.0) / count
 
     def narrowed(self, terms: Sequence[Term], count: int) -> list[Term]:
         """The terms with so many more, spread as before."""
@@ -39,7 +50,7 @@ class Means:
 
     def affordable(self, left: float) -> int:
         """How many more at once: not more than there are, since the spread seen so far may mislead."""
-        return min(self.made, self.most - self.made, int(left / max(self.seconds, 1e-9)))
+        return min(self.made, self.most - self.made, int((left - self.besides) / max(self.seconds, 1e-9)))
 
 
 def next_purchase(
@@ -54,7 +65,7 @@ def next_purchase(
         if count < 1:
             continue
         gain = now - half_width(one.narrowed(terms, count), confidence)
-        worth = gain / max(count * one.seconds, 1e-9)
+        worth = gain / one.cost(count)
         if gain > _WORTH * now and (best is None or worth > best[0]):
             best = worth, one, count
     if best is None:

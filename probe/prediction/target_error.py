@@ -47,13 +47,18 @@ REASONS = {
 """What each term of the variance says of a probe that cannot reach the width, and what to do."""
 
 
+class NoMoreRepeats(Exception):
+    """Phases cannot be timed any more often; the text says why."""
+
+
 @dataclass(frozen=True)
 class Narrowed:
     """What was done for a wanted width. `wanted`, `before`, `reached`: relative half widths of the interval.
 
     `rounds` were added, each one repeat of every phase, and `runs` full runs, in `seconds` of `budget` (None: no bound
     of time). `limit` is the cause that keeps the interval from being narrower, "" where it is as narrow as wanted.
-    `asked`: whether somebody asked for that width, or it is DEFAULT_TARGET.
+    `asked`: whether somebody asked for that width, or it is DEFAULT_TARGET. `stopped`: why phases could not be timed
+    more often though that was wanted, "" where they could.
     """
 
     wanted: float
@@ -65,6 +70,7 @@ class Narrowed:
     runs: int = 0
     budget: float | None = None
     asked: bool = True
+    stopped: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "asked"}
@@ -81,7 +87,7 @@ class Narrowed:
         wanted = f"--target-error {wanted}" if self.asked else f"the default half width of {wanted}"
         return (
             f"{wanted} is not reached: the interval is within {self.reached:.1%} of the "
-            f"prediction after {cost}; {REASONS[self.limit]}"
+            f"prediction after {cost}; {self.stopped or REASONS[self.limit]}"
         )
 
 
@@ -133,24 +139,29 @@ def narrow(
     """Have phases timed more often until the interval's half width is `target`, or more cannot bring it there.
 
     `measured`: each phase `repeats` times. `predicted` makes a prediction of them; `again(n)` times every phase n times
-    more; `clock` tells seconds. At most MOST_FACTOR times `repeats` are made. Raises what the two raise.
+    more; `clock` tells seconds. At most MOST_FACTOR times `repeats` are made. Raises what the two raise; NoMoreRepeats
+    of `again` ends it with what there is.
     """
     options = options or PredictionOptions()
     begun, made, most = clock(), repeats, MOST_FACTOR * repeats
     prediction = predicted(measured)
-    before = prediction.half_width
+    before, stopped = prediction.half_width, ""
     while prediction.half_width > target and made < most:
         wanted = rounds_wanted(prediction.terms, target, made, most, options, causes)
         if not wanted:
             break
         # Not more than twice as many at a time: the spread seen so far may have been a bad one.
         more = min(wanted, 2 * made) - made
-        measured = joined(measured, again(more))
+        try:
+            measured = joined(measured, again(more))
+        except NoMoreRepeats as end:
+            stopped = str(end)
+            break
         made += more
         prediction = predicted(measured)
     limit = "" if prediction.half_width <= target else limiting(prediction.terms, target, options, causes)
     seconds = clock() - begun if made > repeats else 0.0
-    return measured, Narrowed(target, before, prediction.half_width, made - repeats, seconds, limit)
+    return measured, Narrowed(target, before, prediction.half_width, made - repeats, seconds, limit, stopped=stopped)
 
 
 def spend(
@@ -163,6 +174,7 @@ def spend(
     again: Callable[[int], list[MeasuredPhase]],
     round_seconds: float,
     clock: Callable[[], float],
+    besides: float = 0.0,
     causes: Sequence[str] = HERE,
     full_runs: Means | None = None,
     options: PredictionOptions | None = None,
@@ -170,8 +182,8 @@ def spend(
     """Have phases timed more often, or more full runs made, until the half width is `target` or `budget` seconds are
     spent: always what narrows the interval most for each second.
 
-    `round_seconds`: what one repeat of every phase takes. `full_runs`: None where there can be no more. Else as
-    `narrow`.
+    `round_seconds`: what one repeat of every phase takes; `besides`: what any number of them takes on top.
+    `full_runs`: None where there can be no more. Else as `narrow`.
     """
     options = options or PredictionOptions()
     begun, runs_before = clock(), full_runs.made if full_runs else 0
@@ -180,10 +192,10 @@ def spend(
         nonlocal measured
         measured = joined(measured, again(count))
 
-    rounds = Means(tuple(causes), repeats, MOST_ROUNDS, round_seconds, more)
+    rounds = Means(tuple(causes), repeats, MOST_ROUNDS, round_seconds, more, besides)
     means = [rounds] + ([full_runs] if full_runs else [])
     prediction = predicted(measured)
-    before = prediction.half_width
+    before, stopped = prediction.half_width, ""
     while prediction.half_width > target:
         left = budget - (clock() - begun)
         bought = next_purchase(means, prediction.terms, target, left, options.confidence)
@@ -191,17 +203,20 @@ def spend(
             break
         one, count = bought
         started = clock()
-        one.make(count)
-        one.made += count
-        # What it took just now says best what it will take.
-        one.seconds = (clock() - started) / count
+        try:
+            one.make(count)
+        except NoMoreRepeats as end:
+            stopped = str(end)
+            break
+        one.took(clock() - started, count)
         prediction = predicted(measured)
     limit = "" if prediction.half_width <= target else limiting(prediction.terms, target, options, causes)
     runs = full_runs.made - runs_before if full_runs else 0
     spent = clock() - begun if rounds.made > repeats or runs else 0.0
     return measured, Narrowed(
-        target, before, prediction.half_width, rounds.made - repeats, spent, limit, runs=runs, budget=budget
-    )
+        target, before, prediction.half_width, rounds.made - repeats, spent, limit, runs=runs, budget=budget,
+        stopped=stopped,
+    )  # fmt: skip
 
 
 def check_budget(budget: float, round_seconds: float) -> None:

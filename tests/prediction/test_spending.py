@@ -6,15 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 from test_target_error import Node
 
 from checkpoint.errors import ProbeError
-from probe.candidates.local import _within
-from probe.cli.main import cli
+from probe.candidates.wanted_width import FirstRounds, WantedWidth
 from probe.node.measuring import MeasuredPhase
 from probe.prediction.spending import FULL_RUNS, Means, next_purchase
-from probe.prediction.target_error import DEFAULT_TARGET, Narrowed, check_budget, spend
+from probe.prediction.target_error import DEFAULT_TARGET, Narrowed, NoMoreRepeats, check_budget, spend
 from probe.prediction.variance import CALIBRATED_ALONE, Term
 
 REPEATS = Term("repeats_candidate", 0.0016, 8.0)
@@ -135,11 +133,42 @@ def test_a_width_that_nobody_asked_for_is_not_called_so() -> None:
 @pytest.mark.parametrize("asked", [None, 0.001])
 def test_a_run_says_whose_width_was_not_reached(asked: float | None) -> None:
     bought = Bought(0.3, 0.001)
-    _, found = _within(0.0, asked, 5, bought.again, bought.again, bought.node.predicted)
-    assert found.limit and found.asked == (asked is not None)
+    _, found = WantedWidth(asked, 0.0, best_effort=True).reach(
+        5,
+        first=lambda count: FirstRounds(bought.again(count), 5.0),
+        again=bought.again,
+        predicted=bought.node.predicted,
+    )
+    assert found is not None and found.limit and found.asked == (asked is not None)
     assert found.wanted == (asked or DEFAULT_TARGET)
 
 
-def test_other_nodes_are_refused() -> None:
-    done = CliRunner().invoke(cli, ["run", "x.probe", "--on", "nowhere", "--budget", "60"])
-    assert isinstance(done.exception, ProbeError) and "not on other nodes yet" in str(done.exception)
+@pytest.mark.parametrize("besides", [0.0, 3.0])
+def test_what_buying_costs_at_any_rate_is_part_of_the_price(besides: float) -> None:
+    one = Means(("repeats_candidate",), 4, 100, 1.0, lambda _: None, besides)
+    assert one.affordable(4.9) == (4 if not besides else 1) and one.affordable(besides + 0.9) == 0
+    assert one.cost(2) == pytest.approx(2 + besides)
+    one.took(8.0, 4)
+    assert one.made == 8 and one.seconds == pytest.approx((8.0 - besides) / 4)
+    # Dearer than expected is the repeats' fault, cheaper not below nothing.
+    one.took(1.0, 4)
+    assert one.seconds == pytest.approx(max(0.0, 1.0 - besides) / 4)
+
+
+@pytest.mark.parametrize("budget", [None, 60.0])
+def test_a_node_that_cannot_be_asked_again_ends_it_with_what_there_is(budget: float | None) -> None:
+    node, asked = Node(0.3), 0
+
+    def again(count: int) -> list[MeasuredPhase]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise NoMoreRepeats("n1: it is gone")
+        return node.again(count)
+
+    measured, found = WantedWidth(0.1, budget).reach(
+        5, first=lambda count: FirstRounds(node.again(count), 5.0), again=again, predicted=node.predicted
+    )
+    assert found is not None and asked == 2 and found.stopped == "n1: it is gone"
+    assert {len(m.times) for m in measured} == {5 + found.rounds} and found.rounds > 0
+    assert found.sentence().endswith("; n1: it is gone") and "is not reached" in found.sentence()

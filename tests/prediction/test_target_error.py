@@ -185,11 +185,6 @@ def test_what_is_no_share(text: str) -> None:
     assert done.exit_code == 2 and "is not a share such as 2%" in done.output
 
 
-def test_other_nodes_are_refused() -> None:
-    done = CliRunner().invoke(cli, ["run", "x.probe", "--on", "nowhere", "--target-error", "2%"])
-    assert isinstance(done.exception, ProbeError) and "not on other nodes yet" in str(done.exception)
-
-
 def stopped(rng: np.random.Generator, target: float) -> Callable[[], bool]:
     """One made-up node and the truth: whether the interval holds it after stopping at `target`."""
     node = Node(float(rng.uniform(0.01, 0.08)), runs=float(rng.uniform(0.001, 0.01)))

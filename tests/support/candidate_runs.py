@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sshd import GUEST, Machine, Server, wait_until
 
 from probe.candidates.agent_client import Orders, SilentNode, Watcher
 from probe.candidates.remote import CandidateResult, run_on
+from probe.candidates.wanted_width import WantedWidth
 from probe.ssh.addresses import Address
 from probe.ssh.interface import SshOptions
 
@@ -48,13 +50,14 @@ def probed(
     min_coverage: float | None = None,
     ssh: SshOptions | None = None,
     watcher: Callable[[str], Watcher] = lambda _: SilentNode(),
+    wanted: WantedWidth | None = None,
     **orders: Any,
 ) -> list[CandidateResult]:
     """`run_on` from this process, in the machine's network; one repeat if not ordered otherwise."""
     with machine.network():
         return run_on(
             probe, candidates, ssh=ssh or machine.options(), orders=Orders(**{"repeats": 1, **orders}), jobs=jobs,
-            min_coverage=min_coverage, watcher=watcher,
+            min_coverage=min_coverage, watcher=watcher, **asdict(wanted or WantedWidth()),
         )  # fmt: skip
 
 
