@@ -14,7 +14,7 @@ from probe.formats.phase_record import CRIU, PhaseRecord
 from probe.formats.result import RESULT_VERSION
 from probe.node.measuring import MeasuredPhase
 from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
-from probe.prediction.limits import doubts_of_run
+from probe.prediction.limits import doubts_of_run, said_once
 from probe.prediction.target_error import Narrowed
 
 
@@ -37,7 +37,7 @@ class RunResult:
         """What makes the prediction less trustworthy, or the run less safe; each once."""
         node = (warning for measured in self.phases for warning in measured.warnings)
         wide = [self.narrowed.sentence()] if self.narrowed is not None and self.narrowed.limit else []
-        return tuple(dict.fromkeys([*self.prediction.to_json()["warnings"], *wide, *node, *self.manifest.warnings]))
+        return said_once([*self.prediction.to_json()["warnings"], *wide, *node], self.manifest.warnings)
 
     def to_json(self) -> dict[str, Any]:
         """The published form (docs/json.md): keys other tools rely on are never renamed within a version."""

@@ -218,6 +218,13 @@ def doubts_of_run(manifest: Manifest, measured: Sequence[MeasuredPhase], seconds
     return found
 
 
+def said_once(of_run: Sequence[str], of_build: Sequence[str]) -> tuple[str, ...]:
+    """Warnings of a run, then those of its probe's build: but not twice that running the program is better."""
+    if any(said.startswith("timing the phases took") for said in of_run):
+        of_build = [said for said in of_build if not said.startswith("running the probe takes")]
+    return tuple(dict.fromkeys([*of_run, *of_build]))
+
+
 def _stretch(phase: PhaseRecord, measured: MeasuredPhase, reference: Reference) -> float:
     """Wall over CPU time of the median repeat, over what that was on the reference node where programs may sleep."""
     here = statistics.median(t.wall / max(t.cpu, 1e-9) for t in measured.times)

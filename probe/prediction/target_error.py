@@ -35,7 +35,8 @@ ON_BOTH_SIDES = ("repeats_candidate", "load", "repeats_reference")
 
 REASONS = {
     "repeats_candidate": "the repeats on this node differ too much: use a quieter node, or a longer --budget",
-    "repeats_reference": "the reference node's repeats differ too much: build the probe again with --target-error",
+    "repeats_reference": "the reference node's repeats differ too much: build the probe again on a quieter node, or "
+    "with a smaller --target-error and a longer --budget",
     "reference_runs": "full runs of the program differ by as much on the reference node: build on a quieter one",
     "within_strata": "phases may hide members that behave differently here: build with more --max-phases",
     "uncovered": "part of the run is in no phase that could be measured: see the failed phases",

@@ -285,7 +285,7 @@ def error_budget(found: Gathered) -> Drawing:
 
 _REMEDIES = {
     "repeats_candidate": "more `--repeat`, or a quieter node, narrows it",
-    "repeats_reference": "building again on a quieter reference node, or with `--target-error`, narrows it",
+    "repeats_reference": "building again on a quieter reference node, or with a smaller `--target-error`, narrows it",
     "reference_runs": "full runs on the reference node differ by so much, and so will the one predicted",
     "within_strata": "more `--max-phases`, a shorter `--interval` or a longer run narrows it",
     "uncovered": "see which phases were not measured",

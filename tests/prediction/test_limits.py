@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from documentation import rows, section
+from made_probe import made_manifest
 from rivals import rivals
 from small_probe import command, small_probe
 
 from checkpoint.errors import ProgramTooShort, Unpredictable
 from checkpoint.restore.criu_restore import RegionTime
 from probe import run
+from probe.candidates.result import RunResult, predict_from
 from probe.formats.choices import SelectionOptions
 from probe.formats.phase_record import CRIU, DIRECT, InRun, Times
 from probe.formats.reference import Reference
@@ -228,6 +230,20 @@ def test_programs_shorter_than_their_probe() -> None:
     assert doubts_of_phases([phase()], REFERENCE, [measured(0.1)]) == []
     with pytest.raises(ProgramTooShort, match="run the program"):
         doubts_of_phases([phase()], REFERENCE, [measured(0.5, number=n) for n in range(41)])
+
+
+def test_that_the_program_is_shorter_is_said_once() -> None:
+    manifest, _ = made_manifest(3, 30)
+    slow = [MeasuredPhase(p.id, (RegionTime(t, t, 0.0, 9.0),) * 3) for p in manifest.phases for t in (p.in_run.wall,)]
+    (built,) = doubts_of_phases([phase()], REFERENCE, [measured(0.1, warm=0.1, restore=0.3)])
+    manifest = replace(manifest, warnings=(built, "another"))
+    found = predict_from(manifest, slow)
+    said = RunResult("x", manifest, {}, tuple(slow), found).warnings
+    assert sum("run the program" in one for one in said) == 1 and "another" in said
+    assert any(one.startswith("timing the phases took") for one in said)
+    # A node on which it is worth its while says what the build said.
+    quick = replace(found, warnings=())
+    assert RunResult("x", manifest, {}, tuple(slow), quick).warnings == (built, "another")
 
 
 # -- a run of a probe
