@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How threads share the work: the marking one alone, the bound that this sets, and one that only hands work out."""
+"""Sharing of the work by threads: the marking one alone, the bound that this sets, and one that only hands work out."""
 
 from __future__ import annotations
 
