@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
@@ -117,6 +118,10 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
     for path in paths:
         path.unlink()
     digests = {program: digest_of(Path(program)) for program in {run.program for run in ranks}}
+    ranks = [
+        replace(run, threads=1 + own.own_threads, processors=own.processors)
+        for run, own in zip(ranks, calls, strict=True)
+    ]
     processors = len(os.sched_getaffinity(0))
     return Recording(folder, tuple(command), found[0][1], compiler, seconds, digests, tuple(ranks), processors)
 

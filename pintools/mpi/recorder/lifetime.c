@@ -77,13 +77,16 @@ static void begin(int provided)
 					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL)};
 		add_record(BEGIN, first, sizeof first);
 	}
-	active = 1;
+	active = is_first = 1;
+	note_left(0);
 	left_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 int MPI_Init(int *argc, char ***argv)
 {
+	in_library = 1;
 	const int result = PMPI_Init(argc, argv);
+	in_library = 0;
 	begin(MPI_THREAD_SINGLE);
 	return result;
 }
@@ -92,7 +95,9 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
 	// A program that can do with less gets less.
 	const int asked = required == MPI_THREAD_MULTIPLE ? MPI_THREAD_MULTIPLE : required;
+	in_library = 1;
 	const int result = PMPI_Init_thread(argc, argv, asked, provided);
+	in_library = 0;
 	begin(*provided);
 	return result;
 }
@@ -108,7 +113,9 @@ int MPI_Finalize(void)
 			add_record(END, "", 0);
 			write_part(&inbox);
 		}
-		const CallRecord end = {.function = END};
+		// What the rank had beside its first thread, and for all of them.
+		const CallRecord end = {
+			.function = END, .count = (uint64_t)most_threads, .element = (uint32_t)processor_count()};
 		append(&calls, &end, sizeof end);
 		write_part(&calls);
 		active = 0;
