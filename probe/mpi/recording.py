@@ -24,6 +24,7 @@ class RankRun:
     """What one rank ran. kept: its answers are in the recording, so that it can be replayed.
 
     threads: most that the program had at a time, its first included. processors: for them. 0: not known.
+    host: where it ran; empty: not known. Times of ranks on different hosts are not compared.
     """
 
     rank: int
@@ -33,6 +34,7 @@ class RankRun:
     kept: bool
     threads: int = 0
     processors: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Recording:
     digests: dict[str, str]
     ranks: tuple[RankRun, ...]
     processors: int = 0
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Of the ranks, each once."""
+        return tuple(dict.fromkeys(one.host for one in self.ranks if one.host))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -146,7 +153,8 @@ def _rank(number: int, said: dict[str, Any]) -> RankRun:
         raise ValueError(f"rank {number} has no arguments")
     threads, processors = (_count(name, said.get(name, 0)) for name in ("threads", "processors"))
     return RankRun(
-        number, _text(said["program"]), _text(said["folder"]), arguments, said["kept"], threads, processors
+        number, _text(said["program"]), _text(said["folder"]), arguments, said["kept"], threads, processors,
+        _text(said.get("host", "")),
     )  # fmt: skip
 
 

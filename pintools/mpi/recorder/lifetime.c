@@ -12,10 +12,11 @@ static void copy_file(const char *from, Stream *to)
 		close(file);
 }
 
-// Executable, folder, library, whether the answers are kept; then the arguments, each ended by a zero.
+// Executable, folder, library, whether the answers are kept, host; then the arguments, each ended by a zero.
 static void write_rank(void)
 {
 	char path[PATH_SIZE], text[PATH_SIZE], library[MPI_MAX_LIBRARY_VERSION_STRING];
+	const char *node = getenv("SLURMD_NODENAME");
 	Stream made = {0};
 	int length;
 	PMPI_Get_library_version(library, &length);
@@ -28,9 +29,16 @@ static void write_rank(void)
 	library[strcspn(library, "\n")] = 0;
 	append(&made, library, strlen(library) + 1);
 	append(&made, contents ? "1" : "0", 2);
+	if (gethostname(text, sizeof text) != 0)
+		text[0] = 0;
+	append(&made, node != NULL ? node : text, strlen(node != NULL ? node : text) + 1);
 	copy_file("/proc/self/cmdline", &made);
 	snprintf(path, sizeof path, "%s/rank.%d", folder, world_rank);
-	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (file < 0 && errno == EEXIST) {
+		snprintf(text, sizeof text, "two processes are this rank, each as one of %d", world_size);
+		refuse(text);
+	}
 	write_all(file, made.data, made.used, path);
 	close(file);
 	free(made.data);

@@ -12,6 +12,7 @@
 // Nothing of MPI is told apart by its handle's value: the same source serves every library that has MPI 3.1.
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
 #include <pthread.h>
