@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the marker `timed` does: this file's test passes at its third try, which is the last."""
+"""Check the marker `timed`: this file's test passes at its third try, which is the last."""
 
 from __future__ import annotations
 
