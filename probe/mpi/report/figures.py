@@ -132,7 +132,7 @@ def _path(found: Analysis) -> Drawing:
     )  # fmt: skip
     _name_ranks(axes, shown)
     axes.set_xlabel("seconds of the critical path")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, ncols=2, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     own, whole = found.path.computing, found.path.seconds
     caption = (
         f"{own / whole:.1%} of {whole:.4g} s is computing, {1 - own / whole:.1%} is in calls. Where messages took no "
