@@ -136,7 +136,7 @@ def _path(found: Analysis) -> Drawing:
     own, whole = found.path.computing, found.path.seconds
     caption = (
         f"{own / whole:.1%} of {whole:.4g} s is computing, {1 - own / whole:.1%} is in calls. Where messages took no "
-        f"time, the program would take {found.without_network:.4g} s: no network makes it faster."
+        f"time, the program would take {found.without_network:.4g} s: a faster network brings no more than that."
     )
     caption += f" {ranks - len(shown)} ranks with less of it are not drawn." * (len(shown) < ranks)
     header = ("begin", "rank", "end", "last_rank", "computing")
