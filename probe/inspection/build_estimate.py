@@ -72,7 +72,7 @@ def estimate_build(
         run.wall,
         run.cpu,
         fullest,
-        full_runs(options),
+        full_runs(options, run.wall),
         phases,
         fullest * (phases + 1 if captured_directly else 2 * phases),
         folder,
