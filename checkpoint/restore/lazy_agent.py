@@ -189,15 +189,21 @@ class PageServer(threading.Thread):
         self._ioctl(descriptor, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<QQQq", address, PAGE_SIZE, 0, 0)))
 
     def _copy_ahead(self, descriptor: int, address: int, offset: int) -> None:
-        """Copy the page and those behind it that were not dropped: a guard asks nothing of pages that are kept."""
+        """Copy the pages behind this one that were not dropped: a guard asks nothing of pages that are kept.
+
+        The page itself comes last: it lets the process go on, and as long as there is an event of it that nobody has
+        taken, nothing can be copied.
+        """
         end, _ = self._offsets[bisect.bisect_right(self._starts, address) - 1]
         dropped = bisect.bisect_left(self._guard, (address, 0))
         if dropped < len(self._guard):
             end = min(end, self._guard[dropped][0])
-        # Refused where the mapping ends before, or a page is there: then the page that was asked for is copied alone.
-        with contextlib.suppress(OSError):
-            request = bytearray(struct.pack("<QQQQq", address, self._base + offset, end - address, 0, 0))
-            fcntl.ioctl(descriptor, _UFFDIO_COPY, request)
+        behind, size = address + PAGE_SIZE, end - address - PAGE_SIZE
+        if size > 0:
+            # Refused where the mapping ends before, or a page is there: then pages are copied one by one.
+            with contextlib.suppress(OSError):
+                request = bytearray(struct.pack("<QQQQq", behind, self._base + offset + PAGE_SIZE, size, 0, 0))
+                fcntl.ioctl(descriptor, _UFFDIO_COPY, request)
 
     def _ioctl(self, descriptor: int, request: int, argument: bytearray) -> None:
         while True:
