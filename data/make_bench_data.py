@@ -141,9 +141,8 @@ def queries(rng: random.Random) -> Iterator[str]:
         )
 
 
-def source(rng: random.Random) -> Iterator[str]:
+def source(rng: random.Random, functions: int = 500) -> Iterator[str]:
     """Preprocessed C for a compiler: loops, switches, calls."""
-    functions = 500
     yield "extern double data[4096];\nextern int table[4096];\n"
     for number in range(functions):
         yield f"static int step{number}(int a, int b, double *x)\n{{\n  int i, s = a; double d = x[{number % 64}];\n"

@@ -15,7 +15,6 @@ import math
 import random
 import wave
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from breadth_problems import beam, differences, factoring, knapsacks, polytope, satisfiable, transport
@@ -222,8 +221,8 @@ MAKERS: dict[str, Maker] = {
     "text-400k": prose(400_000),
     "text-60k": prose(60_000),
     "secret": written(lambda _: iter(["secret"])),
-    "source.c": written(lambda rng: islice(source(rng), 320)),
-    "module.c": written(lambda rng: islice(source(rng), 130)),
+    "source.c": written(lambda rng: source(rng, 320)),
+    "module.c": written(lambda rng: source(rng, 130)),
     "source.f90": fortran(120),
     "source.pas": pascal(6000),
     "source.ml": functional(1500),

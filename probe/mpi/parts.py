@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.errors import ProbeFileDamaged
+from checkpoint.foreign_file import read_foreign
 from probe.mpi.calls import names
 
 VERSION = 1
@@ -53,10 +54,8 @@ def parts(folder: Path, kind: str, rank: int) -> Iterator[Part]:
 
 
 def _part(path: Path, kind: str, rank: int, number: int) -> Part:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+    # One message alone may be larger than any bound, and what is larger than its file says is none.
+    data = read_foreign(path, path.stat().st_size)
     if len(data) < _HEADER.size:
         raise ProbeFileDamaged(f"{path}: is cut short; record the program again")
     magic, version, own_rank, ranks, own_number, size, plain, weighted = _HEADER.unpack_from(data)

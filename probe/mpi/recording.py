@@ -10,12 +10,11 @@ from typing import Any
 
 from checkpoint import strict_json
 from checkpoint.errors import Diverged, ProbeError, ProbeFileDamaged, ProgramUnsupported, StorageError
-from checkpoint.foreign_file import finite
+from checkpoint.foreign_file import finite, read_foreign
 from probe.mpi.parts import MOST_RANKS
 
 DESCRIPTION = "recording.json"
 VERSION = 1
-_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,10 @@ def write_recording(recording: Recording) -> None:
 def read_recording(folder: Path) -> Recording:
     """The recording in a folder. Raises ProbeFileDamaged and StorageError."""
     path = folder / DESCRIPTION
+    if not path.exists():
+        raise StorageError(f"{folder}: is no recording of `probe mpi record` (it has no {DESCRIPTION})")
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ProbeFileDamaged(f"{path}: is larger than any recording's description")
-        said = strict_json.loads(path.read_bytes())
-    except OSError as error:
-        raise StorageError(f"{folder}: is no recording of `probe mpi record` ({error.strerror})") from error
+        said = strict_json.loads(read_foreign(path))
     except ValueError as error:
         raise ProbeFileDamaged(f"{path}: is not JSON ({error})") from error
     version = said.get("format_version") if isinstance(said, dict) else None

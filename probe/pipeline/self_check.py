@@ -37,6 +37,10 @@ OPTIONS = ("runs", "repeats", "target_error", "budget", "best_effort")
 MOST_RUNS = 20
 """Full runs for ET_ref, whatever the budget."""
 
+_PATIENCE_SECONDS, _PATIENCE_RUNS = 40.0, 6.5
+"""What a build may take altogether for a width that nobody asked for: so many seconds, and so many runs of the
+program. That is a minute for a program of 3 s, and four for one of 30 s."""
+
 
 @dataclass(frozen=True)
 class SelfCheck:
@@ -45,6 +49,23 @@ class SelfCheck:
     measured: list[MeasuredPhase]
     reference: Reference
     narrowed: Narrowed | None
+
+
+def judged_by(measured: Sequence[MeasuredPhase]) -> dict[int, MeasuredPhase]:
+    """Of each phase that has times those of direct restoring, or by CRIU where there are no others; by phase."""
+    found: dict[int, MeasuredPhase] = {}
+    for one in measured:
+        if one.times and (one.restorer == DIRECT or one.phase not in found):
+            found[one.phase] = one
+    return found
+
+
+def unasked_budget(so_far: float, run_seconds: float) -> float:
+    """Seconds for a width that nobody asked for: as long as the build took so far, within a user's patience.
+
+    `run_seconds`: of a full run, which is what the patience goes by.
+    """
+    return max(0.0, min(so_far, _PATIENCE_SECONDS + _PATIENCE_RUNS * run_seconds - so_far))
 
 
 @dataclass(frozen=True)
@@ -64,10 +85,7 @@ class Known:
     def timings(self, measured: Sequence[MeasuredPhase], clock: str) -> list[PhaseTiming]:
         """Each phase as if this node were the candidate as well, restored directly where that works."""
         amounts, run = work(self.profile, self.timed), self.timed.levels(clock)
-        by_phase: dict[int, MeasuredPhase] = {}
-        for one in measured:
-            if one.times and (one.restorer == DIRECT or one.phase not in by_phase):
-                by_phase[one.phase] = one
+        by_phase = judged_by(measured)
         found = []
         for phase in self.selection.phases:
             if phase.id not in by_phase:
@@ -99,25 +117,26 @@ def self_check(
     *,
     repeats: int,
     target_error: float | None,
-    budget: Callable[[], float],
+    budget: Callable[[float], float],
     scratch: Path,
     cpu: int | None,
     progress: Callable[[float], None],
 ) -> SelfCheck:
     """Time every phase `repeats` times, in rounds, with `runs` in between; more often where `target_error` asks for it.
 
-    `budget`: seconds that may then be spent on more rounds and more full runs; asked for when the first are over. The
-    width judged is that of a prediction for this node. Raises what measuring and the program's runs raise.
+    `budget`: seconds that may then be spent on more rounds and more full runs, from the seconds of such a run; asked
+    for when the first are over. The width judged is that of a prediction for this node. Raises what measuring and the
+    program's runs raise.
     """
-    made = 0
 
-    def again(count: int, report: Callable[[float], None] = lambda _: None) -> list[MeasuredPhase]:
-        nonlocal made
-        before, made = made, made + count
+    def first() -> list[MeasuredPhase]:
         return measure_phases(
-            phases, restorers, repeats=count, scratch=scratch, cpu=cpu, progress=report,
-            after_round=(lambda number: runs.after_round(before + number)) if not before else None,
+            phases, restorers, repeats=repeats, scratch=scratch, cpu=cpu, progress=progress,
+            after_round=runs.after_round,
         )  # fmt: skip
+
+    def again(count: int) -> list[MeasuredPhase]:
+        return measure_phases(judged, restorers, repeats=count, scratch=scratch, cpu=cpu, progress=lambda _: None)
 
     def predicted(measured: list[MeasuredPhase]) -> Prediction:
         reference = runs.reference(early)
@@ -128,15 +147,17 @@ def self_check(
             runs.more()
 
     begun = time.monotonic()
-    measured, narrowed = again(repeats, progress), None
+    measured, narrowed = first(), None
+    ways = {phase: one.restorer for phase, one in judged_by(measured).items()}
+    judged = [one for one in phases if ways.get(one.job.phase) == one.restorer]
     # Where phases cannot be restored there is nothing to narrow: packing says which and why.
     if target_error is not None and runs.done:
         run_seconds = statistics.median(one.wall for one in runs.done)
         took = time.monotonic() - begun - sum(one.wall for one in runs.done)
         with contextlib.suppress(NoPrediction):
             measured, narrowed = spend(
-                measured, target_error, budget(), repeats=repeats, predicted=predicted, again=again,
-                round_seconds=took / repeats, clock=time.monotonic, causes=ON_BOTH_SIDES,
+                measured, target_error, budget(run_seconds), repeats=repeats, predicted=predicted, again=again,
+                round_seconds=took / repeats * len(judged) / len(phases), clock=time.monotonic, causes=ON_BOTH_SIDES,
                 full_runs=Means((FULL_RUNS,), len(runs.done), MOST_RUNS, run_seconds, more_runs),
             )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
@@ -150,6 +171,13 @@ def runs(options: BuildOptions) -> int:
 def run(build: Build, report: Report) -> None:
     """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
     folder, options = build.folder.path, build.options
+
+    def budget(run_seconds: float) -> float:
+        so_far = time.monotonic() - build.began
+        if options.budget is None and options.best_effort:
+            return unasked_budget(so_far, run_seconds)
+        return so_far if options.budget is None else options.budget
+
     runs = SpreadRuns(
         lambda: interval_run(build.profile, build.timed, folder, "between", build.cpu),
         runs=options.runs,
@@ -163,7 +191,7 @@ def run(build: Build, report: Report) -> None:
         Known(build.profile, build.timed, build.selection),
         repeats=options.repeats,
         target_error=options.target_error,
-        budget=lambda: options.budget if options.budget is not None else time.monotonic() - build.began,
+        budget=budget,
         scratch=folder,
         cpu=build.cpu,
         progress=report,

@@ -18,7 +18,7 @@ from checkpoint import strict_json
 from checkpoint.errors import ProbeError
 from checkpoint.foreign_file import finite
 from probe.formats.result import EMULATION_VERSION, METHOD
-from probe.store.importing import Imported, checked_node, checked_text, known_digests, store_nodes
+from probe.store.importing import Imported, checked_count, checked_node, checked_text, known_digests, store_nodes
 from probe.store.opening import Store
 from probe.store.reading import STALE
 from probe.store.records import Observed, Row, StoredNode, StoredProbe, digest, iso
@@ -33,6 +33,8 @@ LEAST_RUNS = 10
 
 _SCALED = 0.01
 """What an emulation may differ from its profile by rounding."""
+
+_MOST_THREADS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,14 @@ def _checked(
         program = [checked_text(word) for word in result["program"]]
         tags = {checked_text(one["name"]): checked_text(one["value"]) for one in result["tags"]}
         seconds, kernel = finite(result["prediction"]["seconds"]), checked_text(result["kernel"])
-        profile = checked_text(result["profile"])
+        profile, threads = (
+            checked_text(result["profile"]),
+            checked_count(result["threads"], _MOST_THREADS, "threads", 1),
+        )
         row = {
             "program": program, "tags": tags, "key": command_key(program), "made_at": made_at, "seconds": seconds,
             "name": name or profile.rsplit("/", 1)[-1].removesuffix(".usage"), "kernel": kernel,
-            "equal": checked_text(result["equal"]), "threads": int(result["threads"]), "state": where["state"],
+            "equal": checked_text(result["equal"]), "threads": threads, "state": where["state"],
             "warnings": [checked_text(one) for one in result["warnings"]],
         }  # fmt: skip
         loaded = bool(result.get("load"))
@@ -122,8 +127,8 @@ def _checked(
         raise ProbeError(f"an emulation with another {scaled[0]} than profiled stands for no run; leave --scale out")
     if loaded:
         raise ProbeError("an emulation under artificial load stands for no run; leave --load out")
-    if not seconds > 0 or not 1 <= row["threads"] < 1 << 31:
-        raise ProbeError(f"an emulation of {seconds:g} s with {row['threads']} threads is none; emulate again")
+    if not seconds > 0:
+        raise ProbeError(f"an emulation of {seconds:g} s is none; emulate again")
     said = "\0".join((where["name"], row["key"], strict_json.dumps(tags), repr(seconds), kernel, row["equal"]))
     return where, {**row, "digest": digest(said)}
 

@@ -118,7 +118,7 @@ def _check(
             "inputs": inputs,
         }
         kept_node = checked_node(here, node, cluster)
-        key = probe_key(tuple(program), inputs, _count(result.get("threads", 1), _MOST_CORES, "threads", 1))
+        key = probe_key(tuple(program), inputs, checked_count(result.get("threads", 1), _MOST_CORES, "threads", 1))
         phases = strict_json.dumps(
             [[phase.get(key) for key in PHASE_KEYS] for phase in result["phases"]], separators=(",", ":")
         )
@@ -160,8 +160,8 @@ def checked_node(said: Mapping[str, Any], node: str | None, cluster: str | None)
         "name": node or checked_text(said["name"]),
         "cluster": cluster,
         "cpu": checked_text(said["cpu"]),
-        "cores": _count(said["cores"], _MOST_CORES, "cores"),
-        "memory": _count(said["memory"], _MOST_MEMORY, "bytes") if said.get("memory") is not None else None,
+        "cores": checked_count(said["cores"], _MOST_CORES, "cores"),
+        "memory": checked_count(said["memory"], _MOST_MEMORY, "bytes") if said.get("memory") is not None else None,
         "kernel": checked_text(said["kernel"]),
         "features": sorted(map(checked_text, said.get("features", ()))),
     }
@@ -176,7 +176,8 @@ def checked_text(value: Any) -> str:
     return text
 
 
-def _count(value: Any, most: int, of: str, least: int = 0) -> int:
+def checked_count(value: Any, most: int, of: str, least: int = 0) -> int:
+    """A whole number of those. Raises ValueError for texts and halves, too."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{str(value)[:40]} is no number of {of}")
     return value

@@ -63,6 +63,7 @@ from benchmarks.programs import (  # noqa: E402
 )
 from benchmarks.selection import measurement as selection  # noqa: E402
 from benchmarks.selection import reconstruction  # noqa: E402
+from probe.signals import leave_as_commands_do  # noqa: E402
 
 HERE = ROOT / "build" / "bench"
 
@@ -342,6 +343,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
 
 def main() -> None:
     arguments = read_arguments()
+    leave_as_commands_do()
     SUITES[arguments.what](arguments)
 
 

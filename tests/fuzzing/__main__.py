@@ -10,6 +10,7 @@ from collections import Counter
 
 from fuzzing.harness import keep, names, summary
 from fuzzing.turn import turn
+from probe.signals import leave_as_commands_do
 
 _TURN_SECONDS = 60.0
 
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="put what goes wrong into the corpus")
     parser.add_argument("readers", nargs="*", metavar="READER", help="default: all")
     given = parser.parse_args()
+    leave_as_commands_do()
     wanted = names(given.readers)
     seconds = 3600 * given.hours
     each = given.turn or min(_TURN_SECONDS, seconds / len(wanted))

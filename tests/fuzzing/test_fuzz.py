@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from interruption import status_when_told_to_end
 
 from checkpoint.errors import ProbeFileDamaged
 from fuzzing import harness
@@ -24,7 +26,7 @@ from fuzzing.harness import CORPUS, fuzz, read_last
 from fuzzing.mutation import damaged, forged
 from fuzzing.reader import Reader
 from fuzzing.readers import READERS
-from fuzzing.turn import turn
+from fuzzing.turn import ENVIRONMENT, turn
 
 _SECONDS = 1.5
 _FEWEST = 5
@@ -123,6 +125,11 @@ def test_the_input_that_ended_a_process_is_kept(monkeypatch: pytest.MonkeyPatch,
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
     kept = read_last(tmp_path / "last")
     assert kept and kept != b"seed" * 9
+
+
+def test_a_signal_ends_the_turn_too() -> None:
+    command = [sys.executable, "-m", "fuzzing", "--hours", "1", next(iter(READERS))]
+    assert status_when_told_to_end(command, ENVIRONMENT) == 128 + signal.SIGTERM
 
 
 def test_the_same_seed_makes_the_same_inputs() -> None:

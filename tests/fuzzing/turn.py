@@ -13,7 +13,7 @@ from pathlib import Path
 from fuzzing.harness import HANG_SECONDS, Outcome, fuzz, read_last
 
 _TESTS = Path(__file__).parents[1]
-_ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{_TESTS.parent}:{_TESTS}:{_TESTS / 'support'}"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{_TESTS.parent}:{_TESTS}:{_TESTS / 'support'}"}
 _LAST = "last"
 _GRACE_SECONDS = 60.0 + 2 * HANG_SECONDS
 
@@ -24,7 +24,7 @@ def turn(name: str, seconds: float, seed: int, most: int = 0) -> Outcome:
         answer = Path(folder) / "outcome"
         command = [sys.executable, "-m", "fuzzing.turn", str(answer), name, str(seconds), str(seed), str(most)]
         with (Path(folder) / "said").open("wb") as said:
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=_ENVIRONMENT)
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=ENVIRONMENT)
             try:
                 child.wait(seconds + _GRACE_SECONDS)
             except subprocess.TimeoutExpired:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from benchmarks.arguments import SUITES
+from interruption import status_when_told_to_end
 from small_probe import ROOT
 
 
@@ -75,3 +77,9 @@ def test_every_suite_is_there_and_finds_its_modules() -> None:
         env={**os.environ, "PYTHONPATH": str(scripts)}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == f"{sorted(SUITES)}\n", done.stderr
+
+
+def test_a_signal_ends_what_a_suite_started() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "benchmarks"), "breadth", "--only", "lua", "--again"]
+    assert status_when_told_to_end(command, os.environ) == 128 + signal.SIGTERM
+    assert not (ROOT / "build" / "bench" / "breadth" / "here").exists()

@@ -266,7 +266,8 @@ def test_the_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [r["program"] for r in recorded.read_rows(file)] == ["one", "two"]
     assert [p.name for p in suite.due(programs, "c1", again=False, file=file)] == ["three"]
     assert len(suite.due(programs, "c1", again=True, file=file)) == 3
-    assert len(suite.due(programs, "c2", again=False, file=file)) == 3, "of another commit"
+    rest = [p.name for p in suite.due(programs, "c2", again=False, file=file)]
+    assert rest == ["three", "one", "two"], "of another commit: first what was never tried, then the oldest rows"
     other = [replace(programs[0], command="false")]
     assert suite.due(other, "c1", again=False, file=file) == other, "another command"
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C at a moment of the test's choice."""
+"""Ctrl-C at a moment of the test's choice, and the end by a signal as soon as there is something to end."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +29,21 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         sys.unraisablehook = hook
+
+
+def status_when_told_to_end(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Exit status of a command that gets SIGTERM when it has a child, which has to be gone with it."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet) as started:
+        limit = time.monotonic() + 60
+        while not (children := _children(started.pid)):
+            assert started.poll() is None and time.monotonic() < limit
+            time.sleep(0.02)
+        started.terminate()
+        status = started.wait(60)
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    return status
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -13,9 +13,13 @@ from benchmarks.breadth.recorded import FILE, Row, add_row, read_rows, row_key
 
 
 def due(programs: Sequence[Program], commit: str, again: bool, file: Path = FILE) -> list[Program]:
-    """Programs without a row of this command, package version and commit; all of them if `again`."""
-    known = {row_key(row) for row in read_rows(file)}
-    return [program for program in programs if again or key(program, commit) not in known]
+    """Programs without a row of this command, package version and commit; all of them if `again`. Programs that have
+    no row at all come first, then those whose newest row is oldest: a suite of hours is seldom gone through at once."""
+    rows = read_rows(file)
+    known = {row_key(row) for row in rows}
+    last = {row["program"]: number for number, row in enumerate(rows)}
+    wanted = [program for program in programs if again or key(program, commit) not in known]
+    return sorted(wanted, key=lambda program: last.get(program.name, -1))
 
 
 def go_through(
