@@ -3,14 +3,19 @@
 // Player of recorded ranks: makes their calls of MPI again, with computing of a given length between them.
 //
 // Compiled with SimGrid's smpicc it runs on simulated networks, with an MPI's own compiler on a real one. Arguments: a
-// folder with the files play.N (probe/mpi/play.py), bytes of the largest message. All ranks are threads of one process
-// under SimGrid: there are no variables outside of functions.
+// folder with the files play.N (probe/mpi/play.py), bytes of the largest message, and what shall be written there:
+// `times`, two doubles a call in times.N, seconds at which it was entered and left; or under SimGrid `links`, in one
+// file a line for each link. All ranks are threads of one process under SimGrid: variables outside of functions would be
+// everybody's.
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #ifdef PROBE_SIMULATED
+#include <simgrid/engine.h>
 #include <simgrid/host.h>
+#include <simgrid/link.h>
+#include <simgrid/plugins/load.h>
 #include <smpi/smpi.h>
 #else
 #include <time.h>
@@ -48,6 +53,16 @@ static void compute(double seconds)
 	const double end = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + seconds;
 	while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end)
 		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+#endif
+}
+
+// Seconds since the program began. Asking takes no simulated time; MPI_Wtime would take 10 ns of it.
+static double now_of(void)
+{
+#ifdef PROBE_SIMULATED
+	return simgrid_get_clock();
+#else
+	return MPI_Wtime();
 #endif
 }
 
@@ -229,7 +244,6 @@ static void play(Player *player, const Step *step, const int32_t *extras)
 	const MPI_Datatype type = step->element > 0 ? type_of(player, step->element) : MPI_BYTE;
 	const int count = step->element > 0 ? (int)step->count : 0;
 	const int peer = step->peer < 0 ? MPI_PROC_NULL : step->peer;
-	compute(step->seconds);
 	switch (step->function) {
 	case F_Send:
 	case F_Bsend:
@@ -301,9 +315,84 @@ static char *contents(const char *path, size_t *bytes)
 	return found;
 }
 
+static FILE *made_file(const char *path)
+{
+	FILE *file = fopen(path, "wb");
+	if (file == NULL) {
+		fprintf(stderr, "probe: %s cannot be written\n", path);
+		exit(2);
+	}
+	return file;
+}
+
+// Both ends of each call, in their order.
+typedef struct {
+	double *seconds;
+	size_t used, room;
+} Times;
+
+static void add_times(Times *times, double entered, double left)
+{
+	if (times->used + 2 > times->room) {
+		times->room = times->room * 2 + 1024;
+		times->seconds = realloc(times->seconds, times->room * sizeof *times->seconds);
+	}
+	times->seconds[times->used++] = entered;
+	times->seconds[times->used++] = left;
+}
+
+static void close_whole(FILE *file, const char *path)
+{
+	const int failed = ferror(file);
+	if (fclose(file) != 0 || failed) {
+		fprintf(stderr, "probe: %s cannot be written\n", path);
+		exit(2);
+	}
+}
+
+static void write_times(const Times *times, const char *folder, int rank)
+{
+	char path[PATH_SIZE];
+	snprintf(path, sizeof path, "%s/times.%d", folder, rank);
+	FILE *file = made_file(path);
+	fwrite(times->seconds, sizeof *times->seconds, times->used, file);
+	close_whole(file, path);
+}
+
+#ifdef PROBE_SIMULATED
+// Ranks that have begun, and ended: of all.
+static int begun_ranks, ended_ranks;
+
+// SimGrid's plugin counts from here on.
+static void track_links(void)
+{
+	sg_link_t *links = sg_link_list();
+	const size_t count = sg_link_count();
+	for (size_t n = 0; n < count; n++)
+		sg_link_load_track(links[n]);
+	free(links);
+}
+
+// Bytes a second, bytes carried, name.
+static void write_links(const char *folder)
+{
+	char path[PATH_SIZE];
+	snprintf(path, sizeof path, "%s/links", folder);
+	FILE *file = made_file(path);
+	sg_link_t *links = sg_link_list();
+	const size_t count = sg_link_count();
+	for (size_t n = 0; n < count; n++)
+		fprintf(file, "%.17g %.17g %s\n", sg_link_get_bandwidth(links[n]), sg_link_get_cum_load(links[n]),
+			sg_link_get_name(links[n]));
+	free(links);
+	close_whole(file, path);
+}
+#endif
+
 int main(int argc, char **argv)
 {
 	Player player = {0};
+	Times times = {0};
 	char path[PATH_SIZE];
 	int rank;
 	size_t bytes;
@@ -322,19 +411,41 @@ int main(int argc, char **argv)
 #endif
 	keep_comm(&player, 0, MPI_COMM_WORLD);
 	keep_comm(&player, 1, MPI_COMM_SELF);
+	const int is_timed = argc > 3 && strcmp(argv[3], "times") == 0;
+	// Simulated ranks begin together anyway.
+#ifdef PROBE_SIMULATED
+	const int is_tracked = argc > 3 && strcmp(argv[3], "links") == 0;
+	if (is_tracked && begun_ranks++ == 0)
+		track_links();
+#else
 	MPI_Barrier(MPI_COMM_WORLD);
-	const double begun = MPI_Wtime();
+#endif
+	const double begun = now_of();
 	for (size_t at = 0; at < bytes;) {
 		Step step;
 		memcpy(&step, steps + at, sizeof step);
 		const int32_t *extras = (const int32_t *)(const void *)(steps + at + sizeof step);
+		compute(step.seconds);
+		const double entered = now_of();
 		play(&player, &step, extras);
+		if (is_timed)
+			add_times(&times, entered - begun, now_of() - begun);
 		computed += step.seconds;
 		at += sizeof step + padded((uint64_t)step.extras * sizeof *extras);
 	}
-	printf("played %d %.9f %.9f\n", rank, MPI_Wtime() - begun, computed);
+	printf("played %d %.9f %.9f\n", rank, now_of() - begun, computed);
 	fflush(stdout);
+	if (is_timed)
+		write_times(&times, argv[1], rank);
+#ifdef PROBE_SIMULATED
+	// Before the last barrier, whose messages are not the program's.
+	int ranks;
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	if (is_tracked && ++ended_ranks == ranks)
+		write_links(argv[1]);
+#endif
 	MPI_Barrier(MPI_COMM_WORLD);
+	free(times.seconds);
 	free(steps);
 	free(player.requests);
 	free(player.comms);

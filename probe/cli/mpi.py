@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from checkpoint.paths import cache_dir
 from probe.cli.node_options import SshChoice, ssh_options
 from probe.cli.parameters import PROGRAM, QUIET, Size
 from probe.cli.rows import AS_JSON
@@ -185,6 +187,52 @@ def _simulated_json(found: Simulated) -> dict[str, Any]:
 def _print_simulated(where: Where, found: Simulated) -> None:
     say(one_line(f"{where.name}: {found.seconds:.6f} s, computing {found.share:.1%}"))
     say(f"{found.calls} calls of {len(found.ranks)} ranks, simulated in {found.wall:.1f} s")
+
+
+@mpi.command("report")
+@_network_options
+@click.option("--computing", type=float, default=1.0, show_default=True, help="Times that computing takes.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, readable=False), help="The page to write.")
+@click.option(
+    "--figures",
+    type=click.Path(path_type=Path, readable=False),
+    help="Folder for PNG and CSV of every figure; with or without a page.",
+)
+@QUIET
+@AS_JSON
+@_RECORDING
+def report_recording(
+    computing: float,
+    output: Path | None,
+    figures: Path | None,
+    quiet: bool,
+    as_json: bool,
+    recording_folder: Path,
+    **given: Any,
+) -> None:
+    """Simulate a recording, and draw it: ranks over time, critical path, links, what other networks would buy."""
+    # Matplotlib's list of fonts belongs beside our own caches; where it is, is read when the library is imported.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir() / "matplotlib"))
+    from probe.mpi.recording import read_recording
+    from probe.mpi.report.writing import write_mpi_report
+    from probe.progress import display_for
+
+    if output is None and figures is None:
+        raise click.UsageError("give -o for a page, or --figures for a folder, or both")
+    done = write_mpi_report(
+        read_recording(recording_folder), _where(given), page=output, figures=figures, scale=computing,
+        limit=given["limit"], display=display_for(quiet),
+    )  # fmt: skip
+    if as_json:
+        say_json({"format_version": MPI_VERSION, **done.to_json()})
+        return
+    found = done.analysis
+    for place in (output, figures):
+        if place is not None:
+            say(one_line(f"{place}: {len(found.ranks)} ranks on {found.where.name}"))
+    say(f"{found.seconds:.6f} s; {found.without_network:.6f} s without a network")
+    for one in found.changes:
+        say(f"{one.name}: {one.seconds:.6f} s")
 
 
 @mpi.command("build")

@@ -24,7 +24,7 @@ from probe.mpi.fortran import fortran
 SOURCES = Path(__file__).parents[2] / "pintools" / "mpi"
 
 RECORDER = (
-    "state", "refusal", "parts", "answers", "layouts", "messages", "communicators", "calls", "requests",
+    "state", "refusal", "threads", "parts", "answers", "layouts", "messages", "communicators", "calls", "requests",
     "point_to_point", "completion", "freed_handles", "packing", "clock", "lifetime", "fortran",
 )  # fmt: skip
 """Files of pintools/mpi/recorder, in an order in which each finds what it uses."""

@@ -17,6 +17,9 @@ _MEASURED = (
     "smpi/send-is-detached-thresh",
 )  # fmt: skip
 _RATES = ("bandwidth", "bw", "speed")
+_LATENCY = re.compile(r"\b((?:latency|(?:bb_)?lat)\s*=\s*[\"'])([0-9.]+(?:[eE][+-]?[0-9]+)?)")
+_BANDWIDTH = re.compile(r"\b((?:bandwidth|(?:bb_)?bw)\s*=\s*[\"'])([0-9.]+(?:[eE][+-]?[0-9]+)?)")
+"""Attributes of links and clusters in the text of a platform; a unit may follow. Not of loopbacks, which are memory."""
 
 
 def hosts_of(platform: Path) -> list[str]:
@@ -62,6 +65,16 @@ def settings_of(platform: Path) -> list[str]:
                 raise ModelInvalid(f"{platform}: {name} is {value[:40]!r}, which are no numbers")
             found.append(f"--cfg={name}:{value}")
     return found
+
+
+def with_other_links(text: str, times_latency: float, times_bandwidth: float) -> str:
+    """The text of a platform, with latencies and bandwidths of all its links so many times theirs."""
+    for pattern, times in ((_LATENCY, times_latency), (_BANDWIDTH, times_bandwidth)):
+        if times != 1:
+            pieces = pattern.split(text)
+            pieces[2::3] = [f"{float(number) * times:.12g}" for number in pieces[2::3]]
+            text = "".join(pieces)
+    return text
 
 
 def _cluster(platform: Path, cluster: ElementTree.Element) -> list[str]:

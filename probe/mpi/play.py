@@ -25,26 +25,26 @@ STEP: Final = np.dtype(
 MOST_BYTES = 2**31 - 1
 """Of a message: counts of MPI 3.1 are C's int."""
 
-_NUMBERS: Final = {name: number for number, name in enumerate(names())}
-_NEW: Final = {_NUMBERS[call.name] for call in calls(NEW_COMMUNICATORS)}
+NUMBERS: Final = {name: number for number, name in enumerate(names())}
+NEW: Final = {NUMBERS[call.name] for call in calls(NEW_COMMUNICATORS)}
 ENDS: Final = {
-    _NUMBERS[name]
+    NUMBERS[name]
     for name in ("Wait", "Waitall", "Waitany", "Waitsome", "Test", "Testall", "Testany", "Testsome")
 }  # fmt: skip
 """Calls that complete requests."""
-_SENDS: Final = {_NUMBERS[f"{kind}{name}"] for kind, name in (
+SENDS: Final = {NUMBERS[f"{kind}{name}"] for kind, name in (
     ("", "Send"), ("", "Ssend"), ("", "Bsend"), ("", "Rsend"), ("I", "send"), ("I", "ssend"), ("I", "bsend"),
     ("I", "rsend"),
 )}  # fmt: skip
-_RECEIVES: Final = {_NUMBERS["Recv"], _NUMBERS["Irecv"]}
-_BOTH: Final = {_NUMBERS["Sendrecv"], _NUMBERS["Sendrecv_replace"]}
+RECEIVES: Final = {NUMBERS["Recv"], NUMBERS["Irecv"]}
+BOTH: Final = {NUMBERS["Sendrecv"], NUMBERS["Sendrecv_replace"]}
 _COUNTS: Final = {
-    _NUMBERS[name]: 1
+    NUMBERS[name]: 1
     for each in ("Reduce_scatter", "Gatherv", "Scatterv", "Allgatherv")
     for name in (each, f"I{each.lower()}")
-} | {_NUMBERS[name]: 2 for name in ("Alltoallv", "Ialltoallv")}
+} | {NUMBERS[name]: 2 for name in ("Alltoallv", "Ialltoallv")}
 """Collective calls whose ranks give different amounts: how many numbers for each rank stand behind them."""
-_AT_ROOT: Final = {_NUMBERS[name] for name in ("Gatherv", "Scatterv", "Igatherv", "Iscatterv")}
+_AT_ROOT: Final = {NUMBERS[name] for name in ("Gatherv", "Scatterv", "Igatherv", "Iscatterv")}
 """Only their roots know the amounts."""
 _ENDED_WORDS = 3
 """A completed request in the numbers behind a call: its number, who answered, with which tag."""
@@ -64,7 +64,7 @@ def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
     Raises ProbeFileDamaged, ProgramUnsupported, StorageError.
     """
     steps = found.calls
-    answers = _answers(found)
+    answers = answers_of(found)
     members: dict[int, list[int]] = {0: list(range(found.ranks)), 1: [found.rank]}
     made: list[bytes] = []
     largest = 0
@@ -86,8 +86,8 @@ def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
     return Played(len(steps), largest)
 
 
-def _answers(found: RankCalls) -> dict[int, list[tuple[int, int]]]:
-    """Who answered each request, and with which tag; one with a start for each persistent request."""
+def answers_of(found: RankCalls) -> dict[int, list[tuple[int, int]]]:
+    """Last first: who answered each request, and with which tag; one with a start for each persistent request."""
     answers: dict[int, list[tuple[int, int]]] = {}
     for number in np.flatnonzero(np.isin(found.calls["function"], list(ENDS))):
         extras = found.extras_of(int(number))
@@ -123,21 +123,21 @@ def _step(
     own = members.get(int(one["comm"]))
     if own is None:
         raise _damaged(found, number, f"uses communicator {int(one['comm'])}, which it does not have")
-    if function in _NEW:
+    if function in NEW:
         step["tag"], step["peer"] = _made(found, number, members, extras)
         return step, extras[:0]
-    if function in _SENDS:
+    if function in SENDS:
         step["peer"] = _place(found, number, own, int(one["peer"]))
         return step, extras[:0]
-    if function in _RECEIVES:
+    if function in RECEIVES:
         peer, tag = int(one["peer"]), int(one["tag"])
-        if function != _NUMBERS["Recv"]:
+        if function != NUMBERS["Recv"]:
             # A wildcard's answer is known where it is waited for.
             ended = answers.get(int(one["request"]))
             peer, tag = ended.pop() if ended else (-1, 0)
         step["peer"], step["tag"] = _place(found, number, own, peer), max(tag, 0)
         return step, extras[:0]
-    if function in _BOTH:
+    if function in BOTH:
         if len(extras) != 2:
             raise _damaged(found, number, "does not say what it receives")
         step["peer"] = _place(found, number, own, int(one["peer"]))
@@ -185,7 +185,7 @@ def _bytes(found: RankCalls, number: int, members: dict[int, list[int]]) -> int:
     one = found.calls[number]
     size = len(members.get(int(one["comm"]), ()))
     each = int(one["count"]) * int(one["element"])
-    collective = int(one["peer"]) < 0 and int(one["function"]) not in ENDS | _SENDS | _RECEIVES
+    collective = int(one["peer"]) < 0 and int(one["function"]) not in ENDS | SENDS | RECEIVES
     return max(each * (size if collective else 1), int(found.extras_of(number).clip(0).sum(dtype=np.int64)))
 
 

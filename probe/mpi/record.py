@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
@@ -107,9 +108,10 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
         raise ProgramFailed(f"{' '.join(command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?)")
     calls = [read_calls(folder, run.rank) for run in ranks]
     if calls[0].ranks != len(ranks):
+        missing = sorted(set(range(calls[0].ranks)) - {run.rank for run in ranks})
         raise ProgramFailed(
-            f"{' '.join(command)}: {len(ranks)} of {calls[0].ranks} ranks left a recording here; ranks on other nodes "
-            "are not gathered"
+            f"{' '.join(command)}: {len(ranks)} of {calls[0].ranks} ranks left a recording, rank {missing[0]} did not: "
+            f"all nodes must share {folder.resolve()}, and LD_PRELOAD must reach all ranks"
         )
     for run in ranks:
         if run.kept:
@@ -117,12 +119,17 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
     for path in paths:
         path.unlink()
     digests = {program: digest_of(Path(program)) for program in {run.program for run in ranks}}
-    processors = len(os.sched_getaffinity(0))
+    ranks = [
+        replace(run, threads=1 + own.own_threads, processors=own.processors)
+        for run, own in zip(ranks, calls, strict=True)
+    ]
+    # Of other hosts nobody knows the processors here.
+    processors = len(os.sched_getaffinity(0)) if len({run.host for run in ranks}) == 1 else 0
     return Recording(folder, tuple(command), found[0][1], compiler, seconds, digests, tuple(ranks), processors)
 
 
 def _rank(path: Path) -> tuple[RankRun, str]:
     """What the recorder wrote of a rank, and the library's own name."""
     words = path.read_bytes().split(b"\0")
-    program, folder, library, kept, *arguments = (word.decode(errors="surrogateescape") for word in words)
-    return RankRun(_number(path), program, folder, tuple(arguments[:-1]), kept == "1"), library
+    program, folder, library, kept, host, *arguments = (word.decode(errors="surrogateescape") for word in words)
+    return RankRun(_number(path), program, folder, tuple(arguments[:-1]), kept == "1", host=host), library

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,20 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class RankRun:
-    """What one rank ran. kept: its answers are in the recording, so that it can be replayed."""
+    """What one rank ran. kept: its answers are in the recording, so that it can be replayed.
+
+    threads: most that the program had at a time, its first included. processors: for them. 0: not known.
+    host: where it ran; empty: not known. Times of ranks on different hosts are not compared.
+    """
 
     rank: int
     program: str
     folder: str
     arguments: tuple[str, ...]
     kept: bool
+    threads: int = 0
+    processors: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,14 +54,35 @@ class Recording:
     processors: int = 0
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Of the ranks, each once."""
+        return tuple(dict.fromkeys(one.host for one in self.ranks if one.host))
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What the run did to the recorded times."""
-        if not 0 < self.processors < len(self.ranks):
-            return ()
-        return (
-            f"{len(self.ranks)} ranks shared {self.processors} processors when they were recorded: waiting ranks took "
-            "time from the others, and computing times are too long",
-        )
+        return (*self._shared(), *self._bound())
+
+    def _shared(self) -> Iterator[str]:
+        if 0 < self.processors < len(self.ranks):
+            yield (
+                f"{len(self.ranks)} ranks shared {self.processors} processors when they were recorded: waiting ranks "
+                "took time from the others, and computing times are too long"
+            )
+        elif 0 < self.processors < (threads := sum(one.threads for one in self.ranks)):
+            yield (
+                f"{threads} threads of {len(self.ranks)} ranks shared {self.processors} processors when they were "
+                "recorded: computing times are too long"
+            )
+
+    def _bound(self) -> Iterator[str]:
+        """Launchers bind ranks to one processor unless they are told otherwise."""
+        bound = [one for one in self.ranks if 0 < one.processors < one.threads]
+        if bound:
+            yield (
+                f"rank {bound[0].rank} had {bound[0].processors} processors for its {bound[0].threads} threads when it "
+                "was recorded: computing times are too long (mpirun --bind-to none?)"
+            )
 
     def rank(self, number: int) -> RankRun:
         """The rank of that number, which can be replayed. Raises ProbeError."""
@@ -109,7 +138,7 @@ def _checked(folder: Path, said: dict[str, Any]) -> Recording:
         raise ValueError("a program without its digest")
     return Recording(
         folder, tuple(map(_text, _listed(said["command"]))), _text(said["library"]), _text(said["compiler"]),
-        seconds, digests, ranks, _processors(said.get("processors", 0)),
+        seconds, digests, ranks, _count("processors", said.get("processors", 0)),
     )  # fmt: skip
 
 
@@ -119,12 +148,16 @@ def _rank(number: int, said: dict[str, Any]) -> RankRun:
     arguments = tuple(map(_text, _listed(said["arguments"])))
     if not arguments:
         raise ValueError(f"rank {number} has no arguments")
-    return RankRun(number, _text(said["program"]), _text(said["folder"]), arguments, said["kept"])
+    threads, processors = (_count(name, said.get(name, 0)) for name in ("threads", "processors"))
+    return RankRun(
+        number, _text(said["program"]), _text(said["folder"]), arguments, said["kept"], threads, processors,
+        _text(said.get("host", "")),
+    )  # fmt: skip
 
 
-def _processors(value: Any) -> int:
+def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 20:
-        raise ValueError("processors")
+        raise ValueError(name)
     return value
 
 

@@ -60,7 +60,12 @@ def alone(recording: Recording, rank: int) -> Alone:
     mpi = programs_in([run.program])[0][1]
     place = f"{recording.folder.resolve()}/inbox.{rank}"
     given = environment(replacements(mpi, recording.compiler))
-    return Alone(run, inbox, {**given, "PROBE_MPI_INBOX": place})
+    return Alone(run, inbox, {**given, **_threads(run), "PROBE_MPI_INBOX": place})
+
+
+def _threads(run: RankRun) -> dict[str, str]:
+    """OpenMP would take a thread for each processor, where the launcher gave the rank fewer."""
+    return {"OMP_NUM_THREADS": str(run.threads)} if run.threads and "OMP_NUM_THREADS" not in os.environ else {}
 
 
 def replay(recording: Recording, rank: int, *, quiet: bool = False) -> Replay:

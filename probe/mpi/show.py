@@ -37,6 +37,7 @@ def _rank(run: RankRun, calls: RankCalls, inbox: Inbox | None) -> dict[str, Any]
     return {
         "rank": run.rank,
         "program": run.program,
+        "host": run.host,
         "computing": calls.computing,
         "inside": calls.inside,
         "sent": calls.sent,
@@ -51,6 +52,8 @@ def recording_lines(recording: Recording) -> Iterator[str]:
     yield f"{recording.folder}: {len(recording.ranks)} ranks, {recording.seconds:.3f} s"
     yield f"command         {' '.join(recording.command)}"
     yield f"library         {recording.library}"
+    if len(recording.hosts) > 1:
+        yield f"hosts           {', '.join(recording.hosts)}"
     yield "rank   computing     in MPI   calls      sent   answers"
     for run, calls, inbox in _read(recording):
         answers = "none" if inbox is None else f"{inbox.answers} ({inbox.size / 1e6:.1f} MB)"

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, ProbeError, StorageError
+from probe.formats.arrays import FloatArray
 from probe.mpi.generate import player_source
-from probe.mpi.platforms import hosts_of, placed, settings_of
-from probe.mpi.play import write_play
+from probe.mpi.platforms import hosts_of, placed, settings_of, with_other_links
+from probe.mpi.play import Played, write_play
 from probe.mpi.recording import Recording
 from probe.mpi.trace import read_calls
 from probe.simulation.networks import network_of
@@ -23,6 +25,12 @@ from probe.simulation.smpirun import COMMAND, installed, simulated
 
 COMPILER = "smpicc"
 _OPTIONS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-DPROBE_SIMULATED")
+_TIMES, _LINKS = "times", "links"
+"""What the player may write."""
+
+_COUNTS_LINKS = "--cfg=plugin:link_load"
+"""SimGrid's plugin. Version 3.32 counts a link's bandwidth during the latency of a message, too."""
+
 _COLLECTIVES = ("--cfg=smpi/coll-selector:ompi",)
 """Algorithms by counts and sizes, as MPI libraries have them. SimGrid 3.32 fails with the selector of MPICH."""
 
@@ -32,17 +40,31 @@ _PLAYED = re.compile(r"^played (\d+) ([0-9.]+) ([0-9.]+)$", re.M)
 
 @dataclass(frozen=True)
 class Where:
-    """A network to play on: a platform file of SimGrid, or the name of a network with its links."""
+    """A network to play on: a platform file of SimGrid, or the name of a network with its links.
+
+    times_latency, times_bandwidth: of all links, in place of theirs.
+    """
 
     platform: Path | None = None
     network: str = ""
     links: Links = Links(2e9, 1e-6)  # noqa: RUF009 - frozen
     per_node: int = 1
     mapping: str = "block"
+    times_latency: float = 1.0
+    times_bandwidth: float = 1.0
 
     @property
     def name(self) -> str:
         return self.network if self.platform is None else str(self.platform)
+
+
+@dataclass(frozen=True)
+class LinkLoad:
+    """Bytes that a link carried. bandwidth: bytes a second."""
+
+    name: str
+    bandwidth: float
+    carried: float
 
 
 @dataclass(frozen=True)
@@ -64,6 +86,14 @@ class Simulated:
         return sum(self.computing) / max(sum(self.ranks), 1e-12)
 
 
+@dataclass(frozen=True)
+class Watched:
+    """A simulation with its times. calls: of each rank, (calls, 2) seconds at which each was entered and left."""
+
+    simulated: Simulated
+    calls: tuple[FloatArray, ...]
+
+
 def simulate(
     recording: Recording,
     where: Where,
@@ -77,20 +107,55 @@ def simulate(
     Raises ToolMissing without SimGrid; ModelInvalid: too few hosts, a bad platform, a simulation that fails or takes
     longer than `limit` seconds; ProbeFileDamaged, ProgramUnsupported, StorageError.
     """
-    if not scale >= 0:
-        raise ProbeError(f"computing cannot take {scale} times its time")
-    ranks = len(recording.ranks)
-    installed(COMMAND)
+    with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
+        return _simulated(recording, where, _scales(recording, scale, scales), limit, Path(made))[0]
+
+
+def watch(
+    recording: Recording,
+    where: Where,
+    *,
+    scale: float = 1.0,
+    scales: Mapping[int, float] | None = None,
+    limit: float = 3600.0,
+) -> Watched:
+    """The same, with the times of all calls. Raises what `simulate` raises."""
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
         folder = Path(made)
-        platform = _platform(where, ranks, folder)
-        own = dict.fromkeys(range(ranks), scale) if scales is None else scales
-        played = [write_play(read_calls(recording.folder, rank), folder, scale=own[rank]) for rank in range(ranks)]
-        words = [str(_player(folder)), str(folder), str(max(one.largest for one in played))]
-        # Behind the options that leave links as they are described, and so in their place.
-        measured = [] if where.platform is None else settings_of(where.platform)
-        options = [*measured, *_quietly()]
-        done = simulated(ranks, platform, [*options, *words], folder, limit, collectives=_COLLECTIVES)
+        done, played = _simulated(recording, where, _scales(recording, scale, scales), limit, folder, _TIMES)
+        return Watched(done, tuple(_times(folder / f"times.{rank}", one.calls) for rank, one in enumerate(played)))
+
+
+def link_loads(
+    recording: Recording, where: Where, *, scale: float = 1.0, limit: float = 3600.0
+) -> tuple[LinkLoad, ...]:
+    """The links that carry something, in the platform's order. Raises what `simulate` raises."""
+    # What is carried does not depend on latency; the plugin counts right where there is none.
+    there = replace(where, times_latency=0.0)
+    with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
+        _simulated(recording, there, _scales(recording, scale, None), limit, Path(made), _LINKS)
+        return tuple(_links(Path(made) / "links"))
+
+
+def _scales(recording: Recording, scale: float, scales: Mapping[int, float] | None) -> Mapping[int, float]:
+    if not scale >= 0:
+        raise ProbeError(f"computing cannot take {scale} times its time")
+    return dict.fromkeys(range(len(recording.ranks)), scale) if scales is None else scales
+
+
+def _simulated(
+    recording: Recording, where: Where, scales: Mapping[int, float], limit: float, folder: Path, written: str = ""
+) -> tuple[Simulated, list[Played]]:
+    ranks = len(recording.ranks)
+    installed(COMMAND)
+    platform = _platform(where, ranks, folder)
+    played = [write_play(read_calls(recording.folder, rank), folder, scale=scales[rank]) for rank in range(ranks)]
+    words = [str(_player(folder)), str(folder), str(max(one.largest for one in played))]
+    # Behind the options that leave links as they are described, and so in their place.
+    measured = [] if where.platform is None else settings_of(where.platform)
+    options = [*measured, *_quietly(), *([_COUNTS_LINKS] if written == _LINKS else [])]
+    words += [written] if written else []
+    done = simulated(ranks, platform, [*options, *words], folder, limit, collectives=_COLLECTIVES)
     found = {int(rank): (float(end), float(computed)) for rank, end, computed in _PLAYED.findall(done.printed)}
     if re.search(_STANDS, done.printed):
         raise ModelInvalid(
@@ -101,7 +166,22 @@ def simulate(
         raise ModelInvalid(f"{COMMAND} played {len(found)} of {ranks} ranks: {done.printed[-400:].strip()}")
     ends = tuple(found[rank][0] for rank in range(ranks))
     computing = tuple(found[rank][1] for rank in range(ranks))
-    return Simulated(max(ends), ends, computing, sum(one.calls for one in played), done.wall)
+    return Simulated(max(ends), ends, computing, sum(one.calls for one in played), done.wall), played
+
+
+def _times(path: Path, calls: int) -> FloatArray:
+    try:
+        return np.fromfile(path, dtype="<f8").reshape(calls, 2)
+    except (OSError, ValueError) as error:
+        raise ModelInvalid(f"{COMMAND}: times of {calls} calls were not written ({error})") from error
+
+
+def _links(path: Path) -> Iterator[LinkLoad]:
+    """Loads of the links that carried something."""
+    for line in path.read_text().splitlines():
+        bandwidth, carried, name = line.split(" ", 2)
+        if float(carried) > 0:
+            yield LinkLoad(name, float(bandwidth), float(carried))
 
 
 def _player(folder: Path) -> Path:
@@ -117,12 +197,15 @@ def _platform(where: Where, ranks: int, folder: Path) -> tuple[Path, Path]:
     """The platform file, and the file with the host of each rank."""
     if where.platform is None:
         nodes = -(-ranks // where.per_node)
-        platform, listed = write_platform(network_of(where.network), nodes, where.links, folder, cores=where.per_node)
+        links = Links(where.links.bandwidth * where.times_bandwidth, where.links.latency * where.times_latency)
+        platform, listed = write_platform(network_of(where.network), nodes, links, folder, cores=where.per_node)
         hosts: Sequence[str] = listed.read_text().split()
     else:
         hosts = hosts_of(where.platform)
         platform, listed = folder / "platform.xml", folder / "hosts.txt"
-        shutil.copyfile(where.platform, platform)
+        text = where.platform.read_bytes().decode("latin-1")
+        described = with_other_links(text, where.times_latency, where.times_bandwidth)
+        platform.write_bytes(described.encode("latin-1"))
     listed.write_text("".join(f"{host}\n" for host in placed(hosts, ranks, where.per_node, where.mapping)))
     return platform, listed
 

@@ -31,17 +31,22 @@ MOST_REQUESTS = 1 << 26
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The calls of one rank, in order. first: index in `extras` of each call's own, and one more for the end."""
+    """The calls of one rank, in order. first: index in `extras` of each call's own, and one more for the end.
+
+    own_threads: most that the program itself had beside its first. processors: that it could use; 0: not known.
+    """
 
     rank: int
     ranks: int
     calls: npt.NDArray[Any]
     extras: npt.NDArray[np.int32]
     first: npt.NDArray[np.int64]
+    own_threads: int = 0
+    processors: int = 0
 
     @property
     def computing(self) -> float:
-        """Seconds of CPU time between the calls."""
+        """Seconds between the calls: of CPU time, or while threads of the program's own had a processor."""
         return float(self.calls["computing"].sum()) * 1e-9
 
     @property
@@ -61,7 +66,7 @@ class RankCalls:
 
 def read_calls(folder: Path, rank: int) -> RankCalls:
     """The calls of one rank, checked. Raises ProbeFileDamaged and StorageError."""
-    calls, extras, ranks, ended = [], [], 0, False
+    calls, extras, ranks, ended, own_threads, processors = [], [], 0, False, 0, 0
     for part in parts(folder, "calls", rank):
         ranks = part.ranks
         place = 0
@@ -72,6 +77,7 @@ def read_calls(folder: Path, rank: int) -> RankCalls:
             place += CALL.itemsize
             ended = int(one["function"]) == END
             if ended:
+                own_threads, processors = int(one["count"]), int(one["element"])
                 continue
             count = int(one["extras"])
             room = (count + count % 2) * 4
@@ -84,7 +90,7 @@ def read_calls(folder: Path, rank: int) -> RankCalls:
         raise ProbeFileDamaged(f"{folder}: the calls of rank {rank} have no end: the rank ended before MPI_Finalize")
     first = np.concatenate([[0], np.cumsum([len(one) for one in extras])]).astype(np.int64)
     flat = np.concatenate(extras).astype(np.int32) if extras else np.zeros(0, np.int32)
-    return RankCalls(rank, ranks, np.array(calls, dtype=CALL), flat, first)
+    return RankCalls(rank, ranks, np.array(calls, dtype=CALL), flat, first, own_threads, processors)
 
 
 def _call(part: Part, place: int, ranks: int) -> Any:

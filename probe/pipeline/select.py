@@ -17,6 +17,7 @@ from probe.formats.timing import TimedProfile, join_intervals
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_selection
+from probe.prediction.sharing import doubts_of_sharing, notes_of_sharing, sharing_of
 from probe.progress import Report
 from probe.selection.select import select_phases
 from probe.selection.simpoint import select_points
@@ -154,5 +155,11 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
+    """Doubts about the phases, and about how threads share the work. Notes the latter."""
     times = interval_times(build.timed, build.reference)
-    return doubts_of_selection(build.selection, vectors(build.profile, build.timed), times, build.reference)
+    found = doubts_of_selection(build.selection, vectors(build.profile, build.timed), times, build.reference)
+    sharing = sharing_of(build.profile, build.timed)
+    if sharing is not None:
+        build.notes += notes_of_sharing(sharing, build.selection.phases)
+        found += doubts_of_sharing(sharing)
+    return found

@@ -30,6 +30,7 @@ from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
 from probe.pipeline.trace import doubts
 from probe.pipeline.validate import validate
+from probe.prediction.sharing import doubts_of_sharing, sharing_of
 from probe.progress import Silent
 from probe.tracers.native import trace
 from probe.tracers.team import OthersMark
@@ -58,9 +59,12 @@ def test_the_first_thread_marks_the_intervals(how: str, builds: Path, tmp_path: 
     assert timed.outside.commands == () and timed.agreeing > 0
     # The other thread is started in the first interval or the next; nothing else is in the way of a phase.
     assert timed.beside.sum() <= 2
+    sharing = sharing_of(profile, timed)
+    assert sharing is not None and sharing.threads == 2 and doubts_of_sharing(sharing) == []
     # Who does how much of a loop that is shared dynamically differs from run to run, the more so on a busy machine.
     if how == "barrier":
         assert timed.agreeing == timed.compared and timed.intervals > 0.8 * profile.intervals
+        assert sharing.marking == pytest.approx(0.5, abs=0.05) and sharing.alone_share < 0.5
 
 
 def test_what_the_first_alone_executes_is_the_better_marker(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +167,9 @@ def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Pat
     shown = json.loads(made.stdout)
     assert shown["threads"] == 2 and shown["clock"] == "wall"
     assert shown["phases"] and not any(phase["only_criu"] for phase in shown["phases"])
-    assert "threads         2 share the work" in command("show", "team.probe", cwd=tmp_path).stdout
+    said = command("show", "team.probe", cwd=tmp_path).stdout
+    assert "threads         2 share the work" in said
+    assert "note: the thread that tells places executes " in said
     ran = json.loads(command("run", "team.probe", "--json", cwd=tmp_path).stdout)
     assert all(phase["status"] == "ok" for phase in ran["phases"])
     refused = command("run", "team.probe", "--only-recorded-calls", "--restorer", "direct", cwd=tmp_path, status=12)

@@ -31,7 +31,7 @@ FLOORS = (
     ("probe/interface",),
     ("probe/cli",),
     ("probe/slurm",),
-    ("probe/mpi/network", "probe/mpi/probes"),
+    ("probe/mpi/network", "probe/mpi/probes", "probe/mpi/report"),
     ("probe/mpi",),
     ("probe/dataflow",),
     ("probe/simulation",),

@@ -49,6 +49,8 @@ static int enter(const void *site)
 {
 	if (!active || depth > 0)
 		return 0;
+	if (!is_first)
+		refuse("another thread than the first calls MPI, which is not recorded");
 	depth = 1;
 	call_site = fortran_site != NULL ? fortran_site : site;
 	fortran_site = NULL;
@@ -56,7 +58,7 @@ static int enter(const void *site)
 	is_noted = 0;
 	entered_wall = returned_wall = clock_of(CLOCK_MONOTONIC);
 	entered_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
-	burst += entered_cpu - left_cpu;
+	burst += computed(entered_cpu - left_cpu);
 	return 1;
 }
 
@@ -78,6 +80,8 @@ static void leave_as(unsigned function, unsigned like)
 	if (contents)
 		add_record(function, record.data, record.used);
 	depth = 0;
+	if (most_threads > 0)
+		note_left(0);
 	left_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
 }
 

@@ -12,10 +12,11 @@ static void copy_file(const char *from, Stream *to)
 		close(file);
 }
 
-// Executable, folder, library, whether the answers are kept; then the arguments, each ended by a zero.
+// Executable, folder, library, whether the answers are kept, host; then the arguments, each ended by a zero.
 static void write_rank(void)
 {
 	char path[PATH_SIZE], text[PATH_SIZE], library[MPI_MAX_LIBRARY_VERSION_STRING];
+	const char *node = getenv("SLURMD_NODENAME");
 	Stream made = {0};
 	int length;
 	PMPI_Get_library_version(library, &length);
@@ -28,9 +29,16 @@ static void write_rank(void)
 	library[strcspn(library, "\n")] = 0;
 	append(&made, library, strlen(library) + 1);
 	append(&made, contents ? "1" : "0", 2);
+	if (gethostname(text, sizeof text) != 0)
+		text[0] = 0;
+	append(&made, node != NULL ? node : text, strlen(node != NULL ? node : text) + 1);
 	copy_file("/proc/self/cmdline", &made);
 	snprintf(path, sizeof path, "%s/rank.%d", folder, world_rank);
-	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (file < 0 && errno == EEXIST) {
+		snprintf(text, sizeof text, "two processes are this rank, each as one of %d", world_size);
+		refuse(text);
+	}
 	write_all(file, made.data, made.used, path);
 	close(file);
 	free(made.data);
@@ -77,13 +85,16 @@ static void begin(int provided)
 					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL)};
 		add_record(BEGIN, first, sizeof first);
 	}
-	active = 1;
+	active = is_first = 1;
+	note_left(0);
 	left_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
 }
 
 int MPI_Init(int *argc, char ***argv)
 {
+	in_library = 1;
 	const int result = PMPI_Init(argc, argv);
+	in_library = 0;
 	begin(MPI_THREAD_SINGLE);
 	return result;
 }
@@ -92,7 +103,9 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
 	// A program that can do with less gets less.
 	const int asked = required == MPI_THREAD_MULTIPLE ? MPI_THREAD_MULTIPLE : required;
+	in_library = 1;
 	const int result = PMPI_Init_thread(argc, argv, asked, provided);
+	in_library = 0;
 	begin(*provided);
 	return result;
 }
@@ -108,7 +121,9 @@ int MPI_Finalize(void)
 			add_record(END, "", 0);
 			write_part(&inbox);
 		}
-		const CallRecord end = {.function = END};
+		// What the rank had beside its first thread, and for all of them.
+		const CallRecord end = {
+			.function = END, .count = (uint64_t)most_threads, .element = (uint32_t)processor_count()};
 		append(&calls, &end, sizeof end);
 		write_part(&calls);
 		active = 0;

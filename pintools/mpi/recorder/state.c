@@ -11,8 +11,12 @@
 // behind them; the files have the calls that no table describes.
 // Nothing of MPI is told apart by its handle's value: the same source serves every library that has MPI 3.1.
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

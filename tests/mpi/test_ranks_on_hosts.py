@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI programs on several hosts: by srun on nodes of a Slurm, with ranks that are missing, or there twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mpi_programs import LIBRARIES, built, results
+from mpi_recordings import made_recording
+from slurm_cluster import NODES, cluster
+
+from checkpoint.errors import ProgramFailed, ProgramUnsupported
+from probe.mpi.record import record
+from probe.mpi.recording import RankRun, Recording, read_recording, write_recording
+from probe.mpi.replay import replay
+from probe.mpi.show import recording_lines
+from probe.mpi.simulate import Where, simulate
+
+pytestmark = pytest.mark.alone("four nodes of Slurm, on its ports, share the processors")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    return tmp_path
+
+
+def test_srun_on_two_nodes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # PMIx keeps a folder for each node, and all nodes are this machine.
+    for node in NODES:
+        (place / f"tmp-{node}").mkdir()
+    with cluster(place / "slurm", f"TmpFS={place}/tmp-%n") as slurm:
+        for name in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(name, slurm.environment[name])
+        made = [srun(*how, place, monkeypatch) for how in (("openmpi", "pmix"), ("mpich", "pmi2"))]
+        # Of another kind each rank is a program of its own.
+        with pytest.raises(ProgramUnsupported, match="rank 0: two processes are this rank, each as one of 1"):
+            srun("mpich", "pmix", place, monkeypatch)
+        assert not (place / "mpich-pmix" / "recording").exists()
+    for one in made:
+        assert [run.host for run in one.ranks] == ["n1", "n2"]
+        assert read_recording(one.folder) == one
+        assert any("n1, n2" in line for line in recording_lines(one))
+        # How many processors the nodes have is not known here.
+        assert one.processors == 0 and one.warnings == ()
+        where = Path(one.ranks[0].folder)
+        first = results("cg", where, 2)
+        assert [replay(one, rank).status for rank in range(2)] == [0, 0]
+        assert results("cg", where, 2) == first
+        assert simulate(one, Where(network="torus:2")).seconds > 0
+
+
+def srun(library: str, kind: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    folder = place / f"{library}-{kind}"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    program = built("cg", library, folder)
+    return record(["srun", f"--mpi={kind}", "-N", "2", "-n", "2", str(program)], folder / "recording")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_rank_that_leaves_nothing(library: str, place: Path) -> None:
+    """As on a node that does not see the folder, or where the launcher takes LD_PRELOAD away."""
+    program = str(built("cg", library, place))
+    command = [f"mpirun.{library}", "-n", "1", program, ":", "-n", "1", "env", "-u", "LD_PRELOAD", program]
+    with pytest.raises(ProgramFailed, match="1 of 2 ranks left a recording, rank 1 did not: all nodes must share"):
+        record(command, place / "recording")
+    assert not (place / "recording").exists()
+
+
+def test_a_rank_twice(place: Path) -> None:
+    program = str(built("cg", "openmpi", place))
+    with pytest.raises(ProgramUnsupported, match="rank 0: two processes are this rank, each as one of 1"):
+        record(["sh", "-c", '"$0" & "$0"; wait', program], place / "recording")
+
+
+def test_hosts_that_are_not_known(place: Path) -> None:
+    made = made_recording(place / "older", [[], []])
+    assert made.hosts == () and read_recording(made.folder).hosts == ()
+    runs = tuple(RankRun(rank, "/bin/true", "/", ("true",), False, host="n1") for rank in range(2))
+    write_recording(Recording(made.folder, ("mpirun",), "", "", 1.0, {"/bin/true": "0"}, runs))
+    assert read_recording(made.folder).hosts == ("n1",)
+    assert not any(line.startswith("hosts") for line in recording_lines(read_recording(made.folder)))
