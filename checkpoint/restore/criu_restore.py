@@ -189,12 +189,13 @@ def observe_touches(
     *,
     scratch: Path,
     margin: float,
-    dropped: Sequence[tuple[int, int]] = (),
+    dropped: Sequence[tuple[int, int]] | None = None,
 ) -> list[int]:
     """Restore one phase lazily: addresses of the pages it touches, in order, lowest bit set for a write.
 
     `runs` (address, pages, flags) and `pages` are its page map and pages image. It runs to its region's end and
-    `margin` seconds further. Pages of the runs `dropped` (address, pages) must not be asked for: raises PageDropped.
+    `margin` seconds further. Given the runs `dropped` (address, pages), it only looks whether one of their pages is
+    asked for, and returns nothing: raises PageDropped.
     Raises PhaseFailed and the others as `time_phase`.
     """
     check_privilege()
@@ -206,7 +207,7 @@ def observe_touches(
             "runs": [list(r) for r in runs],
             "pages": str(pages),
             "margin_seconds": margin,
-            "guard": [list(d) for d in dropped],
+            "guard": None if dropped is None else [list(d) for d in dropped],
         }
         with AgentProcess(_LAZY_AGENT, spec) as agent:
             line = agent.answer(limit + RESTORE_SECONDS + margin)
@@ -218,6 +219,8 @@ def observe_touches(
                 line["address"],
             )
         region_time(job, line, Path(folder))
+        if dropped is not None:
+            return []
         touched = array.array("Q")
         touched.frombytes((Path(folder) / _TOUCHED).read_bytes())
         return touched.tolist()

@@ -10,13 +10,14 @@ Started like criu_agent.py, in the same namespaces, with the same line of JSON a
 for which the process runs on behind the region's end. Answers with one line as criu_agent does, and writes the
 touched pages to `touched` in the scratch folder: 64-bit addresses in order, lowest bit set where it was a write. With
 `guard` (address, pages), pages of these runs were dropped or zeroed: the first one asked for ends the run with status
-"dropped".
+"dropped". Then the touched set is known already, and nothing is written.
 """
 
 from __future__ import annotations
 
 import array
 import bisect
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -84,7 +85,8 @@ class PageServer(threading.Thread):
                 self._starts.append(address)
                 self._offsets.append((address + pages * PAGE_SIZE, offset))
             offset += pages * PAGE_SIZE
-        self._guard = sorted((a, a + pages * PAGE_SIZE) for a, pages in spec.get("guard", ()))
+        self._guard = sorted((a, a + pages * PAGE_SIZE) for a, pages in spec["guard"] or ())
+        self._only_guards = spec["guard"] is not None
         self._moved: list[tuple[int, int, int]] = []
         self.touched = array.array("Q")
         self.dropped: int | None = None
@@ -179,10 +181,29 @@ class PageServer(threading.Thread):
             self.dropped = original
         if offset is not None:
             request = bytearray(struct.pack("<QQQQq", address, self._base + offset, PAGE_SIZE, 0, 0))
+            if self._only_guards and not self._moved:
+                self._copy_ahead(descriptor, address, offset)
             self._ioctl(descriptor, _UFFDIO_COPY, request)
             self.touched.append(original | write)
             return
         self._ioctl(descriptor, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<QQQq", address, PAGE_SIZE, 0, 0)))
+
+    def _copy_ahead(self, descriptor: int, address: int, offset: int) -> None:
+        """Copy the pages behind this one that were not dropped: a guard asks nothing of pages that are kept.
+
+        The page itself comes last: it lets the process go on, and as long as there is an event of it that nobody has
+        taken, nothing can be copied.
+        """
+        end, _ = self._offsets[bisect.bisect_right(self._starts, address) - 1]
+        dropped = bisect.bisect_left(self._guard, (address, 0))
+        if dropped < len(self._guard):
+            end = min(end, self._guard[dropped][0])
+        behind, size = address + PAGE_SIZE, end - address - PAGE_SIZE
+        if size > 0:
+            # Refused where the mapping ends before, or a page is there: then pages are copied one by one.
+            with contextlib.suppress(OSError):
+                request = bytearray(struct.pack("<QQQQq", behind, self._base + offset + PAGE_SIZE, size, 0, 0))
+                fcntl.ioctl(descriptor, _UFFDIO_COPY, request)
 
     def _ioctl(self, descriptor: int, request: int, argument: bytearray) -> None:
         while True:
@@ -252,7 +273,8 @@ def main() -> None:
         kill(pid)
         server.finish()
         try:
-            (Path(spec["scratch"]) / TOUCHED).write_bytes(server.touched.tobytes())
+            if spec["guard"] is None:
+                (Path(spec["scratch"]) / TOUCHED).write_bytes(server.touched.tobytes())
         except OSError as error:
             result = refused(error)
         result["restore_seconds"] = 0.0

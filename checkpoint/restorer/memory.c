@@ -160,13 +160,17 @@ static void fill(struct context *c)
 			while (m->end <= at)
 				m++;
 			end = m->end < ends(r) ? m->end : ends(r);
-			if (count == VECTORS || m->small != small) {
+			if (count == VECTORS || m->small != small || is_lazy(c, m)) {
 				read_vectors(c, v, count, offset);
 				offset += bytes;
 				count = bytes = 0;
 				if (m->small != small)
 					CALL5(SYS_prctl, PR_SET_THP_DISABLE, m->small | never, 0, 0, 0);
 				small = m->small;
+			}
+			if (is_lazy(c, m)) {
+				offset += end - at;
+				continue;
 			}
 			v[count++] = (struct vector){at, end - at};
 			bytes += end - at;

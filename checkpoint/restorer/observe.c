@@ -34,9 +34,9 @@ struct registration {
 };
 
 /* A stack may not be mapped from a file: it grows. */
-static int is_lazy(const struct mapping *m)
+int is_lazy(const struct context *c, const struct mapping *m)
 {
-	return !m->file && !(m->flags & MAP_GROWSDOWN);
+	return (c->options & MAP_LAZILY) && !m->file && !(m->flags & MAP_GROWSDOWN);
 }
 
 /* Calls `use` with each piece of a mapping that is lazy, and where its pages are. */
@@ -52,7 +52,7 @@ static void for_lazy(struct context *c, void (*use)(struct context *, const stru
 			while (m->end <= at)
 				m++;
 			end = m->end < ends(r) ? m->end : ends(r);
-			if (is_lazy(m))
+			if (is_lazy(c, m))
 				use(c, m, at, end, offset, file);
 			offset += end - at;
 		}
@@ -79,7 +79,7 @@ static void register_piece(struct context *c, const struct mapping *m, u64 start
 		c->report->confined |= TOUCHES_IN_GROUPS;
 }
 
-/* Replaces what was filled, before protections are set. */
+/* In place of reading the pages, before protections are set. */
 void map_lazily(struct context *c)
 {
 	for_lazy(c, map_piece, c->pages);

@@ -103,6 +103,7 @@ void make_descriptor(struct context *c, const struct descriptor *d);
 void watch_descriptors(struct context *c);
 void rebuild_memory(struct context *c);
 void rebuild_state(struct context *c);
+int is_lazy(const struct context *c, const struct mapping *m);
 void map_lazily(struct context *c);
 void show_single_pages(struct context *c);
 void trace_mappings(struct context *c);

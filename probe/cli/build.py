@@ -30,7 +30,7 @@ from probe.cli.parameters import (
 )
 from probe.cli.rows import AS_JSON
 from probe.cli.show import print_description
-from probe.formats.choices import AUTO, RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.formats.choices import AUTO, DEFAULT_RUNS, RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.progress import display_for
 from probe.terminal import say
@@ -84,6 +84,13 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
 )
 @COMPRESS
 @click.option(
+    "--runs",
+    type=click.IntRange(1, 1000),
+    default=DEFAULT_RUNS,
+    show_default=True,
+    help="Full runs between the rounds of the self-check, from which ET_ref comes.",
+)
+@click.option(
     "--capture",
     type=click.Choice((AUTO, DIRECT, CRIU)),
     default=AUTO,
@@ -134,6 +141,7 @@ def build(
     how: Reduction,
     external: tuple[str, ...],
     compress: Compression,
+    runs: int,
     capture: str,
     flow: bool,
     synthetic_data: bool,
@@ -169,6 +177,7 @@ def build(
         interval=interval.for_tracer(tracer) if interval else None,
         warmup=warmup,
         isa=isa,
+        runs=runs,
         reduce=how,
         external=external,
         compress=compress,

@@ -14,8 +14,7 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import children_of, run_plain
 from checkpoint.process.program import resolve_program
 from checkpoint.process.waiting import peak_resident
-from probe.formats.phase_record import DIRECT
-from probe.pipeline.build import capture_here, full_runs
+from probe.pipeline.build import full_runs
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, output_streams
 
@@ -66,15 +65,14 @@ def estimate_build(
             run = run_plain(program, streams, look=look)
         exit_status(program, run.status, streams)
     folder = _existing(work) if work is not None else Path(tempfile.gettempdir())
-    captured_directly = capture_here(options.capture) == DIRECT
     phases = options.selection.max_phases
     return BuildEstimate(
         run.wall,
         run.cpu,
         fullest,
-        full_runs(options),
+        full_runs(options, run.wall),
         phases,
-        fullest * (phases + 1 if captured_directly else 2 * phases),
+        fullest * (phases + 1),
         folder,
         shutil.disk_usage(folder).free,
     )

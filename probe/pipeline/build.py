@@ -53,10 +53,11 @@ STAGE_FILES = tuple(StageFiles(stage.NAME, stage.FILES, stage.OPTIONS) for stage
 OPTIONS_OF_NO_FILE = tuple(option for stage in ANEW for option in stage.OPTIONS)
 
 
-def full_runs(options: BuildOptions) -> dict[str, int]:
-    """By the names of the stages that make any: how often each runs the whole program."""
+def full_runs(options: BuildOptions, seconds: float) -> dict[str, int]:
+    """By the names of the stages that make any: how often each runs the whole program, which takes so many seconds."""
     stages = [stage for stage in KEPT if stage is not warmup or options.warmup == AUTO]
     runs = {stage.NAME: stage.runs(options) for stage in (*stages, *ANEW)}
+    runs[validate.NAME] += validate.more_runs(seconds)
     return {name: number for name, number in runs.items() if number}
 
 
@@ -185,8 +186,8 @@ def run_stages(build: Build) -> None:
 
 
 def _runs_to_come(build: Build) -> str:
-    left = sum(n for name, n in full_runs(build.options).items() if not build.folder.is_finished(name))
     each = statistics.median(build.reference.wall)
+    left = sum(n for name, n in full_runs(build.options, each).items() if not build.folder.is_finished(name))
     return f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
 
 

@@ -279,7 +279,7 @@ def runs(_options: BuildOptions) -> int:
 
 def run(build: Build, report: Report) -> None:
     """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
-    another interval of the phase in a further run. A directly captured phase is reduced before the next is captured.
+    another interval of the phase in a further run. A phase is reduced before the next is captured.
     Raises as `capture` does."""
     if build.timed.resident:
         build.display.note(room_sentence(build))

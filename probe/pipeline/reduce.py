@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduce every phase to the pages that it touches, and try it once without the others.
 
-Directly captured phases are reduced while the program still stands where they begin: of all their whole copies no more
-than one is on the disk at a time. By CRIU a phase is restored under its own process number, which the program has.
+Phases are reduced while the program still stands where they begin: of all their whole copies no more than one is on the
+disk at a time. Where memory is short this stage reduces them after the run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from reducer.touched_set import (
 
 NAME = "reduce"
 OPTIONS: tuple[str, ...] = ()
-"""None of its own: what is captured directly is reduced at once, and its whole copies are gone."""
+"""None of its own: what is captured is reduced at once, and its whole copies are gone."""
 
 FILES = ("reduced.json", "phase-*-reduced", "touched-*.bin")
 
@@ -146,10 +146,10 @@ class _Directly:
 
 
 def reduces_at_once(build: Build, times: int = 2) -> bool:
-    """Whether phases can be reduced beside the program: captured directly, with memory for it so many times over."""
+    """Whether phases can be reduced beside the program: there is memory for it so many times over."""
     available = available_memory()
     needed = times * build.timed.resident + _MEMORY_SLACK
-    return build.criu is None and (available is None or available > needed)
+    return available is None or available > needed
 
 
 def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:

@@ -325,8 +325,13 @@ def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str,
 
 
 def runs(_options: BuildOptions) -> int:
-    """The timing run; an exact trace may need further ones."""
+    """The timing run; an exact trace may need further ones, and a short program gets `more_runs`."""
     return 1
+
+
+def more_runs(seconds: float) -> int:
+    """Stamped runs besides, of a program that takes so many seconds."""
+    return min(MORE_RUNS, int(MORE_SECONDS / max(seconds, 1e-3)))
 
 
 def run(build: Build, report: Report) -> None:
@@ -341,8 +346,10 @@ def run(build: Build, report: Report) -> None:
         native_seconds=expected,
     )
     note_run(build.folder.path, NAME, build.profile.written)
-    more = min(MORE_RUNS, int(MORE_SECONDS / expected))
-    again = [interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(more)]
+    again = [
+        interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu)
+        for _ in range(more_runs(expected))
+    ]
     build.timed = build.timed.with_runs(again)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what reducing costs and keeps, from the work folder of a finished build (`probe build --work DIR`).
 
-    python scripts/benchmarks/small_probes.py DIR PROBE [--repeat N]
+    python scripts/benchmarks/small_probes.py DIR WHOLE PROBE [--repeat N]
 
+WHOLE is a copy of DIR in which the same build was resumed with `--reduce none`, since DIR has no whole checkpoints.
 Every phase is restored as CRIU wrote it and reduced, in turns, so that other load meets both alike; the time of a
 region is its CPU time. Speeds are of this process's CPU time, on the pages as CRIU wrote them. Prints JSON.
 """
@@ -17,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from reducer.unpack import open_probe
 
 
 def jobs_of(folder: Path, cwd: str) -> list[tuple[RestoreJob, ReducedPhase]]:
-    """The phases of the build, as CRIU wrote them."""
+    """The phases of the build in `folder`."""
     captured = [CapturedPhase.from_json(c) for c in json.loads((folder / "captured.json").read_text())]
     reduced = [ReducedPhase.from_json(r) for r in json.loads((folder / "reduced.json").read_text())]
     outputs = tuple(str(folder / f"capture.{name}") for name in ("stdout", "stderr"))
@@ -55,12 +55,11 @@ def jobs_of(folder: Path, cwd: str) -> list[tuple[RestoreJob, ReducedPhase]]:
     return found
 
 
-def ratio(job: RestoreJob, less: ReducedPhase, repeats: int) -> dict[str, Any]:
+def ratio(job: RestoreJob, small: RestoreJob, less: ReducedPhase, repeats: int) -> dict[str, Any]:
     """CPU time of the region reduced over whole, from repeats taken in turns."""
     criu, cpu = find_criu(), measuring_cpu()
     sides: tuple[list[float], list[float]] = ([], [])
     restores: tuple[list[float], list[float]] = ([], [])
-    small = replace(job, images=job.images.parent / less.folder)
     with tempfile.TemporaryDirectory(dir=job.images.parent) as scratch, away_from(cpu):
         for number in range(repeats):
             # Whichever comes second finds the page cache and the processor as the first left them.
@@ -93,11 +92,11 @@ def per_second(size: int, action: Callable[[], Any], repeats: int = 3) -> float:
     return size / min(spent)
 
 
-def speeds(job: RestoreJob, less: ReducedPhase) -> dict[str, float]:
+def speeds(job: RestoreJob, touched_pages: Path) -> dict[str, float]:
     """Scan and hash, strip both ways, pack and unpack: bytes of raw pages per CPU second."""
     images = read_checkpoint(job.images)
     size = images.pages_image.stat().st_size
-    touched = np.fromfile(job.images.parent / f"touched-{job.phase}.bin", dtype="<u8")
+    touched = np.fromfile(touched_pages, dtype="<u8")
     found = TouchedSet(touched, np.zeros(len(touched), dtype=bool))
 
     def scan() -> None:
@@ -131,18 +130,19 @@ def speeds(job: RestoreJob, less: ReducedPhase) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
+    parser.add_argument("whole", type=Path)
     parser.add_argument("probe", type=Path)
     parser.add_argument("--repeat", type=int, default=11)
     options = parser.parse_args()
     work = options.work.absolute()
     with open_probe(options.probe) as archive:
         program = Manifest.from_json(archive.manifest).program
-    jobs = jobs_of(work, program.cwd)
+    reduced, whole = jobs_of(work, program.cwd), jobs_of(options.whole.absolute(), program.cwd)
     load = os.getloadavg()[0]
-    phases = [ratio(job, less, options.repeat) for job, less in jobs]
+    phases = [ratio(job, small, less, options.repeat) for (job, _), (small, less) in zip(whole, reduced, strict=True)]
     ratios = [phase["ratio"] for phase in phases]
-    largest = max(jobs, key=lambda pair: pair[1].raw_bytes)
-    raw, size = sum(less.raw_bytes for _, less in jobs), options.probe.stat().st_size
+    largest = max(whole, key=lambda pair: pair[1].raw_bytes)
+    raw, size = sum(less.raw_bytes for _, less in reduced), options.probe.stat().st_size
     answer = {
         "program": list(program.argv),
         "raw_bytes": raw,
@@ -151,7 +151,7 @@ def main() -> None:
         "smaller": 1 - size / raw,
         "median_change": statistics.median(ratios) - 1,
         "worst_change": max((r - 1 for r in ratios), key=abs),
-        "speeds": speeds(*largest),
+        "speeds": speeds(largest[0], work / f"touched-{largest[0].phase}.bin"),
         "load": [load, os.getloadavg()[0]],
         "phases": phases,
     }

@@ -20,22 +20,28 @@ from probe.pipeline.options import BuildOptions
 
 def test_runs_by_stage() -> None:
     runs = {"trace": 1, "reference": 3, "validate": 1, "capture": 1, "self-check": 3}
-    assert full_runs(BuildOptions()) == runs
-    assert full_runs(BuildOptions(warmup="auto", runs=5)) == {**runs, "warm-up": 1, "self-check": 5}
+    assert full_runs(BuildOptions(), 60.0) == runs
+    assert full_runs(BuildOptions(warmup="auto", runs=5), 60.0) == {**runs, "warm-up": 1, "self-check": 5}
 
 
-@pytest.mark.parametrize(("capture", "copies"), [("direct", 4), ("criu", 6)])
-def test_what_a_build_takes(capture: str, copies: int, builds: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "timed"), [(0.0, 3), (3.0, 3), (4.1, 2), (8.1, 1)])
+def test_a_short_program_is_timed_more_often(seconds: float, timed: int) -> None:
+    assert full_runs(BuildOptions(), seconds)["validate"] == timed
+
+
+@pytest.mark.parametrize("capture", ["direct", "criu"])
+def test_what_a_build_takes(capture: str, builds: Path, tmp_path: Path) -> None:
     done = command(
-        "build", "--estimate", "-o", "x.probe", "--capture", capture, "--max-phases", "3", "--work", "not/yet",
+        "build", "--estimate", "-o", "x.probe", "--capture", capture, "--max-phases", "3", "--runs", "1",
+        "--work", "not/yet",
         "--", str(compiled("sorter", builds)), "1", cwd=tmp_path,
     )  # fmt: skip
     said = done.stdout.replace("\u00a0", " ")
     one = re.search(r"^one run +(\S+ m?s) \(CPU (\S+ m?s)\), (\S+) MB of memory$", said, re.MULTILINE)
     room = re.search(rf"^work folder +at most (\S+) MB in {tmp_path}, with 3 phases; ", said, re.MULTILINE)
     assert one and room, said
-    assert "full runs    9: trace 1, reference 3, validate 1, capture 1, self-check 3\n" in said
-    assert float(room[1]) == pytest.approx(copies * float(one[3]), rel=0.1)
+    assert "full runs    9: trace 1, reference 3, validate 3, capture 1, self-check 1\n" in said
+    assert float(room[1]) == pytest.approx(4 * float(one[3]), rel=0.1)
     assert list(tmp_path.iterdir()) == []
 
 

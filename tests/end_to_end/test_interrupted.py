@@ -12,6 +12,11 @@ from command import STATUS, Command, interrupt, wait_for
 from conftest import MakeProgram, Sample
 
 STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "flatten", "self-check"]
+PLACES = [
+    ("trace", ""), ("reference", ""), ("validate", ""), ("select", ""), ("capture", " dump "), ("capture", " restore "),
+    ("flatten", ""), ("self-check", " restore "),
+]  # fmt: skip
+"""Stages, and what a child of them does. The stage `reduce` finds its work done."""
 
 
 @pytest.mark.slow
@@ -19,15 +24,17 @@ def test_a_build_survives_every_signal_at_every_stage(command: Command, tmp_path
     output, work = tmp_path / "out.probe", tmp_path / "work"
     arguments = ["build", "-o", output, "--interval", "20ms", "--max-phases", "2", "--work", work, "--resume"]
     arguments += ["--", program("nbody"), "150"]
-    for number, stage in enumerate(STAGES):
+    before = STAGES[0]
+    for stage, child in PLACES:
         for sent in STATUS:
-            said = interrupt(command, command.start(*arguments), stage, sent)
+            said = interrupt(command, command.start(*arguments), stage, sent, child=child)
             begun = [line[: -len(" ...")] for line in said if line.endswith(" ...")]
-            # Finished stages are not run again: at most the one before, the first time.
-            assert set(begun) <= set(STAGES[max(0, number - 1) : number + 1]), said
+            # Finished stages are not run again: at most those since the place before, the first time.
+            assert set(begun) <= set(STAGES[STAGES.index(before) : STAGES.index(stage) + 1]), said
             assert ("probe: interrupted; nothing was left running" in said) == (sent == signal.SIGINT)
             command.nothing_left()
             assert not output.exists() and [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+        before = stage
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if line.endswith("...")] == ["self-check ...", "pack ..."]

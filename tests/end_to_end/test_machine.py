@@ -145,7 +145,7 @@ def test_input_that_is_not_there(command: Command, tmp_path: Path, sample: Sampl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kilobytes", "stage"), [(8, "trace"), (5_000, "capture"), (10_000, "reduce")])
+@pytest.mark.parametrize(("kilobytes", "stage"), [(8, "trace"), (5_000, "capture"), (10_000, "capture")])
 def test_a_full_disk_under_the_work_folder(
     kilobytes: int, stage: str, command: Command, tmp_path: Path, program: MakeProgram
 ) -> None:

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work folders of direct builds: of all phases' whole copies no more than one is there at a time."""
+"""Work folders of builds: of all phases' whole copies no more than one is there at a time."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from programs import build as compiled
 
 import probe.pipeline.capture
 import probe.pipeline.reduce
+from checkpoint.capture.by_criu import dump_process
 from checkpoint.capture.direct import Captured, capture_process
-from checkpoint.process.tracee import Tracee
 from probe.formats.choices import SelectionOptions
 from probe.pipeline.build import build
 from probe.pipeline.options import BuildOptions
@@ -29,20 +31,27 @@ def whole_copies(work: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["drop", "none", "little memory"])
-def test_phase_by_phase(case: str, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("case", "capture"),
+    [("drop", "direct"), ("none", "direct"), ("little memory", "direct"), ("drop", "criu"), ("little memory", "criu")],
+)
+def test_phase_by_phase(case: str, capture: str, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, there, said = tmp_path / "work", [], io.StringIO()
 
-    def counted(tracee: Tracee, folder: Path, what: str) -> Captured:
-        done = capture_process(tracee, folder, what)
-        there.append(len(whole_copies(work)))
-        return done
+    def counting(take: Callable[..., Captured]) -> Callable[..., Captured]:
+        def counted(*arguments: Any) -> Captured:
+            done = take(*arguments)
+            there.append(len(whole_copies(work)))
+            return done
 
-    monkeypatch.setattr(probe.pipeline.capture, "capture_process", counted)
+        return counted
+
+    monkeypatch.setattr(probe.pipeline.capture, "capture_process", counting(capture_process))
+    monkeypatch.setattr(probe.pipeline.capture, "dump_process", counting(dump_process))
     if case == "little memory":
         monkeypatch.setattr(probe.pipeline.reduce, "available_memory", lambda: 1 << 20)
     options = BuildOptions(
-        interval=0.01, capture="direct", runs=1, repeats=1, reduce="none" if case == "none" else "drop",
+        interval=0.01, capture=capture, runs=1, repeats=1, reduce="none" if case == "none" else "drop",
         selection=SelectionOptions(max_phases=3),
     )  # fmt: skip
     built = build(

@@ -223,6 +223,22 @@ def test_a_page_that_is_lacking_is_named(
     assert raised.value.address == missing
 
 
+@pytest.mark.parametrize("page", [5, 40])
+def test_a_zeroed_page_between_kept_ones_is_named(page: int, scenarios: dict[str, Scenario], tmp_path: Path) -> None:
+    one = scenarios["plain"]
+    missing = (one.areas["area"] & -PAGE_SIZE) + page * PAGE_SIZE
+    keep = np.ones(one.images.pages, dtype=bool)
+    keep[position_of(one.images, missing)] = False
+    zeroed = reduce_checkpoint(one.images, keep, tmp_path / "zeroed", "zero")
+    job = dataclasses.replace(one.job, images=zeroed.folder)
+    images = read_checkpoint(zeroed.folder)
+    if page in [number for number, _ in IN_ORDER["plain", "area"]]:
+        with pytest.raises(PageDropped, match=rf"{missing:#x}"):
+            check_reduced(job, images, zeroed.dropped, find_criu(), scratch=tmp_path)
+    else:
+        check_reduced(job, images, zeroed.dropped, find_criu(), scratch=tmp_path)
+
+
 def position_of(images: ProcessState, address: int) -> int:
     """Where a page lies in the pages image."""
     return next(

@@ -196,8 +196,11 @@ def cpu_seconds(argv: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def interrupt(command: Command, running: subprocess.Popen[str], stage: str, number: int, times: int = 1) -> list[str]:
-    """Send signal `number` once `stage` is under way; the lines of standard error. Nothing is left."""
+def interrupt(
+    command: Command, running: subprocess.Popen[str], stage: str, number: int, times: int = 1, child: str = ""
+) -> list[str]:
+    """Send signal `number` once `stage`, or a `child` of it, is under way; the lines of standard error. Nothing is left
+    of it."""
     seen: list[str] = []
 
     def read() -> None:
@@ -209,8 +212,8 @@ def interrupt(command: Command, running: subprocess.Popen[str], stage: str, numb
     reader.start()
     try:
         wait_for(lambda: f"{stage} ..." in seen or running.poll() is not None, f"stage {stage}: {seen}")
-        if stage in CHILD:
-            wait_for(lambda: any(CHILD[stage] in c for c in command.processes().values()), f"a child of {stage}")
+        if wanted := child or CHILD.get(stage):
+            wait_for(lambda: any(wanted in c for c in command.processes().values()), f"a child of {stage}")
         else:
             time.sleep(0.05)
         for _ in range(times):
@@ -234,4 +237,4 @@ STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKI
 
 
 # Where a stage has children of its own, the signal comes while they are at work.
-CHILD = {"capture": " dump ", "reduce": " restore ", "self-check": " restore "}
+CHILD = {"capture": " dump ", "self-check": " restore "}
