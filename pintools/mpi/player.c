@@ -336,6 +336,10 @@ static void add_times(Times *times, double entered, double left)
 	if (times->used + 2 > times->room) {
 		times->room = times->room * 2 + 1024;
 		times->seconds = realloc(times->seconds, times->room * sizeof *times->seconds);
+		if (times->seconds == NULL) {
+			fprintf(stderr, "probe: no memory for the times of %zu calls\n", times->room / 2);
+			exit(2);
+		}
 	}
 	times->seconds[times->used++] = entered;
 	times->seconds[times->used++] = left;

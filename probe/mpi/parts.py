@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from checkpoint.errors import ProbeFileDamaged
+from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.foreign_file import read_foreign
 from probe.mpi.calls import names
 
@@ -54,8 +54,12 @@ def parts(folder: Path, kind: str, rank: int) -> Iterator[Part]:
 
 
 def _part(path: Path, kind: str, rank: int, number: int) -> Part:
-    # One message alone may be larger than any bound, and what is larger than its file says is none.
-    data = read_foreign(path, path.stat().st_size)
+    # One message alone may be larger than any bound.
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+    data = read_foreign(path, size)
     if len(data) < _HEADER.size:
         raise ProbeFileDamaged(f"{path}: is cut short; record the program again")
     magic, version, own_rank, ranks, own_number, size, plain, weighted = _HEADER.unpack_from(data)

@@ -124,7 +124,8 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
         for run, own in zip(ranks, calls, strict=True)
     ]
     # Of other hosts nobody knows the processors here.
-    processors = len(os.sched_getaffinity(0)) if len({run.host for run in ranks}) == 1 else 0
+    here = {os.uname().nodename, os.environ.get("SLURMD_NODENAME")}
+    processors = len(os.sched_getaffinity(0)) if {run.host for run in ranks} <= here else 0
     return Recording(folder, tuple(command), found[0][1], compiler, seconds, digests, tuple(ranks), processors)
 
 

@@ -178,7 +178,8 @@ def _times(path: Path, calls: int) -> FloatArray:
 
 def _links(path: Path) -> Iterator[LinkLoad]:
     """Loads of the links that carried something."""
-    for line in path.read_text().splitlines():
+    # Names are the platform's, in whatever encoding.
+    for line in path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]:
         bandwidth, carried, name = line.split(" ", 2)
         if float(carried) > 0:
             yield LinkLoad(name, float(bandwidth), float(carried))

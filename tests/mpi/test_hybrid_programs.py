@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_computing_of_other_threads_is_computing(library: str, place: Path) -> None:
     program = built("hybrid", library, place, "-fopenmp")
@@ -52,6 +54,14 @@ def test_computing_of_other_threads_is_computing(library: str, place: Path) -> N
         assert replay(made, rank).status == 0
     assert results("hybrid", place, RANKS) == first
     assert simulate(made, Where(network="torus:2")).seconds > 0.9 * max(float(seconds) for _, seconds in spent)
+
+
+def test_binding_threads_takes_no_processors_away(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenMP binds the first thread to one of them, at its first parallel region."""
+    monkeypatch.setenv("OMP_PROC_BIND", "true")
+    program = built("hybrid", "mpich", place, "-fopenmp")
+    made = record(launched("mpich", 1, program), place / "recording")
+    assert [one.processors for one in made.ranks] == [len(os.sched_getaffinity(0))]
 
 
 @pytest.mark.slow
@@ -104,5 +114,7 @@ def test_threads_that_shared_processors_are_told(place: Path) -> None:
     assert older.warnings == ()
     write_recording(older)
     text = (place / "recording.json").read_text()
-    (place / "recording.json").write_text(re.sub(r',\s*"threads": 0,\s*"processors": 0', "", text))
+    text, changed = re.subn(r',\s*"threads": 0,\s*"processors": 0', "", text)
+    assert changed == 2
+    (place / "recording.json").write_text(text)
     assert read_recording(place) == older == replace(older)

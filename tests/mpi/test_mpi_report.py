@@ -21,7 +21,7 @@ from probe.mpi.recording import Recording
 from probe.mpi.report.analysis import EAGER, Analysis, analyse
 from probe.mpi.report.matching import Matched, matched
 from probe.mpi.report.paths import critical_path, without_network
-from probe.mpi.simulate import Where, link_loads, simulate, watch
+from probe.mpi.simulate import Where, _links, link_loads, simulate, watch
 from probe.mpi.trace import RankCalls, read_calls
 from probe.report.drawing import COLOURS
 from probe.simulation.platform import Links
@@ -86,6 +86,20 @@ def test_communicators_are_kept_apart(tmp_path: Path) -> None:
     receives = [made_call("Recv", peer=0, comm=comm, count=1, **DOUBLE) for comm in (2, 3)]
     made = made_recording(tmp_path / "comms", [[*new, *sends], [*new, *receives]])
     assert free(made)[0][1] == [0.0, 0.0, 2.0, 2.0, 2.0]
+
+
+def test_communicators_are_made_of_each_other_without_end(tmp_path: Path) -> None:
+    chain = [made_call("Comm_dup", comm=number - 1 if number > 2 else 0, other=number, extras=[0, 1])
+             for number in range(2, 1300)]  # fmt: skip
+    ends = [made_call("Barrier", 1.0 + rank, comm=1299) for rank in range(2)]
+    made = made_recording(tmp_path / "chain", [[*chain, ends[0]], [*chain, ends[1]]])
+    assert [one[-1] for one in free(made)[0]] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["b\u00fcro".encode("latin-1"), "a\x85b\u2028c d".encode(), b"plain"])
+def test_links_have_any_name(name: bytes, tmp_path: Path) -> None:
+    (tmp_path / "links").write_bytes(b"1e9 0 unused\n1e9 5 " + name + b"\n")
+    assert [(one.name, one.carried) for one in _links(tmp_path / "links")] == [(name.decode("utf-8", "replace"), 5.0)]
 
 
 def test_both_directions_of_a_sendrecv(tmp_path: Path) -> None:

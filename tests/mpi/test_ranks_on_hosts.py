@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,24 @@ def test_a_rank_that_leaves_nothing(library: str, place: Path) -> None:
     assert not (place / "recording").exists()
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_rank_that_cannot_write(library: str, place: Path) -> None:
+    program = str(built("cg", library, place))
+    command = [f"mpirun.{library}", "-n", "1", "env", f"PROBE_MPI_RECORD={place}/nowhere", program]
+    with pytest.raises(
+        ProgramFailed, match=r"its folder cannot be written \(No such file.*\): all nodes must share it"
+    ):
+        record(command, place / "recording")
+
+
+def test_a_launcher_that_hands_on_what_slurm_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MPICH's does inside a job: the node's name there is that of another process."""
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    monkeypatch.setenv("SLURM_TASK_PID", "1")
+    made = record(["mpirun.mpich", "-n", "1", str(built("cg", "mpich", place))], place / "recording")
+    assert [one.host for one in made.ranks] == [os.uname().nodename] and made.processors > 0
+
+
 def test_a_rank_twice(place: Path) -> None:
     program = str(built("cg", "openmpi", place))
     with pytest.raises(ProgramUnsupported, match="rank 0: two processes are this rank, each as one of 1"):
@@ -79,6 +99,10 @@ def test_a_rank_twice(place: Path) -> None:
 
 def test_hosts_that_are_not_known(place: Path) -> None:
     made = made_recording(place / "older", [[], []])
+    description = made.folder / "recording.json"
+    text, changed = re.subn(r',\s*"host": ""', "", description.read_text())
+    assert changed == 2
+    description.write_text(text)
     assert made.hosts == () and read_recording(made.folder).hosts == ()
     runs = tuple(RankRun(rank, "/bin/true", "/", ("true",), False, host="n1") for rank in range(2))
     write_recording(Recording(made.folder, ("mpirun",), "", "", 1.0, {"/bin/true": "0"}, runs))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -259,6 +260,8 @@ def test_ranks_with_other_calls_or_computing_are_told_apart(tmp_path: Path) -> N
     found = clusters_of(recording(tmp_path, 5), ranks)
     assert [one.ranks for one in found] == [(0, 1), (2,), (3, 4)]
     assert found[0].spread == pytest.approx(0.03)
+    threads = [replace(one, own_threads=one.rank) for one in ranks]
+    assert [one.ranks for one in clusters_of(recording(tmp_path, 5), threads)] == [(n,) for n in range(5)]
     only = clusters_of(recording(tmp_path, 5, lambda rank: rank in (0, 2, 4)), ranks)
     assert [one.representative for one in only] == [0, 2, 4]
     with pytest.raises(ProgramUnsupported, match="none of the ranks 3, 4 was recorded with its answers"):

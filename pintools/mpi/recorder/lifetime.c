@@ -12,11 +12,18 @@ static void copy_file(const char *from, Stream *to)
 		close(file);
 }
 
+// The name that Slurm gives this node, where it started this very process: other launchers hand on what they had.
+static const char *own_node(void)
+{
+	const char *task = getenv("SLURM_TASK_PID");
+	return task != NULL && strtol(task, NULL, 10) == getpid() ? getenv("SLURMD_NODENAME") : NULL;
+}
+
 // Executable, folder, library, whether the answers are kept, host; then the arguments, each ended by a zero.
 static void write_rank(void)
 {
 	char path[PATH_SIZE], text[PATH_SIZE], library[MPI_MAX_LIBRARY_VERSION_STRING];
-	const char *node = getenv("SLURMD_NODENAME");
+	const char *node = own_node();
 	Stream made = {0};
 	int length;
 	PMPI_Get_library_version(library, &length);
@@ -37,6 +44,11 @@ static void write_rank(void)
 	const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (file < 0 && errno == EEXIST) {
 		snprintf(text, sizeof text, "two processes are this rank, each as one of %d", world_size);
+		refuse(text);
+	}
+	if (file < 0) {
+		snprintf(text, sizeof text, "its folder cannot be written (%s): all nodes must share it",
+			 strerror(errno));
 		refuse(text);
 	}
 	write_all(file, made.data, made.used, path);
@@ -85,6 +97,7 @@ static void begin(int provided)
 					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL)};
 		add_record(BEGIN, first, sizeof first);
 	}
+	had_processors = processor_count();
 	active = is_first = 1;
 	note_left(0);
 	left_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
@@ -123,7 +136,7 @@ int MPI_Finalize(void)
 		}
 		// What the rank had beside its first thread, and for all of them.
 		const CallRecord end = {
-			.function = END, .count = (uint64_t)most_threads, .element = (uint32_t)processor_count()};
+			.function = END, .count = (uint64_t)most_threads, .element = (uint32_t)had_processors};
 		append(&calls, &end, sizeof end);
 		write_part(&calls);
 		active = 0;

@@ -7,6 +7,8 @@
 
 static int in_library, own_threads, most_threads;
 static uint64_t left_wall, left_process;
+// Before OpenMP binds the first thread to one of them.
+static uint64_t had_processors;
 static __thread int is_first;
 
 typedef struct {

@@ -48,8 +48,8 @@ def clusters_of(recording: Recording, ranks: Sequence[RankCalls]) -> list[Cluste
 
 
 def _calls_of(one: RankCalls) -> str:
-    """What the rank calls, and how much each call carries; not with whom."""
-    digest = hashlib.sha256()
+    """What the rank calls, and how much each call carries, with how many threads; not with whom."""
+    digest = hashlib.sha256(str(one.own_threads).encode())
     for name in ("function", "count", "element", "comm"):
         digest.update(one.calls[name].tobytes())
     for number in np.flatnonzero(np.isin(one.calls["function"], _ALL_TO_ALL)):

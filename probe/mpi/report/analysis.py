@@ -102,7 +102,8 @@ def analyse(
 
 def _eager(where: Where) -> int:
     if where.platform is not None:
-        for one in settings_of(where.platform):
+        # The last one counts.
+        for one in reversed(settings_of(where.platform)):
             if one.startswith(_EAGER):
                 return int(float(one.removeprefix(_EAGER)))
     return EAGER

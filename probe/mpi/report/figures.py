@@ -181,9 +181,10 @@ def _changes(found: Analysis) -> Drawing:
     axes.set_xlim(0, 1.12 * max(found.seconds, *(row[4] for row in rows)))
     axes.set_xlabel("simulated seconds")
     best = min(found.changes[:-1], key=lambda one: one.seconds)
+    faster = f", {found.seconds / best.seconds:.2f} times as fast" if best.seconds else ""
     caption = (
         f"The program simulated again, each time with one thing changed. Of {len(rows) - 1} changes that can be bought "
-        f"most comes from this: {best.name}, {found.seconds / best.seconds:.2f} times as fast. Dotted: no network."
+        f"most comes from this: {best.name}{faster}. Dotted: no network."
     )
     header = ("change", "latency", "bandwidth", "cores", "seconds")
     given = ("as it is", 1.0, 1.0, 1.0, found.seconds)

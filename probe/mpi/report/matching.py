@@ -58,6 +58,7 @@ class _Scan:
         self.receives: dict[_Key, list[Place]] = defaultdict(list)
         self.together: dict[_Key, list[Place]] = defaultdict(list)
         self.wishes: list[dict[int, list[_Wish]]] = []
+        self.made: dict[_Key, int] = {}
 
     def rank(self, found: RankCalls) -> None:
         """Add one rank's calls."""
@@ -98,7 +99,9 @@ class _Scan:
                 self.together[turn].append(place)
                 if function in NEW and other >= 0:
                     members[other] = found.extras_of(number).tolist()
-                    comms[other] = (*turn, *members[other][:1])
+                    # A number, since keys of communicators made of others would nest without end.
+                    made = (*turn, *members[other][:1])
+                    comms[other] = ("made", self.made.setdefault(made, len(self.made)))
                 wanted = _collective(function, turn, found.rank, members[comm], other)
             if function in _AT_ONCE | _LATER:
                 pending[request] = wanted
