@@ -3,7 +3,7 @@
 
 `criu restore --lazy-pages` leaves the private anonymous pages out and hands us a userfaultfd (userfaultfd(2)): the
 kernel then asks us for every page at its first touch, whether the program or the kernel on its behalf touches it.
-We answer each request and copy nothing in advance, so the requests are the touched set.
+We answer each request and copy nothing in advance, so the requests are the touched set; but for `guard`, below.
 
 Started like criu_agent.py, in the same namespaces, with the same line of JSON and three entries more: `runs`
 (address, pages, flags of every page run, in the order of the pages image), `pages` (its path), and `margin_seconds`,

@@ -104,7 +104,7 @@ class Answer:
     Seconds of `transfer`: from the first byte of the probe to its last; of `probing`: from the agent's start to its
     end. `sent`: bytes of the probe, and of the agent; `sent_members`: those that stay with the node when the connection
     is lost. `early`: repeats made while the probe was still arriving. `boot` changes when the node is started again.
-    `waited`: another measurement had the node.
+    `waited`: another measurement had the node. `besides`: what the last talk took beside sending and all repeats.
     """
 
     node: dict[str, Any] = field(default_factory=dict)
@@ -117,6 +117,7 @@ class Answer:
     early: int = 0
     boot: str = ""
     waited: bool = False
+    besides: float = 0.0
 
     def add_cost(self, other: Answer) -> None:
         """Count what another talk with the same node cost as well."""
@@ -136,11 +137,12 @@ def ask(
     `archive` is the open probe at `probe`. Raises the agent's own refusals (NodeUnfit, NodeBusy, StorageError ...),
     NodeUnreachable where the connection or the agent is lost, NodeMisbehaved.
     """
-    begun = time.monotonic()
+    begun, transferred = time.monotonic(), answer.transfer
     agent = agent_file()
     with probe.open("rb") as file:
         front = file.read(archive.front_size)
     sender: Sender | None = None
+    session: _Session | None = None
 
     def sent(size: int, done: int, whole: int) -> None:
         answer.sent += size
@@ -160,7 +162,9 @@ def ask(
         # With the channel closed it has nothing to wait for.
         if sender is not None and sender.is_alive():
             sender.join(orders.silence_seconds)
-        answer.probing += time.monotonic() - begun
+        took = time.monotonic() - begun
+        answer.probing += took
+        answer.besides = took - (answer.transfer - transferred) - (session.repeating if session else 0.0)
 
 
 class _Session:
@@ -176,6 +180,7 @@ class _Session:
         self._greetings, self._greeting = 0, ""
         self._first_need: float | None = None
         self._repeats_made = 0
+        self.repeating = 0.0
         expected = max((p.expected_seconds for p in self._records.values()), default=0.0)
         # Between two words of an honest agent lies at most one repeat.
         self._patience = 2 * (region_seconds(expected) + RESTORE_SECONDS) + orders.silence_seconds
@@ -328,7 +333,9 @@ class _Session:
             self._sender.member(name, offset)
 
     def _time(self, message: dict[str, Any]) -> None:
-        self._phase(message)
+        phase = self._phase(message)
+        made = checked.region_time(message.get("time"), phase, region_seconds(self._records[phase].expected_seconds))
+        self.repeating += made.restore + made.warm + made.wall
         self._repeats_made += 1
         if message.get("left_out") == "arriving":
             self._answer.early += 1

@@ -184,7 +184,9 @@ class _Candidate:
         if self._wanted.budget is not None:
             self._budget_ends = time.monotonic() + self._wanted.budget - took
         ordered = [measured[p.id] for p in self._manifest.phases if p.id in measured]
-        return FirstRounds(ordered, took, max(map(seconds_besides, self._answers)))
+        # A node that was lost is asked no more.
+        besides = max((seconds_besides(one) for one in self._answers if _able(one)), default=_LEAST_BESIDES)
+        return FirstRounds(ordered, took, besides)
 
     def _predicted(self, measured: list[MeasuredPhase], min_coverage: float | None) -> Prediction:
         try:
@@ -337,10 +339,8 @@ def seconds_timed(answer: Answer) -> float:
 
 
 def seconds_besides(answer: Answer) -> float:
-    """What a further talk with the node takes beside its repeats, judged by this one: connecting, the agent's start."""
-    if answer.waited:
-        return _LEAST_BESIDES
-    return max(_LEAST_BESIDES, answer.probing - answer.transfer - seconds_timed(answer))
+    """What a further talk with the node takes beside its repeats, judged by the last: connecting, the agent's start."""
+    return _LEAST_BESIDES if answer.waited else max(_LEAST_BESIDES, answer.besides)
 
 
 _LEAST_BESIDES = 0.5

@@ -91,7 +91,7 @@ def run(
         options += [f"--min-coverage={min_coverage}"] * (min_coverage is not None)
         options += [f"--target-error={target_error}"] * (target_error is not None)
         options += [f"--budget={budget}"] * (budget is not None)
-        run_as_jobs(probe_file, options, partition, per_node_type, as_json)
+        run_as_jobs(probe_file, options, partition, per_node_type, as_json, budget or 0.0)
         return
     from probe.candidates.local import run as run_here
 

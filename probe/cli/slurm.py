@@ -230,19 +230,21 @@ def check_slurm_options(slurm: bool, partition: str | None, per_node_type: bool,
         raise click.UsageError("--partition and --per-node-type go with --slurm")
 
 
-def run_as_jobs(path: Path, options: Sequence[str], partition: str | None, per_kind: bool, as_json: bool) -> None:
+def run_as_jobs(
+    path: Path, options: Sequence[str], partition: str | None, per_kind: bool, as_json: bool, budget: float = 0.0
+) -> None:
     """Run the probe at `path` in Slurm jobs, store the results and print them.
 
-    options: further ones for `probe run` on each node.
+    options: further ones for `probe run` on each node. budget: seconds that the phases may be timed there.
     """
     from probe.inspection.description import show
-    from probe.slurm.engine import run_on_slurm, store_run
+    from probe.slurm.engine import minutes_for, run_on_slurm, store_run
     from probe.store.opening import open_store
 
     show(path)
     with open_store() as opened:
         made_at = time.time()
-        run = run_on_slurm(path, options, partition=partition, per_kind=per_kind)
+        run = run_on_slurm(path, options, partition=partition, per_kind=per_kind, minutes=minutes_for(budget))
         stored = store_run(opened, run, path, made_at)
         if not as_json:
             say(f"{opened.name}: {len(stored.stored)} predictions stored")

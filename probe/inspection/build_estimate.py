@@ -17,6 +17,7 @@ from checkpoint.process.waiting import peak_resident
 from probe.pipeline.build import full_runs
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, output_streams
+from probe.pipeline.reduce import most_copies
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def estimate_build(
         fullest,
         full_runs(options, run.wall),
         phases,
-        fullest * (phases + 1),
+        fullest * most_copies(phases, fullest),
         folder,
         shutil.disk_usage(folder).free,
     )

@@ -38,7 +38,7 @@ from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
-from probe.pipeline.reduce import reduced_at_once, reduces_at_once
+from probe.pipeline.reduce import most_copies, reduced_at_once
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -316,7 +316,7 @@ def run(build: Build, report: Report) -> None:
 def room_sentence(build: Build) -> str:
     """How large the work folder becomes at most, before it does."""
     phases, whole = len(build.selection.phases), build.timed.resident / 1e9
-    copies = phases + 1 if reduces_at_once(build) else 2 * phases
+    copies = most_copies(phases, build.timed.resident)
     return (
         f"{build.folder.path}: grows by {copies * whole:.2f} GB at most (the program has {whole:.2f} GB of memory, and "
         f"there are {phases} phases)"

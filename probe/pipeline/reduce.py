@@ -145,11 +145,15 @@ class _Directly:
             raise NodeUnfit(str(error)) from error
 
 
-def reduces_at_once(build: Build, times: int = 2) -> bool:
-    """Whether phases can be reduced beside the program: there is memory for it so many times over."""
+def reduces_at_once(resident: float, times: int = 2) -> bool:
+    """Whether phases can be reduced beside a program of so many bytes: there is memory for it so many times over."""
     available = available_memory()
-    needed = times * build.timed.resident + _MEMORY_SLACK
-    return available is None or available > needed
+    return available is None or available > times * resident + _MEMORY_SLACK
+
+
+def most_copies(phases: int, resident: float) -> int:
+    """How many copies of a program's memory, of so many bytes, lie in the work folder at most."""
+    return phases + 1 if reduces_at_once(resident) else 2 * phases
 
 
 def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:
@@ -158,7 +162,7 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
     The process that it was taken from may still live. Raises StorageError.
     """
     # In a job with little more memory than the program the kernel would end one of the two.
-    if not reduces_at_once(build, 1):
+    if not reduces_at_once(build.timed.resident, 1):
         return phase
     reduced = _reduced(build, phase, folder)
     if reduced.folder != phase.folder:

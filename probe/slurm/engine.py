@@ -6,6 +6,7 @@ Every node runs `probe run --json` itself: the tool and the probe file must be a
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import tempfile
@@ -62,6 +63,11 @@ def chosen_nodes(facts: SlurmFacts, partition: str | None = None, per_kind: bool
     if per_kind:
         nodes = list({node.kind: node for node in reversed(nodes)}.values())[::-1]
     return nodes
+
+
+def minutes_for(budget: float) -> int:
+    """Time limit of a job that may time phases for so many seconds: an hour, or ten minutes more than these."""
+    return max(DEFAULT_MINUTES, 10 + math.ceil(budget / 60))
 
 
 def run_on_slurm(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from candidate_runs import Listening
 from click.testing import CliRunner
-from scripted_nodes import Message, Scripted, Talk
+from scripted_nodes import Message, Scripted, Talk, instead
 from small_probe import SmallProbe, small_probe
 from test_identical_nodes import with_front
 
@@ -26,7 +26,7 @@ from probe.candidates import connections, local
 from probe.candidates import remote as probing
 from probe.candidates.agent_client import Answer, Orders
 from probe.candidates.local import seconds_of_a_round
-from probe.candidates.remote import CandidateResult, seconds_besides, seconds_timed, split_phases
+from probe.candidates.remote import CandidateResult, seconds_besides, split_phases
 from probe.candidates.time_limit import START_SECONDS, TimeLimit
 from probe.candidates.wanted_width import WantedWidth
 from probe.cli.main import cli
@@ -240,7 +240,7 @@ def too_many(node: Node, said: list[Message]) -> Said:
 
 
 def without_end(node: Node, said: list[Message]) -> Said:
-    time = {"event": "time", "phase": node.order["phases"][0], "restorer": DIRECT, "left_out": ""}
+    time = {"event": "time", "phase": node.order["phases"][0], "restorer": DIRECT, "time": [1.0] * 4, "left_out": ""}
     yield from itertools.repeat({**time, "time": [1.0] * 4})
 
 
@@ -269,7 +269,7 @@ def test_repeats_that_were_all_disturbed_add_nothing(asked: Callable[..., Asked]
     def none(_: Node, said: list[Message]) -> Said:
         yield from ({**one, "times": []} if one["event"] == "measured" else one for one in said)
 
-    one = asked(none, wanted=WantedWidth(target_error=0.03, budget=2))
+    one = asked(none, wanted=WantedWidth(target_error=0.03, budget=10))
     assert counted(one) == {5} and len(one.talks) > 1
     # At first a node has to say why there is nothing.
     with pytest.raises(NodeMisbehaved, match="neither as measured nor as failed"):
@@ -347,12 +347,13 @@ def test_further_repeats_end_with_the_nodes_limit_and_the_budget(talk: Talk, ask
     assert more.most == pytest.approx(without.most + 77) and more.left == pytest.approx(without.left + 77, abs=1)
 
 
-def test_what_a_talk_costs_beside_its_repeats(asked: Callable[..., Asked]) -> None:
-    one = asked(wanted=WantedWidth())
-    assert one.found.result is not None
-    answer = Answer(phases={p.phase: p for p in one.found.result.phases}, transfer=2.0)
-    answer.probing = 3.5 + seconds_timed(answer) + answer.transfer
-    assert seconds_besides(answer) == pytest.approx(3.5)
+def test_what_a_talk_costs_beside_its_repeats(talk: Talk) -> None:
+    """All repeats are its work, those that were disturbed, too: of three seconds each, in a talk of no time."""
+    repeats = [said for said in talk.honest() if said["event"] == "time"]
+    answer = talk.ask(Scripted(instead(talk, "time", {"left_out": "other work"})))
+    assert answer.besides == pytest.approx(answer.probing - answer.transfer - 3.0 * len(repeats))
+    answer.besides = 3.5
+    assert seconds_besides(answer) == 3.5
     # Waiting for others is no cost of a talk.
     answer.waited = True
     assert seconds_besides(answer) == seconds_besides(Answer()) == 0.5

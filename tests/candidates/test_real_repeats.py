@@ -47,6 +47,7 @@ def insatiable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_PAUSE_SECONDS", 0.2)
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("insatiable")
 def test_a_real_node_repeats_within_its_budget(nodes: tuple[Machine, Server], small: SmallProbe) -> None:
     made, server = nodes
@@ -65,6 +66,7 @@ def test_a_real_node_repeats_within_its_budget(nodes: tuple[Machine, Server], sm
     assert_nothing_left(made)
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("insatiable")
 @pytest.mark.parametrize("for_good", [False, True])
 def test_a_real_node_that_dies_among_further_repeats(

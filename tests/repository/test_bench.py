@@ -79,7 +79,18 @@ def test_every_suite_is_there_and_finds_its_modules() -> None:
     assert done.stdout == f"{sorted(SUITES)}\n", done.stderr
 
 
-def test_a_signal_ends_what_a_suite_started() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "benchmarks"), "breadth", "--only", "lua", "--again"]
-    assert status_when_told_to_end(command, os.environ) == 128 + signal.SIGTERM
-    assert not (ROOT / "build" / "bench" / "breadth" / "here").exists()
+_ELSEWHERE = """
+import sys
+from pathlib import Path
+import benchmarks.__main__ as main
+main.HERE = Path(sys.argv.pop(1))
+main.main()
+"""
+
+
+def test_a_signal_ends_what_a_suite_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _ELSEWHERE, str(tmp_path), "breadth", "--only", "lua", "--again"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    streams = tmp_path / "breadth" / "here" / "stdout"
+    assert status_when_told_to_end(command, environment, streams.exists) == 128 + signal.SIGTERM
+    assert not streams.parent.exists()

@@ -16,6 +16,7 @@ from slurm_submissions import FAST_AND_SLOW, asked, here, run, slurm, store_time
 
 from checkpoint.errors import SlurmError
 from probe.cli.main import cli
+from probe.slurm.engine import minutes_for
 from probe.slurm.facts import slurm_facts
 from probe.slurm.installing import install
 
@@ -300,7 +301,12 @@ def test_all_options_of_measuring_reach_the_jobs(monkeypatch: pytest.MonkeyPatch
     told: list[object] = []
     monkeypatch.setattr("probe.cli.run.run_as_jobs", lambda *given: told.extend(given))
     options = ["--repeat", "3", "--restorer", "direct", "--only-recorded-calls", "--touch-in-order"]
-    options += ["--min-coverage", "0.8", "--target-error", "2%"]
+    options += ["--min-coverage", "0.8", "--target-error", "2%", "--budget", "7200"]
     assert CliRunner().invoke(cli, ["run", "x.probe", "--slurm", "--partition", "main", *options]).exit_code == 0
     given = ["--repeat=3", "--restorer=direct", "--only-recorded-calls", "--touch-in-order", "--min-coverage=0.8"]
-    assert told == [Path("x.probe"), [*given, "--target-error=0.02"], "main", False, False]
+    given += ["--target-error=0.02", "--budget=7200"]
+    assert told == [Path("x.probe"), given, "main", False, False, 7200]
+
+
+def test_jobs_have_time_for_what_they_may_spend() -> None:
+    assert [minutes_for(budget) for budget in (0.0, 60.0, 3000.0, 7200.0)] == [60, 60, 60, 130]

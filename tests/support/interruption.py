@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,14 +31,19 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         sys.unraisablehook = hook
 
 
-def status_when_told_to_end(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Exit status of a command that gets SIGTERM when it has a child, which has to be gone with it."""
+def status_when_told_to_end(
+    command: Sequence[str], environment: Mapping[str, str], ready: Callable[[], bool] = lambda: True
+) -> int:
+    """Exit status of a command that gets SIGTERM when it is ready and has a child, which has to be gone with it."""
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet) as started:
         limit = time.monotonic() + 60
-        while not (children := _children(started.pid)):
+        while not (ready() and _children(started.pid)):
             assert started.poll() is None and time.monotonic() < limit
             time.sleep(0.02)
+        # It may still be starting its child.
+        time.sleep(0.5)
+        children = _children(started.pid)
         started.terminate()
         status = started.wait(60)
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
