@@ -91,13 +91,20 @@ def _number(path: Path) -> int:
 
 
 def _refuse_failed(command: Sequence[str], folder: Path, status: int) -> None:
-    for path in sorted(folder.glob("refused.*"), key=_number):
-        raise ProgramUnsupported(f"rank {_number(path)}: {path.read_text(errors='replace')}")
-    for path in sorted(folder.glob("aborted.*"), key=_number):
-        raise ProgramFailed(f"rank {_number(path)} {path.read_text(errors='replace')}: nothing was recorded")
+    for rank, said in _said(folder, "refused"):
+        raise ProgramUnsupported(f"rank {rank}: {said}")
+    for rank, said in _said(folder, "aborted"):
+        raise ProgramFailed(f"rank {rank} {said}: nothing was recorded")
     if status:
         tail = (folder / PRINTED).read_bytes()[-_TAIL:].decode(errors="replace").strip()
         raise ProgramFailed(f"{' '.join(command)} ended with status {status}: {tail or 'it printed nothing'}")
+
+
+def _said(folder: Path, kind: str) -> list[tuple[int, str]]:
+    """The ranks that left a file of this kind, with its text. One that was ended while it wrote says nothing."""
+    paths = sorted(folder.glob(f"{kind}.*"), key=_number)
+    found = [(_number(path), path.read_text(errors="replace")) for path in paths]
+    return [one for one in found if one[1]]
 
 
 def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: float) -> Recording:

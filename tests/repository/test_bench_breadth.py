@@ -146,6 +146,7 @@ def test_each_command_begins_in_the_folder_as_it_was_prepared(tmp_path: Path) ->
     assert (row["outcome"], row["message"]) == (REFUSED, "no")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("said", "status", "outcome", "rightly"),
     [

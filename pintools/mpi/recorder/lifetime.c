@@ -97,7 +97,6 @@ static void begin(int provided)
 					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL)};
 		add_record(BEGIN, first, sizeof first);
 	}
-	had_processors = processor_count();
 	active = is_first = 1;
 	note_left(0);
 	left_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
@@ -136,7 +135,7 @@ int MPI_Finalize(void)
 		}
 		// What the rank had beside its first thread, and for all of them.
 		const CallRecord end = {
-			.function = END, .count = (uint64_t)most_threads, .element = (uint32_t)had_processors};
+			.function = END, .count = (uint64_t)most_threads, .element = (uint32_t)processor_count()};
 		append(&calls, &end, sizeof end);
 		write_part(&calls);
 		active = 0;

@@ -11,6 +11,7 @@
 // behind them; the files have the calls that no table describes.
 // Nothing of MPI is told apart by its handle's value: the same source serves every library that has MPI 3.1.
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -7,8 +7,6 @@
 
 static int in_library, own_threads, most_threads;
 static uint64_t left_wall, left_process;
-// Before OpenMP binds the first thread to one of them.
-static uint64_t had_processors;
 static __thread int is_first;
 
 typedef struct {
@@ -73,8 +71,17 @@ static uint64_t computed(uint64_t alone)
 	return together > alone ? together : alone;
 }
 
+// Processors that the threads of this process may use, together: OpenMP may bind each of them to one.
 static uint64_t processor_count(void)
 {
-	cpu_set_t set;
-	return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint64_t)CPU_COUNT(&set) : 0;
+	cpu_set_t all, set;
+	DIR *tasks = opendir("/proc/self/task");
+	CPU_ZERO(&all);
+	for (struct dirent *task; tasks != NULL && (task = readdir(tasks)) != NULL;)
+		if (task->d_name[0] != '.' &&
+		    sched_getaffinity((pid_t)strtol(task->d_name, NULL, 10), sizeof set, &set) == 0)
+			CPU_OR(&all, &all, &set);
+	if (tasks != NULL)
+		closedir(tasks);
+	return (uint64_t)CPU_COUNT(&all);
 }
