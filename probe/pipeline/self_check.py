@@ -41,6 +41,10 @@ _PATIENCE_SECONDS, _PATIENCE_RUNS = 40.0, 6.5
 """What a build may take altogether for a width that nobody asked for: so many seconds, and so many runs of the
 program. That is a minute for a program of 3 s, and four for one of 30 s."""
 
+_LEAST_SHARE, _LEAST_SECONDS = 0.25, 30.0
+"""What it may take even if that is over: a share of the time until then, and no more than these seconds. Three full
+runs of a short program, one of which was disturbed, make an interval that nobody can decide by."""
+
 
 @dataclass(frozen=True)
 class SelfCheck:
@@ -65,7 +69,8 @@ def unasked_budget(so_far: float, run_seconds: float) -> float:
 
     `run_seconds`: of a full run, which is what the patience goes by.
     """
-    return max(0.0, min(so_far, _PATIENCE_SECONDS + _PATIENCE_RUNS * run_seconds - so_far))
+    patience = _PATIENCE_SECONDS + _PATIENCE_RUNS * run_seconds - so_far
+    return min(so_far, max(patience, min(_LEAST_SHARE * so_far, _LEAST_SECONDS)))
 
 
 @dataclass(frozen=True)
