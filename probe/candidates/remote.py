@@ -184,7 +184,7 @@ class _Candidate:
         if self._wanted.budget is not None:
             self._budget_ends = time.monotonic() + self._wanted.budget - took
         ordered = [measured[p.id] for p in self._manifest.phases if p.id in measured]
-        # A node that was lost is asked no more.
+        # A node that measured nothing is asked no more.
         besides = max((seconds_besides(one) for one in self._answers if _able(one)), default=_LEAST_BESIDES)
         return FirstRounds(ordered, took, besides)
 

@@ -111,18 +111,11 @@ def simulate(
         return _simulated(recording, where, _scales(recording, scale, scales), limit, Path(made))[0]
 
 
-def watch(
-    recording: Recording,
-    where: Where,
-    *,
-    scale: float = 1.0,
-    scales: Mapping[int, float] | None = None,
-    limit: float = 3600.0,
-) -> Watched:
+def watch(recording: Recording, where: Where, *, scale: float = 1.0, limit: float = 3600.0) -> Watched:
     """The same, with the times of all calls. Raises what `simulate` raises."""
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
         folder = Path(made)
-        done, played = _simulated(recording, where, _scales(recording, scale, scales), limit, folder, _TIMES)
+        done, played = _simulated(recording, where, _scales(recording, scale), limit, folder, _TIMES)
         return Watched(done, tuple(_times(folder / f"times.{rank}", one.calls) for rank, one in enumerate(played)))
 
 
@@ -133,11 +126,11 @@ def link_loads(
     # What is carried does not depend on latency; the plugin counts right where there is none.
     there = replace(where, times_latency=0.0)
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
-        _simulated(recording, there, _scales(recording, scale, None), limit, Path(made), _LINKS)
+        _simulated(recording, there, _scales(recording, scale), limit, Path(made), _LINKS)
         return tuple(_links(Path(made) / "links"))
 
 
-def _scales(recording: Recording, scale: float, scales: Mapping[int, float] | None) -> Mapping[int, float]:
+def _scales(recording: Recording, scale: float, scales: Mapping[int, float] | None = None) -> Mapping[int, float]:
     if not scale >= 0:
         raise ProbeError(f"computing cannot take {scale} times its time")
     return dict.fromkeys(range(len(recording.ranks)), scale) if scales is None else scales

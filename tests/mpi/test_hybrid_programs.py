@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mpi_programs import LIBRARIES, built, launched, recorded, results
+from mpi_programs import LIBRARIES, allow_root, built, launched, recorded, results
 
 from checkpoint.errors import ProgramUnsupported
 from probe.candidates.local import run
@@ -29,8 +29,7 @@ RANKS = 2
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_root(monkeypatch)
     # The first thread sleeps while it waits for the second.
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -69,7 +68,7 @@ def test_a_rank_with_threads_is_built_and_run(place: Path, monkeypatch: pytest.M
     """A probe of a team: both threads are in it."""
     monkeypatch.delenv("OMP_WAIT_POLICY")
     program = built("hybrid", "openmpi", place, "-fopenmp")
-    command = [*launched("openmpi", 1, program, "150", "200000", "together")]
+    command = [*launched("openmpi", 1, program, "800", "200000", "together")]
     made = record([command[0], "--bind-to", "none", *command[1:]], place / "recording")
     probe = build_mpi(made, place / "probe", options=BuildOptions(capture=DIRECT))
     found = predict(probe, lambda path: run(path, repeats=2), Where(network="torus:2"))

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mpi_programs import built, launched
+from mpi_programs import allow_root, built, launched
 
 from checkpoint import strict_json
 from checkpoint.errors import ProgramFailed, StorageError
@@ -20,8 +20,7 @@ from probe.mpi.record import record
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_root(monkeypatch)
     return built("endings", "openmpi", tmp_path)
 
 

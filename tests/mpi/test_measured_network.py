@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from mpi_parts import call, part
+from mpi_programs import allow_root
 from published import schema_errors
 
 from checkpoint.errors import ModelInvalid, ProgramFailed, StorageError, ToolMissing
@@ -118,15 +119,13 @@ def test_the_memory_of_one_node_is_no_network(tmp_path: Path) -> None:
 def test_what_cannot_be_measured(
     launcher: Sequence[str], compiler: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_root(monkeypatch)
     with pytest.raises(error, match=message):
         measure(launcher, compiler)
 
 
 def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_root(monkeypatch)
     words = ["net", "-o", str(tmp_path / "net.xml"), "--mpicc", "mpicc.openmpi", "--json", "--"]
     launcher = ["mpirun.openmpi", "--oversubscribe", "-n", "2"]
     done = CliRunner().invoke(cli, ["mpi", *words, *launcher], catch_exceptions=False)

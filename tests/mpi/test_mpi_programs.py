@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from mpi_programs import LIBRARIES, built, launched, recorded, results
+from mpi_programs import LIBRARIES, allow_root, built, launched, recorded, results
 from published import schema_errors
 from small_probe import ROOT
 from sshd import machine
@@ -49,8 +49,7 @@ CODES = {
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_root(monkeypatch)
     return tmp_path
 
 
@@ -80,8 +79,7 @@ def halo(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("halo")
         patch.chdir(folder)
-        patch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        patch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        allow_root(patch)
         return recorded("halo", "openmpi", 2, folder, ["600", "200"])
 
 

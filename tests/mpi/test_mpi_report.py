@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from mpi_programs import recorded
+from mpi_programs import allow_root, recorded
 from mpi_recordings import made_call, made_recording
 from published import schema_errors
 from report_pages import pixels
@@ -163,8 +163,7 @@ def test_the_path_goes_over_to_the_sender(late: Recording) -> None:
 
 
 def test_a_path_is_as_long_as_its_program_and_without_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_root(monkeypatch)
     for name in ("halo", "fft"):
         folder = tmp_path / name
         folder.mkdir()

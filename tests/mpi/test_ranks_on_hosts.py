@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from mpi_programs import LIBRARIES, built, results
+from mpi_programs import LIBRARIES, allow_root, built, results
 from mpi_recordings import made_recording
 from slurm_cluster import NODES, cluster
 
@@ -25,8 +25,7 @@ pytestmark = pytest.mark.alone("four nodes of Slurm, on its ports, share the pro
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        monkeypatch.setenv(name, "1")
+    allow_root(monkeypatch)
     return tmp_path
 
 

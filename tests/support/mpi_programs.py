@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from small_probe import ROOT
 
 from probe.mpi.record import record
@@ -14,6 +15,12 @@ from probe.mpi.recording import Recording
 
 SOURCES = ROOT / "tests" / "programs" / "mpi"
 LIBRARIES = ("openmpi", "mpich")
+
+
+def allow_root(patch: pytest.MonkeyPatch) -> None:
+    """Let Open MPI's launcher start programs as root, which it does only for who says so twice."""
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        patch.setenv(name, "1")
 
 
 def built(name: str, library: str, folder: Path, *options: str) -> Path:
