@@ -25,6 +25,14 @@ class ProgramUnsupported(ProbeError):
     exit_code = 4
 
 
+class OnlyCriu(ProgramUnsupported):
+    """The program holds, where phases start, what direct capture cannot hold and CRIU can; `held` names it."""
+
+    def __init__(self, message: str, held: str = "") -> None:
+        super().__init__(message)
+        self.held = held
+
+
 class ProgramTooShort(ProbeError):
     """The program ended before enough intervals were seen to choose phases from, or is over before its probe is."""
 

@@ -14,6 +14,7 @@ from checkpoint.capture import process_facts
 from checkpoint.capture.injected import Answers, ask_all
 from checkpoint.capture.memory_map import guard_areas, page_runs, read_areas
 from checkpoint.capture.open_files import OpenFiles
+from checkpoint.capture.own_descriptors import own_descriptors
 from checkpoint.capture.page_copy import copy_pages, require_room
 from checkpoint.capture.page_table import PageTable
 from checkpoint.capture.stored import write_state
@@ -83,7 +84,8 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
     with PageTable(pid) as table:
         runs = page_runs(areas, table)
         guards = list(guard_areas(areas, table))
-    vmas = [area.vma(files.named(area.file) if area.file else 0) for area in areas]
+    vmas = [area.vma(files.mapped(area) if area.file else 0) for area in areas]
+    descriptors = tuple(files.descriptors())
     state = ProcessState(
         folder=folder,
         tasks=(Task(pid, int(status["PPid"]), _threads(pid, tracee.helpers)), *_children(pid)),
@@ -98,9 +100,10 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
         vmas=(*vmas, *guards),
         page_runs=tuple(runs),
         pages_id=_PAGES_ID,
-        descriptors=tuple(files.descriptors()),
+        descriptors=descriptors,
         files=files.files,
-        removed_files=dict.fromkeys(sorted(files.removed)),
+        removed_files=files.copy_removed(folder),
+        own=own_descriptors(pid, descriptors, files.files),
         signals=SignalState(
             signal_mask(marking),
             answers.actions,

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.capture.memory_map import DELETED, mode_of
+from checkpoint.capture.memory_map import DELETED, Area, mode_of
+from checkpoint.errors import StorageError
+from checkpoint.flat.image import deleted_name
+from checkpoint.process.descriptors import LARGEST_DELETED
 from checkpoint.state.process_state import Descriptor, File, FileKind
 
 _KINDS = (
@@ -21,6 +24,7 @@ _KINDS = (
 """How the kernel's names of open files begin that are no files, and the kinds that `unsupported` knows them by."""
 _NAMED_PIPE = 3
 _KCMP_FILE = 0
+_PIECE = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,15 +34,23 @@ class OpenFiles:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._by_path: dict[str, int] = {}
+        self._by_name: dict[tuple[str, int], int] = {}
+        self._removed: dict[int, str] = {}
         self.files: dict[int, File] = {}
-        self.removed: set[int] = set()
 
-    def named(self, path: str) -> int:
+    def named(self, path: str, inode: int = 0) -> int:
         """The number of a file that is mapped, executed or a working folder, by the kernel's name of it."""
-        if path not in self._by_path:
-            self._by_path[path] = self._add(path, FileKind.REGULAR, os.O_RDONLY, 0, None, mode_of(path))
-        return self._by_path[path]
+        if (path, inode) not in self._by_name:
+            self._by_name[path, inode] = self._add(path, FileKind.REGULAR, os.O_RDONLY, 0, None, mode_of(path))
+        return self._by_name[path, inode]
+
+    def mapped(self, area: Area) -> int:
+        """The number of the file that is mapped there."""
+        # Of files that are gone several may have had the same name.
+        number = self.named(area.file, area.inode if area.file.endswith(DELETED) else 0)
+        if number in self._removed:
+            self._removed[number] = f"map_files/{area.start:x}-{area.end:x}"
+        return number
 
     def link(self, name: str) -> int:
         """The number of the file that /proc/PID/`name` leads to."""
@@ -59,6 +71,8 @@ class OpenFiles:
                 sized = stat.S_ISREG(status.st_mode) and not flags & os.O_APPEND
                 size = status.st_size if sized else None
                 first[number] = self._add(path, kind, flags & ~os.O_CLOEXEC, position, size, status.st_mode)
+                if first[number] in self._removed:
+                    self._removed[first[number]] = f"fd/{number}"
             file = first[number if same is None else same]
             yield Descriptor(number, file, int(bool(flags & os.O_CLOEXEC)), self.files[file].kind)
 
@@ -66,9 +80,35 @@ class OpenFiles:
         number = len(self.files) + 1
         if path.endswith(DELETED) and not Path(path).exists():
             path = path[: -len(DELETED)]
-            self.removed.add(number)
+            self._removed[number] = ""
         self.files[number] = File(number, kind, path, flags, position, size, mode)
         return number
+
+    def copy_removed(self, folder: Path) -> dict[int, int | None]:
+        """Put contents of deleted files into `folder`; the number of the copy of each by the file's, None where this
+        user may not read it. Raises StorageError.
+
+        Only root may read a file through its mapping (/proc/PID/map_files): others where a descriptor leads to it.
+        """
+        found: dict[int, int | None] = {}
+        copies: dict[int, int] = {}
+        # Descriptors first: they can be read by anybody.
+        for number, source in sorted(self._removed.items(), key=lambda item: item[1]):
+            inode, found[number] = self._inode_of(source), None
+            if inode is None:
+                continue
+            if inode not in copies and _copy(f"/proc/{self._pid}/{source}", folder / deleted_name(len(copies) + 1)):
+                copies[inode] = len(copies) + 1
+            found[number] = copies.get(inode)
+        return found
+
+    def _inode_of(self, source: str) -> int | None:
+        if not source:
+            return None
+        try:
+            return os.stat(f"/proc/{self._pid}/{source}").st_ino  # noqa: PTH116
+        except OSError:
+            return None
 
     def _flags(self, number: int) -> tuple[int, int]:
         """Flags as for open(2), O_CLOEXEC included, and position."""
@@ -81,3 +121,27 @@ class OpenFiles:
     def _are_one(self, one: int, other: int) -> bool:
         """Whether two descriptors share a file description (kcmp). Where a filter refuses to tell, they do not."""
         return bool(_libc.syscall(call_number("kcmp"), self._pid, self._pid, _KCMP_FILE, one, other) == 0)
+
+
+def _copy(source: str, target: Path) -> bool:
+    """Copy a deleted file, with its holes; False where it cannot be read or is too large. Raises StorageError."""
+    try:
+        reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(reader)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_DELETED:
+            return False
+        with target.open("wb") as out:
+            while piece := os.read(reader, _PIECE):
+                if any(piece):
+                    out.write(piece)
+                else:
+                    out.seek(len(piece), os.SEEK_CUR)
+            out.truncate()
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {error.strerror}; give --work on a larger disk") from error
+    finally:
+        os.close(reader)
+    return True

@@ -12,6 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint import strict_json
+from checkpoint.capture.stored_own import decoded_own, encoded_own
+from checkpoint.capture.stored_values import (
+    checked_flag,
+    checked_four,
+    checked_number,
+    checked_numbers,
+    checked_optional,
+    checked_pair,
+    checked_text,
+)
 from checkpoint.criu.fields import REGISTERS
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import ProbeFileDamaged, StorageError
@@ -23,6 +33,7 @@ from checkpoint.state.process_state import (
     File,
     Layout,
     OtherThread,
+    OwnDescriptors,
     PageRun,
     ProcessState,
     SignalState,
@@ -36,9 +47,9 @@ from checkpoint.state.process_state import (
 NAME = "state.json"
 """Name of the file in a checkpoint's folder."""
 
-VERSION = 1
+VERSION = 2
 _MOST_BYTES = 1 << 28
-_LARGEST = 1 << 64
+_FILE_FIELDS = 7
 _NUMBERS = (
     "pid", "state", "exe_file_id", "cwd_file_id", "root_file_id", "umask", "pages_id", "no_huge_pages",
 )  # fmt: skip
@@ -94,9 +105,10 @@ def _encoded(state: ProcessState) -> dict[str, Any]:
         "registers": state.registers,
         "vmas": [list(astuple(vma)) for vma in state.vmas],
         "page_runs": [list(run) for run in state.page_runs],
-        "files": [list(astuple(file))[:7] for file in state.files.values()],
+        "files": [list(astuple(file))[:_FILE_FIELDS] for file in state.files.values()],
         "descriptors": [list(astuple(item)) for item in state.descriptors],
-        "removed_files": sorted(state.removed_files),
+        "removed_files": [list(item) for item in sorted(state.removed_files.items())],
+        "own": encoded_own(state.own or OwnDescriptors()),
         "signals": list(astuple(state.signals)),
         "thread": list(astuple(state.thread)),
         "extended": _encoded_extended(state.extended),
@@ -130,11 +142,11 @@ def _encoded_thread(one: OtherThread) -> dict[str, Any]:
 
 def _decoded_thread(value: Any) -> OtherThread:
     return OtherThread(
-        slot=_number(value["slot"]),
-        comm=_text(value["comm"]),
-        registers={_text(name): _number(number) for name, number in value["registers"].items()},
+        slot=checked_number(value["slot"]),
+        comm=checked_text(value["comm"]),
+        registers={checked_text(name): checked_number(number) for name, number in value["registers"].items()},
         signals=_signals(*value["signals"]),
-        thread=ThreadState(*_numbers(value["thread"], 6)),
+        thread=ThreadState(*checked_numbers(value["thread"], 6)),
         extended=_extended(value["extended"]),
     )
 
@@ -142,25 +154,29 @@ def _decoded_thread(value: Any) -> OtherThread:
 def _decoded(value: Any, folder: Path) -> ProcessState:
     if value["version"] != VERSION:
         raise ValueError(f"version {value['version']!r} is unknown")
-    numbers: dict[str, Any] = {name: _number(value[name]) for name in _NUMBERS}
-    flags: dict[str, Any] = {name: _flag(value[name]) for name in _FLAGS}
+    numbers: dict[str, Any] = {name: checked_number(value[name]) for name in _NUMBERS}
+    flags: dict[str, Any] = {name: checked_flag(value[name]) for name in _FLAGS}
     files = [_file(*file) for file in value["files"]]
     return ProcessState(
         folder=folder,
-        comm=_text(value["comm"]),
-        tasks=tuple(Task(_number(pid), _number(parent), _numbers(ids)) for pid, parent, ids in value["tasks"]),
-        registers={_text(name): _number(number) for name, number in value["registers"].items()},
-        vmas=tuple(Vma(*_numbers(vma, 8)) for vma in value["vmas"]),
-        page_runs=tuple(PageRun(*_numbers(run, 3)) for run in value["page_runs"]),
+        comm=checked_text(value["comm"]),
+        tasks=tuple(
+            Task(checked_number(pid), checked_number(parent), checked_numbers(ids))
+            for pid, parent, ids in value["tasks"]
+        ),
+        registers={checked_text(name): checked_number(number) for name, number in value["registers"].items()},
+        vmas=tuple(Vma(*checked_numbers(vma, 8)) for vma in value["vmas"]),
+        page_runs=tuple(PageRun(*checked_numbers(run, 3)) for run in value["page_runs"]),
         files={file.id: file for file in files},
-        descriptors=tuple(Descriptor(*_numbers(item, 4)) for item in value["descriptors"]),
-        removed_files=dict.fromkeys(_numbers(value["removed_files"])),
+        descriptors=tuple(Descriptor(*checked_numbers(item, 4)) for item in value["descriptors"]),
+        removed_files={checked_number(file): checked_optional(copy) for file, copy in value["removed_files"]},
+        own=decoded_own(value["own"]),
         signals=_signals(*value["signals"]),
-        thread=ThreadState(*_numbers(value["thread"], 6)),
+        thread=ThreadState(*checked_numbers(value["thread"], 6)),
         extended=_extended(value["extended"]),
-        layout=Layout(*_numbers(value["layout"], 11)),
-        timers=tuple(_four(timer) for timer in value["timers"]),
-        limits=tuple(_two(limit) for limit in value["limits"]),
+        layout=Layout(*checked_numbers(value["layout"], 11)),
+        timers=tuple(checked_four(timer) for timer in value["timers"]),
+        limits=tuple(checked_pair(limit) for limit in value["limits"]),
         others=tuple(_decoded_thread(one) for one in value.get("others", ())),
         **numbers,
         **flags,
@@ -169,27 +185,33 @@ def _decoded(value: Any, folder: Path) -> ProcessState:
 
 def _file(number: Any, kind: Any, path: Any, flags: Any, position: Any, size: Any, mode: Any) -> File:
     return File(
-        _number(number), _number(kind), _text(path), _number(flags), _number(position), _optional(size), _number(mode)
+        checked_number(number),
+        checked_number(kind),
+        checked_text(path),
+        checked_number(flags),
+        checked_number(position),
+        checked_optional(size),
+        checked_number(mode),
     )
 
 
 def _signals(blocked: Any, actions: Any, address: Any, size: Any, flags: Any, pending: Any) -> SignalState:
     return SignalState(
-        _number(blocked),
-        tuple(_four(action) for action in actions),
-        _number(address),
-        _number(size),
-        _number(flags),
-        _numbers(pending),
+        checked_number(blocked),
+        tuple(checked_four(action) for action in actions),
+        checked_number(address),
+        checked_number(size),
+        checked_number(flags),
+        checked_numbers(pending),
     )
 
 
 def _extended(value: Any) -> ExtendedState:
     parts: dict[str, Any] = {name: bytes.fromhex(value[name]) for name in _PARTS}
     return ExtendedState(
-        in_use=_number(value["in_use"]),
-        protection_keys=_optional(value["protection_keys"]),
-        shadow_stack=_flag(value["shadow_stack"]),
+        in_use=checked_number(value["in_use"]),
+        protection_keys=checked_optional(value["protection_keys"]),
+        shadow_stack=checked_flag(value["shadow_stack"]),
         **parts,
     )
 
@@ -219,42 +241,3 @@ def _check(path: Path, state: ProcessState) -> None:
     present = state.pages_image.stat().st_size if state.pages_image.is_file() else 0
     if present != expected:
         raise damaged(state.pages_image, f"it holds {present} bytes where {expected} are described")
-
-
-def _number(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
-        raise ValueError(f"{value!r} is no number")
-    return value
-
-
-def _optional(value: Any) -> int | None:
-    return None if value is None else _number(value)
-
-
-def _numbers(values: Any, count: int | None = None) -> tuple[int, ...]:
-    if count is not None and len(values) != count:
-        raise ValueError(f"{len(values)} numbers where {count} belong")
-    return tuple(_number(value) for value in values)
-
-
-def _two(values: Any) -> tuple[int, int]:
-    first, second = _numbers(values, 2)
-    return first, second
-
-
-def _four(values: Any) -> tuple[int, int, int, int]:
-    first, second, third, fourth = _numbers(values, 4)
-    return first, second, third, fourth
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
-    value.encode("utf-8", "surrogateescape")
-    return value

@@ -5,8 +5,6 @@ timers, signalfds, deleted files; and what is in them."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from checkpoint.criu.entries import EntryReader
 from checkpoint.criu.fields import (
@@ -23,11 +21,17 @@ from checkpoint.criu.fields import (
     UnixSkEntry,
 )
 from checkpoint.criu.protobuf import Message
-from checkpoint.state.process_state import File, FileKind, ProcessState
-
-KINDS = (
-    FileKind.PIPE, FileKind.UNIX_SOCKET, FileKind.EVENTFD, FileKind.EPOLL, FileKind.SIGNALFD, FileKind.TIMERFD,
-)  # fmt: skip
+from checkpoint.state.process_state import (
+    File,
+    FileKind,
+    OwnDescriptors,
+    PairedSocket,
+    PipeContents,
+    PipeEnd,
+    ProcessState,
+    TimerState,
+    Watch,
+)
 
 _ESTABLISHED = 1
 _UNUSUAL_OPTIONS = (
@@ -36,61 +40,37 @@ _UNUSUAL_OPTIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PipeEnd:
-    """One end of a pipe; which, `flags` say, as for open(2)."""
+def own_descriptors(state: ProcessState) -> OwnDescriptors:
+    """What the descriptors of a checkpoint lead to in the process itself, however it was captured.
 
-    flags: int
-    pipe: int
+    ProtobufError, ProbeFileDamaged for images that do not fit.
+    """
+    if state.own is not None:
+        return state.own
+    files = {item.file_id: state.files[item.file_id] for item in state.descriptors}
 
+    def of(kind: int) -> dict[int, File]:
+        return {number: file for number, file in files.items() if file.kind == kind}
 
-@dataclass(frozen=True)
-class PipeContents:
-    """What is in a pipe, and how many bytes it takes."""
-
-    capacity: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class PairedSocket:
-    """A Unix socket. `inode` and `peer`: its number and the other's; `kind` as for socket(2); `buffer`: SO_SNDBUF.
-
-    `nameless`: connected, without a name. `plain`: neither shut down nor with options that other sockets lack."""
-
-    flags: int
-    inode: int
-    peer: int
-    kind: int
-    buffer: int
-    nameless: bool
-    plain: bool
+    return OwnDescriptors(
+        pipes={number: _pipe_end(file) for number, file in of(FileKind.PIPE).items()},
+        sockets={number: _paired_socket(file) for number, file in of(FileKind.UNIX_SOCKET).items()},
+        events={number: _event_counter(file) for number, file in of(FileKind.EVENTFD).items()},
+        masks={number: _signal_mask(file) for number, file in of(FileKind.SIGNALFD).items()},
+        timers={number: _timer_state(file) for number, file in of(FileKind.TIMERFD).items()},
+        sets={number: _epoll_set(file) for number, file in of(FileKind.EPOLL).items()},
+        contents=_pipe_contents(state),
+        messages=_socket_messages(state),
+        signalling=frozenset(number for number, file in files.items() if _sends_signals(file)),
+    )
 
 
-@dataclass(frozen=True)
-class Watch:
-    """A descriptor in an epoll set, as for epoll_ctl(2)."""
-
-    fd: int
-    events: int
-    data: int
+def _pipe_end(file: File) -> PipeEnd:
+    return PipeEnd(file.criu.integer(PipeEntry.flags), file.criu.integer(PipeEntry.pipe_id))
 
 
-@dataclass(frozen=True)
-class TimerState:
-    """A timerfd. `idle`: it neither runs nor has anything to be read."""
-
-    flags: int
-    clock: int
-    idle: bool
-
-
-def pipe_end(file: File) -> PipeEnd:
-    return PipeEnd(file.own.integer(PipeEntry.flags), file.own.integer(PipeEntry.pipe_id))
-
-
-def paired_socket(file: File) -> PairedSocket:
-    own = file.own
+def _paired_socket(file: File) -> PairedSocket:
+    own = file.criu
     options = own.message(UnixSkEntry.opts) or Message()
     unusual = any(options.integer(field, 0) for field in _UNUSUAL_OPTIONS) or options.raw_values(SkOptsEntry.so_filter)
     named = any(own.raw_values(UnixSkEntry.name))
@@ -105,27 +85,24 @@ def paired_socket(file: File) -> PairedSocket:
     )
 
 
-def event_counter(file: File) -> tuple[int, int]:
-    """(flags, count) of an eventfd."""
-    return file.own.integer(EventfdFileEntry.flags), file.own.integer(EventfdFileEntry.counter)
+def _event_counter(file: File) -> tuple[int, int]:
+    return file.criu.integer(EventfdFileEntry.flags), file.criu.integer(EventfdFileEntry.counter)
 
 
-def signal_mask(file: File) -> tuple[int, int]:
-    """(flags, signals by bit) of a signalfd."""
-    return file.own.integer(SignalfdEntry.flags), file.own.integer(SignalfdEntry.sigmask)
+def _signal_mask(file: File) -> tuple[int, int]:
+    return file.criu.integer(SignalfdEntry.flags), file.criu.integer(SignalfdEntry.sigmask)
 
 
-def timer_state(file: File) -> TimerState:
-    own = file.own
+def _timer_state(file: File) -> TimerState:
+    own = file.criu
     busy = any(own.integer(field) for field in (TimerfdEntry.ticks, TimerfdEntry.vsec, TimerfdEntry.vnsec))
     return TimerState(own.integer(TimerfdEntry.flags), own.integer(TimerfdEntry.clockid), not busy)
 
 
-def epoll_watches(file: File) -> tuple[int, list[Watch]]:
-    """(flags, what is watched) of an epoll set."""
+def _epoll_set(file: File) -> tuple[int, tuple[Watch, ...]]:
     fields = EventpollTfdEntry.tfd, EventpollTfdEntry.events, EventpollTfdEntry.data
-    found = [Watch(*(item.integer(n) for n in fields)) for item in file.own.messages(EventpollFileEntry.tfd)]
-    return file.own.integer(EventpollFileEntry.flags), found
+    found = (Watch(*(item.integer(n) for n in fields)) for item in file.criu.messages(EventpollFileEntry.tfd))
+    return file.criu.integer(EventpollFileEntry.flags), tuple(found)
 
 
 _OWNERS = {
@@ -134,14 +111,12 @@ _OWNERS = {
 }  # fmt: skip
 
 
-def sends_signals(file: File) -> bool:
-    """Whether somebody gets a signal when there is something to read (F_SETOWN)."""
-    owner = file.own.message(_OWNERS[file.kind])
+def _sends_signals(file: File) -> bool:
+    owner = file.criu.message(_OWNERS[file.kind]) if file.kind in _OWNERS else None
     return owner is not None and owner.integer(FownEntry.pid, 0) != 0
 
 
-def pipe_contents(images: ProcessState) -> dict[int, PipeContents]:
-    """What is in each pipe, by its number. ProbeFileDamaged for an image that does not fit."""
+def _pipe_contents(images: ProcessState) -> dict[int, PipeContents]:
     path = images.folder / "pipes-data.img"
     found: dict[int, PipeContents] = {}
     if not path.exists():
@@ -154,41 +129,14 @@ def pipe_contents(images: ProcessState) -> dict[int, PipeContents]:
     return found
 
 
-def socket_messages(images: ProcessState) -> dict[int, list[bytes | None]]:
-    """What each socket has not yet read, by its file's id; None for a message that descriptors travel in."""
+def _socket_messages(images: ProcessState) -> dict[int, tuple[bytes | None, ...]]:
     path = images.folder / "sk-queues.img"
     found: dict[int, list[bytes | None]] = defaultdict(list)
     if not path.exists():
-        return found
+        return {}
     reader = EntryReader(path, "sk-queues")
     while not reader.at_end:
         entry = reader.entry()
         data = reader.raw(entry.integer(SkPacketEntry.length))
         found[entry.integer(SkPacketEntry.id_for)].append(None if entry.messages(SkPacketEntry.scm) else data)
-    return found
-
-
-def leads_outside(images: ProcessState) -> Iterator[str]:
-    """What descriptors of these KINDS lead to something that is not in the checkpoint, or will have changed."""
-    files = [(item.fd, images.files[item.file_id]) for item in images.descriptors]
-    sockets = {paired_socket(f).inode: paired_socket(f) for _, f in files if f.kind == FileKind.UNIX_SOCKET}
-    messages, numbers = socket_messages(images), {fd for fd, _ in files}
-    pipe_contents(images)
-    for fd, file in files:
-        if file.kind == FileKind.UNIX_SOCKET:
-            one = paired_socket(file)
-            other = sockets.get(one.peer)
-            if other is None or other.peer != one.inode or not one.nameless:
-                yield f"descriptor {fd} is a Unix socket"
-            if None in messages.get(file.id, ()):
-                yield f"descriptor {fd} holds descriptors that were sent and not received"
-        elif file.kind == FileKind.TIMERFD and not timer_state(file).idle:
-            yield f"descriptor {fd} is a running timer (timerfd)"
-        elif file.kind == FileKind.EPOLL:
-            for watch in epoll_watches(file)[1]:
-                if watch.fd not in numbers:
-                    yield f"descriptor {fd} is an epoll set that watches what is not open ({watch.fd})"
-        elif file.kind == FileKind.SIGNALFD:
-            signal_mask(file)
-        elif file.kind == FileKind.EVENTFD and event_counter(file)[1] >> 32:
-            yield f"descriptor {fd} is an eventfd that has counted too far"
+    return {number: tuple(messages) for number, messages in found.items()}

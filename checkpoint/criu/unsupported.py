@@ -14,10 +14,18 @@ from pathlib import Path
 from signal import Signals
 
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.criu.own_descriptors import KINDS, leads_outside
+from checkpoint.criu.own_descriptors import own_descriptors
 from checkpoint.linux import MAP_HUGETLB
-from checkpoint.process.descriptors import PLAIN_DEVICES
-from checkpoint.state.process_state import STOPPED, FileKind, ProcessState, Vma, VmaStatus
+from checkpoint.process.descriptors import ONLY_CRIU, PLAIN_DEVICES
+from checkpoint.state.process_state import (
+    OWN_KINDS,
+    STOPPED,
+    FileKind,
+    OwnDescriptors,
+    ProcessState,
+    Vma,
+    VmaStatus,
+)
 
 KIND_NAMES = {
     2: "a pipe", 5: "a Unix socket", 6: "an eventfd", 7: "an epoll descriptor", 9: "a signalfd", 17: "a timerfd",
@@ -104,21 +112,44 @@ def _signal_name(number: int) -> str:
 
 
 def _files(images: ProcessState) -> Iterator[str]:
+    own = own_descriptors(images)
+    known = own.known()
     for item in images.descriptors:
         file = images.files[item.file_id]
-        if file.kind in KINDS:
-            if file.own is None:
-                yield f"descriptor {item.fd} is {KIND_NAMES[file.kind]}, which only CRIU captures"
+        if file.kind in OWN_KINDS:
+            if file.id not in known:
+                yield f"descriptor {item.fd} is {KIND_NAMES[file.kind]}, {ONLY_CRIU}"
             continue
         if file.kind != FileKind.REGULAR:
             yield f"descriptor {item.fd} is {_OUTSIDE.get(file.kind, f'of unknown kind {file.kind}')}"
         elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in PLAIN_DEVICES):
             yield f"descriptor {item.fd} is the device {file.path}"
-    if all(file.own is not None for file in images.files.values() if file.kind in KINDS):
-        yield from leads_outside(images)
+    yield from _leads_outside(images, own)
     for identifier, copy in sorted(images.removed_files.items()):
         if identifier in images.files and (copy is None or not stat.S_ISREG(images.files[identifier].mode)):
             yield f"the deleted file {images.files[identifier].path} is still in use"
+
+
+def _leads_outside(images: ProcessState, own: OwnDescriptors) -> Iterator[str]:
+    """What descriptors lead to something that is not in the checkpoint, or will have changed."""
+    sockets = {one.inode: one for one in own.sockets.values()}
+    numbers = {item.fd for item in images.descriptors}
+    for item in images.descriptors:
+        fd, file = item.fd, item.file_id
+        if file in own.sockets:
+            one = own.sockets[file]
+            other = sockets.get(one.peer)
+            if other is None or other.peer != one.inode or not one.nameless:
+                yield f"descriptor {fd} is a Unix socket"
+            if None in own.messages.get(file, ()):
+                yield f"descriptor {fd} holds descriptors that were sent and not received"
+        elif file in own.timers and not own.timers[file].idle:
+            yield f"descriptor {fd} is a running timer (timerfd)"
+        elif file in own.events and own.events[file][1] >> 32:
+            yield f"descriptor {fd} is an eventfd that has counted too far"
+        for watch in own.sets[file][1] if file in own.sets else ():
+            if watch.fd not in numbers:
+                yield f"descriptor {fd} is an epoll set that watches what is not open ({watch.fd})"
 
 
 def _memory(images: ProcessState, vma: Vma) -> Iterator[str]:

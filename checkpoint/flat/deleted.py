@@ -18,10 +18,12 @@ _U32_MAX = 2**32 - 1
 
 
 def write_deleted(images: ProcessState) -> None:
-    """Put the contents of every deleted file beside the images, as CRIU has them in its own form.
+    """Put the contents of every deleted file beside CRIU's images; direct capture has put them there itself.
 
     ProbeFileDamaged for images that do not fit, StorageError.
     """
+    if images.own is not None:
+        return
     for number in sorted({n for n in images.removed_files.values() if n is not None}):
         target = images.folder / deleted_name(number)
         target.unlink(missing_ok=True)

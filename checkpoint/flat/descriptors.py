@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert the open files of a CRIU checkpoint to descriptors that the direct restorer opens or makes."""
+"""Convert the open files of a checkpoint to descriptors that the direct restorer opens or makes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ import os
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from checkpoint.criu.own_descriptors import (
-    epoll_watches,
-    event_counter,
-    paired_socket,
-    pipe_contents,
-    pipe_end,
-    sends_signals,
-    signal_mask,
-    socket_messages,
-    timer_state,
-)
+from checkpoint.criu.own_descriptors import own_descriptors
 from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor, deleted_name
 from checkpoint.process.descriptors import is_write_end
-from checkpoint.state.process_state import Descriptor, File, FileKind, ProcessState
+from checkpoint.state.process_state import Descriptor, File, FileKind, OwnDescriptors, ProcessState
 
 _CLOCKS = (0, 1, 7)
 """CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME: the others wake a machine up, which takes a privilege."""
@@ -31,6 +21,7 @@ class NotFlat(Exception):
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("; ".join(reasons))
+        self.reasons = list(reasons)
 
 
 class Numbered:
@@ -58,7 +49,8 @@ def open_descriptors(
     that are only read, by name; `outputs` and `written` as for `flatten`. Raises NotFlat."""
     copies = Numbered()
     first: dict[int, int] = {}
-    makers = _makers(images)
+    own = own_descriptors(images)
+    makers = _makers(images, own)
     changing = {name_of(images, d.file_id) for d in images.descriptors if images.files[d.file_id].writable}
     if both := sorted(changing.intersection(files.names).difference(outputs)):
         raise NotFlat([f"{both[0]} is mapped and open for writing"])
@@ -67,9 +59,9 @@ def open_descriptors(
         found = OpenDescriptor(number=item.fd, flags=file.flags, cloexec=item.flags & 1)
         name = name_of(images, file.id)
         if item.file_id in first:
-            found.kind, found.file = Kind.SAME_AS, first[item.file_id]
+            found.kind, found.file, found.flags = Kind.SAME_AS, first[item.file_id], 0
         elif file.kind in makers:
-            if sends_signals(file):
+            if file.id in own.signalling:
                 raise NotFlat([f"descriptor {item.fd} sends signals (F_SETOWN)"])
             makers[file.kind](found, item, file)
         elif file.path in outputs:
@@ -90,28 +82,28 @@ def open_descriptors(
             found.kind, found.file, found.position = Kind.COPY, files(name), file.position
         first.setdefault(item.file_id, item.fd)
         flat.descriptors.append(found)
-    _fill(flat, images, first)
+    _fill(flat, images, own, first)
     flat.written = copies.names
 
 
 _Maker = Callable[[OpenDescriptor, Descriptor, File], None]
 
 
-def _makers(images: ProcessState) -> Mapping[int, _Maker]:
+def _makers(images: ProcessState, own: OwnDescriptors) -> Mapping[int, _Maker]:
     """By kind of file: what completes the descriptor that makes it anew."""
-    ends = _ends(images)
-    sockets = {paired_socket(f).inode: item.fd for item, f in _first(images) if f.kind == FileKind.UNIX_SOCKET}
-    capacities = {pipe: contents.capacity for pipe, contents in pipe_contents(images).items()}
+    ends = _ends(images, own)
+    sockets = {own.sockets[f.id].inode: item.fd for item, f in _first(images) if f.id in own.sockets}
+    capacities = {pipe: contents.capacity for pipe, contents in own.contents.items()}
 
     def pipe(found: OpenDescriptor, item: Descriptor, file: File) -> None:
-        end = pipe_end(file)
+        end = own.pipes[file.id]
         if end.flags & os.O_ACCMODE == os.O_RDWR:
             raise NotFlat([f"descriptor {item.fd} is both ends of a pipe"])
         found.kind, found.flags, found.position = Kind.PIPE, end.flags, capacities.get(end.pipe, 0)
         found.file = ends.get((end.pipe, not is_write_end(end.flags)), item.fd)
 
     def socket(found: OpenDescriptor, item: Descriptor, file: File) -> None:
-        one = paired_socket(file)
+        one = own.sockets[file.id]
         if not one.plain:
             raise NotFlat([f"descriptor {item.fd} is a socket with options of its own"])
         found.kind, found.flags, found.position, found.path = Kind.SOCKET, one.flags, one.buffer, one.kind
@@ -119,20 +111,20 @@ def _makers(images: ProcessState) -> Mapping[int, _Maker]:
 
     def event(found: OpenDescriptor, item: Descriptor, file: File) -> None:
         found.kind = Kind.EVENT
-        found.flags, found.position = event_counter(file)
+        found.flags, found.position = own.events[file.id]
 
     def epoll(found: OpenDescriptor, item: Descriptor, file: File) -> None:
-        found.kind, found.flags = Kind.EPOLL, epoll_watches(file)[0]
+        found.kind, found.flags = Kind.EPOLL, own.sets[file.id][0]
 
     def timer(found: OpenDescriptor, item: Descriptor, file: File) -> None:
-        state = timer_state(file)
+        state = own.timers[file.id]
         if state.clock not in _CLOCKS:
             raise NotFlat([f"descriptor {item.fd} is a timer that wakes the machine"])
         found.kind, found.flags, found.position = Kind.TIMER, state.flags, state.clock
 
     def signals(found: OpenDescriptor, item: Descriptor, file: File) -> None:
         found.kind = Kind.SIGNALS
-        found.flags, found.position = signal_mask(file)
+        found.flags, found.position = own.masks[file.id]
 
     return {
         FileKind.PIPE: pipe, FileKind.UNIX_SOCKET: socket, FileKind.EVENTFD: event, FileKind.EPOLL: epoll,
@@ -148,29 +140,27 @@ def _first(images: ProcessState) -> list[tuple[Descriptor, File]]:
     return [(item, images.files[item.file_id]) for item in found.values()]
 
 
-def _ends(images: ProcessState) -> dict[tuple[int, bool], int]:
+def _ends(images: ProcessState, own: OwnDescriptors) -> dict[tuple[int, bool], int]:
     """Descriptors of pipes by (pipe, whether it is the end that is written to). Raises NotFlat."""
     found: dict[tuple[int, bool], int] = {}
     for item, file in _first(images):
-        if file.kind != FileKind.PIPE:
+        if file.id not in own.pipes:
             continue
-        end = pipe_end(file)
+        end = own.pipes[file.id]
         if found.setdefault((end.pipe, is_write_end(end.flags)), item.fd) != item.fd:
             raise NotFlat([f"descriptor {item.fd} is an end of a pipe that was opened twice"])
     return found
 
 
-def _fill(flat: FlatImage, images: ProcessState, first: Mapping[int, int]) -> None:
+def _fill(flat: FlatImage, images: ProcessState, own: OwnDescriptors, first: Mapping[int, int]) -> None:
     """What pipes and sockets hold, and what epoll sets watch. `first`: the lowest descriptor of each file."""
-    ends = _ends(images)
-    for pipe, contents in pipe_contents(images).items():
+    ends = _ends(images, own)
+    for pipe, contents in own.contents.items():
         if contents.data and (pipe, False) in ends:
             flat.contents.append((ends[pipe, False], contents.data))
-    for file_id, messages in socket_messages(images).items():
+    for file_id, messages in own.messages.items():
         if file_id in first:
             flat.contents += [(first[file_id], message) for message in messages if message is not None]
     for item, file in _first(images):
-        if file.kind != FileKind.EPOLL:
-            continue
-        for watch in epoll_watches(file)[1]:
+        for watch in own.sets[file.id][1] if file.id in own.sets else ():
             flat.watches.append(OpenDescriptor(item.fd, Kind.WATCH, watch.events, watch.data, watch.fd))

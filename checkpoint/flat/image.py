@@ -193,7 +193,7 @@ class FlatImage:
 
 
 def deleted_name(number: int) -> str:
-    """Name, among a checkpoint's images, of the contents of the deleted file that CRIU gave this number."""
+    """Name, among a checkpoint's images, of the contents of the deleted file with this number."""
     return f"gone-{number}.img"
 
 

@@ -16,9 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.errors import ProgramUnsupported
+from checkpoint.errors import OnlyCriu, ProgramUnsupported
 from checkpoint.process.maps import MapEntry, read_maps
 from checkpoint.process.socket_pairs import nameless_pairs
+
+ONLY_CRIU = "which only CRIU captures"
+"""Ends what is said of a thing that direct capture cannot hold, and CRIU can."""
 
 LARGEST_DELETED = 64 << 20
 """Bytes of a deleted file that a probe carries."""
@@ -98,17 +101,22 @@ def refusal(name: str, found: Iterable[str], when: str) -> ProgramUnsupported:
 
 
 def refusal_of_phases(name: str, faults: Mapping[int, Collection[str]]) -> ProgramUnsupported:
-    """The error that names all that is at fault, with the phases where it is; `faults` of each phase."""
+    """The error that names all that is at fault, with the phases where it is; `faults` of each phase. OnlyCriu where
+    CRIU could hold some of it."""
     phases: dict[str, list[int]] = defaultdict(list)
     for phase, found in faults.items():
         for fault in found:
             phases[fault].append(phase)
     named = [f"{fault} (phase {', '.join(map(str, sorted(of)))})" for fault, of in phases.items()]
-    return ProgramUnsupported(
+    by_criu = [fault for fault in phases if fault.endswith(ONLY_CRIU)]
+    if phases and len(by_criu) == len(phases):
+        return OnlyCriu(f"{name}: holds {'; '.join(named)}: build as root with --capture criu", "; ".join(by_criu))
+    said = (
         f"{name}: a probe cannot hold {'; '.join(named)}: it reaches outside the process, or is not there "
         "when a phase is restored. Close it before the computation starts, or probe the computing program by itself, "
         "with files in place of pipes and sockets."
     )
+    return OnlyCriu(said, "; ".join(by_criu)) if by_criu else ProgramUnsupported(said)
 
 
 def is_write_end(flags: int) -> bool:

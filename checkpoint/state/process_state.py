@@ -51,6 +51,12 @@ class FileKind:
     REGULAR, PIPE, UNIX_SOCKET, EVENTFD, EPOLL, SIGNALFD, TIMERFD = 1, 2, 5, 6, 7, 9, 17
 
 
+OWN_KINDS = (
+    FileKind.PIPE, FileKind.UNIX_SOCKET, FileKind.EVENTFD, FileKind.EPOLL, FileKind.SIGNALFD, FileKind.TIMERFD,
+)  # fmt: skip
+"""Kinds of files that may lead to the process itself alone."""
+
+
 class PageRun(NamedTuple):
     """`pages` pages from address `vaddr` on, which follow those of the run before in the pages image."""
 
@@ -92,8 +98,8 @@ class File:
     """One open file description, or a file that is mapped, executed or a working folder.
 
     `flags` as for open(2), `position` and `size` in bytes (`size` None where none was recorded: devices, and
-    files opened O_APPEND), `mode` as st_mode. Unless `kind` is REGULAR only `id`, `kind` and `own` mean something.
-    `own`: what CRIU says of a descriptor without a path (checkpoint/criu/own_descriptors.py reads it).
+    files opened O_APPEND), `mode` as st_mode. Unless `kind` is REGULAR only `id`, `kind` and `criu` mean something.
+    `criu`: what CRIU says of a descriptor without a path (checkpoint/criu/own_descriptors.py reads it).
     """
 
     id: int
@@ -103,7 +109,7 @@ class File:
     position: int
     size: int | None
     mode: int
-    own: Any = None
+    criu: Any = None
 
     @property
     def writable(self) -> bool:
@@ -119,6 +125,81 @@ class Descriptor:
     file_id: int
     flags: int
     kind: int
+
+
+@dataclass(frozen=True)
+class PipeEnd:
+    """One end of the pipe that has number `pipe`; which, `flags` say, as for open(2)."""
+
+    flags: int
+    pipe: int
+
+
+@dataclass(frozen=True)
+class PipeContents:
+    """What is in a pipe, and how many bytes it takes."""
+
+    capacity: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class PairedSocket:
+    """A Unix socket. `inode` and `peer`: its number and the other's; `kind` as for socket(2); `buffer`: SO_SNDBUF.
+
+    `nameless`: connected, without a name. `plain`: neither shut down nor with options that other sockets lack."""
+
+    flags: int
+    inode: int
+    peer: int
+    kind: int
+    buffer: int
+    nameless: bool
+    plain: bool
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A descriptor in an epoll set, as for epoll_ctl(2)."""
+
+    fd: int
+    events: int
+    data: int
+
+
+@dataclass(frozen=True)
+class TimerState:
+    """A timerfd. `idle`: it neither runs nor has anything to be read."""
+
+    flags: int
+    clock: int
+    idle: bool
+
+
+@dataclass(frozen=True)
+class OwnDescriptors:
+    """Open files that lead to the process itself, by their ids in `ProcessState.files`.
+
+    `events`: (flags, count) of eventfds, `masks`: (flags, signals by bit) of signalfds, `sets`: (flags, what is
+    watched) of epoll sets. `contents`: what is in each pipe, by its number. `messages`: what each socket has not yet
+    read, None for a message that descriptors travel in. `signalling`: somebody gets a signal when there is something
+    to read (F_SETOWN).
+    """
+
+    pipes: dict[int, PipeEnd] = field(default_factory=dict)
+    sockets: dict[int, PairedSocket] = field(default_factory=dict)
+    events: dict[int, tuple[int, int]] = field(default_factory=dict)
+    masks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    timers: dict[int, TimerState] = field(default_factory=dict)
+    sets: dict[int, tuple[int, tuple[Watch, ...]]] = field(default_factory=dict)
+    contents: dict[int, PipeContents] = field(default_factory=dict)
+    messages: dict[int, tuple[bytes | None, ...]] = field(default_factory=dict)
+    signalling: frozenset[int] = frozenset()
+
+    def known(self) -> set[int]:
+        """Ids of the files that are described."""
+        parts = (self.pipes, self.sockets, self.events, self.masks, self.timers, self.sets)
+        return {number for part in parts for number in part}
 
 
 @dataclass(frozen=True)
@@ -237,6 +318,7 @@ class ProcessState:
     `folder` holds `pages_image`. `x86_64`: it runs 64-bit code of this instruction set. `state` is CRIU's task state
     (1 alive, 3 stopped). `registers` go by CRIU's names (`ip`, `sp`, `ax`, `fs_base` ...); none unless `x86_64`.
     `removed_files`: deleted files by id, with the number of the image that holds a copy, None where there is none.
+    `own`: what leads to a directly captured process itself; None: CRIU's images say (checkpoint.criu.own_descriptors).
     `timers`: (interval s, interval us, value s, value us) of the real, the virtual and the profiling timer. `limits`:
     (soft, hard) by their numbers. `filtered`: it has a seccomp filter. `asynchronous_io`: such input or output is in
     flight. `segments`: thread-local storage is in the global descriptor table. `others`: the threads of its first task
@@ -272,6 +354,7 @@ class ProcessState:
     asynchronous_io: bool = False
     segments: bool = False
     others: tuple[OtherThread, ...] = ()
+    own: OwnDescriptors | None = None
 
     @property
     def pages_image(self) -> Path:

@@ -95,7 +95,7 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
     type=click.Choice((AUTO, DIRECT, CRIU)),
     default=AUTO,
     show_default=True,
-    help="direct: as any user; criu: needs root; auto: criu as root, direct as any other user.",
+    help="direct: as any user; criu: needs root; auto: direct, as root by CRIU what direct cannot hold.",
 )
 @click.option("--flow", is_flag=True, help="Record what each phase executes, for `probe check`.")
 @click.option(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint.capture.conditions import check_traceable
 from checkpoint.criu.tool import Criu, find_criu
-from checkpoint.errors import PrivilegeMissing, ProbeError, StorageError
+from checkpoint.errors import OnlyCriu, PrivilegeMissing, ProbeError, StorageError
 from checkpoint.process.environment import scrubbed
 from checkpoint.process.program import Program, check_randomisation_control, resolve_program
 from probe.formats.checkpoints import WarmupChoice
@@ -89,7 +89,7 @@ def build(
     plainly, once in `env` as it is, timed, captured, and `options.runs` (3) times between the rounds of the self-check.
     It lacks the variables that `scrub` names (checkpoint/process/environment.py). With `work` every stage leaves its
     result there; `resume` goes on after the last finished one, in the environment of that build. Needs root for
-    checkpoints by CRIU alone (`options.capture`).
+    checkpoints by CRIU alone (`options.capture`); as root AUTO takes it where direct capture cannot hold the program.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
     Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
@@ -103,7 +103,8 @@ def build(
         )
     environment = scrubbed(os.environ if env is None else env, scrub)
     program = resolve_program(argv, isa=chosen.isa, stdin=stdin, cwd=cwd, env=environment)
-    chosen = replace(chosen, capture=capture_here(chosen.capture))
+    may_take_criu = chosen.capture == AUTO and not os.geteuid()
+    chosen = replace(chosen, capture=capture_here(chosen))
     if chosen.synthetic_budget is not None and not chosen.synthetic_data:
         raise ProbeError("--synthetic-budget: nothing is to be replaced; add --synthetic-data")
     criu = check_machine(target, chosen.capture)
@@ -124,7 +125,7 @@ def build(
         kept=() if env is not None else ("program.env",),
     ) as folder:  # fmt: skip
         program = _with_environment_of(folder, program, scrub)
-        under_way = Build(program, chosen, folder, criu, display or Silent(), target, measuring_cpu())
+        under_way = Build(program, chosen, folder, criu, display or Silent(), target, measuring_cpu(), may_take_criu)
         with away_from(under_way.cpu), full_disk_named(folder.path), bounded_outputs(folder.path):
             run_stages(under_way)
     return BuiltProbe(target, under_way.manifest, under_way.sizes)
@@ -143,11 +144,11 @@ def _with_environment_of(folder: WorkFolder, program: Program, scrub: Sequence[s
     return replace(program, env=stored)
 
 
-def capture_here(wanted: str) -> str:
-    """How this user captures checkpoints, CRIU or DIRECT, where `wanted` may be AUTO."""
-    if wanted != AUTO:
-        return wanted
-    return DIRECT if os.geteuid() else CRIU
+def capture_here(options: BuildOptions) -> str:
+    """How checkpoints are captured, CRIU or DIRECT, where the choice may be AUTO."""
+    if options.capture != AUTO:
+        return options.capture
+    return CRIU if options.with_criu else DIRECT
 
 
 def check_machine(target: Path, capture: str) -> Criu | None:
@@ -192,5 +193,23 @@ def _runs_to_come(build: Build) -> str:
 
 
 def _run(stage: Stage, build: Build) -> None:
-    with build.display.stage(stage.NAME) as report:
-        stage.run(build, report)
+    try:
+        with build.display.stage(stage.NAME) as report:
+            stage.run(build, report)
+    except OnlyCriu as error:
+        if not build.may_take_criu or build.criu is not None:
+            raise
+        _go_over_to_criu(build, error)
+        with build.display.stage(stage.NAME) as report:
+            stage.run(build, report)
+
+
+def _go_over_to_criu(build: Build, refusal: OnlyCriu) -> None:
+    """Let CRIU take the checkpoints from here on. Raises `refusal` where there is none."""
+    try:
+        build.criu = find_criu()
+    except ProbeError as error:
+        raise refusal from error
+    said = f"checkpoints are captured by CRIU: the program holds {refusal.held}"
+    build.display.note(said)
+    build.notes.append(said)

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
 from checkpoint.capture.direct import capture_process
+from checkpoint.capture.stored import NAME as STATE
 from checkpoint.capture.team import locks_in_use
-from checkpoint.criu.tool import Criu
+from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
-from checkpoint.process.descriptors import outside, refusal_of_phases
+from checkpoint.process.descriptors import ONLY_CRIU, outside, refusal_of_phases
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
@@ -38,7 +39,7 @@ from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
-from probe.pipeline.reduce import most_copies, reduced_at_once
+from probe.pipeline.reduce import Unfit, most_copies, reduced_at_once
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -112,7 +113,7 @@ def capture(
                         begun = time.monotonic()
                         captured.append(on_captured(phase))
                         deadline += time.monotonic() - begun
-                    except _Unfit as error:
+                    except Unfit as error:
                         faults[plan.phase] = error.faults
                     if progress:
                         progress(len(captured) + len(faults))
@@ -135,14 +136,6 @@ def capture(
     if unfit is not None:
         unfit.update(faults)
     return captured
-
-
-class _Unfit(Exception):
-    """What a probe cannot hold is there where a phase starts."""
-
-    def __init__(self, faults: list[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = faults
 
 
 def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], what: What) -> Diverged:
@@ -190,7 +183,7 @@ class _CaptureRun:
         if self.tracee.team is not None:
             found += locks_in_use(self.tracee, self.tracee.team)
         if found:
-            raise _Unfit(found)
+            raise Unfit(found)
         region: dict[Marker, list[Event]] = defaultdict(list)
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
@@ -214,7 +207,7 @@ class _CaptureRun:
         if armed:
             self.watch.arm()
         if problems := unsupported(done.state):
-            raise _Unfit(problems)
+            raise Unfit(problems)
         copies = on_dump(plan, done.state)
         return CapturedPhase(
             phase=plan.phase,
@@ -301,6 +294,8 @@ def run(build: Build, report: Report) -> None:
             on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
             unfit=unfit,
         )
+        if build.may_take_criu and any(one.endswith(ONLY_CRIU) for found in unfit.values() for one in found):
+            raise refusal_of_phases(build.program.argv[0], unfit)
         for phase, found in unfit.items():
             faults[phase] = list(dict.fromkeys([*faults.get(phase, ()), *found]))
         wanted = set(unfit)
@@ -362,6 +357,8 @@ def save(build: Build) -> None:
 
 def load(build: Build) -> None:
     build.captured = build.folder.read(_RESULT, each(CapturedPhase.from_json))
+    if build.may_take_criu and not all((build.folder.path / c.folder / STATE).exists() for c in build.captured):
+        build.criu = find_criu()
     build.selection = with_representatives(build.selection, {c.phase: c.interval for c in build.captured})
     _leave_out(build)
 

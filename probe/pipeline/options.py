@@ -23,11 +23,11 @@ class BuildOptions:
     (probe.selection.simpoint); needs an instruction-exact tracer. `target_error`: relative half width of the interval
     that a prediction for this node should have; the self-check then repeats more often, for at most `budget` seconds
     (None: as long as the build took so far). `best_effort`: not reaching it is a note, and no warning, and a build
-    takes no longer for it than people wait (probe.pipeline.self_check). `capture`: DIRECT, CRIU, or AUTO: by CRIU as
-    root, directly as any other user. `program`, `worker`: which of a wrapper's
-    processes is probed, by what it executes or by its number (probe.tracers.worker). `flow`: record what each phase
-    executes, for `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not depend on,
-    for which `synthetic_budget` seconds may be spent (None: two fifths of the build's time until then).
+    takes no longer for it than people wait (probe.pipeline.self_check). `capture`: DIRECT, CRIU, or AUTO:
+    directly, as root by CRIU where that cannot hold the program, or with `with_criu`. `program`, `worker`: which of a
+    wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker). `flow`: record what
+    each phase executes, for `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not
+    depend on, for which `synthetic_budget` seconds may be spent (None: two fifths of the build's time until then).
     """
 
     tracer: str = "auto"

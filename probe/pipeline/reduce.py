@@ -21,6 +21,7 @@ from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import FlatImage
+from checkpoint.process.descriptors import ONLY_CRIU
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.state.process_state import ProcessState
@@ -156,11 +157,22 @@ def most_copies(phases: int, resident: float) -> int:
     return phases + 1 if reduces_at_once(resident) else 2 * phases
 
 
+class Unfit(Exception):
+    """What a probe cannot hold, by its `faults`, is there where a phase starts."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = list(faults)
+
+
 def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:
     """`phase`, below `folder`, with its reduced checkpoint in place of the whole one, where `reduces_at_once`.
 
-    The process that it was taken from may still live. Raises StorageError.
+    The process that it was taken from may still live. Raises StorageError, and Unfit where the phase was captured
+    directly and cannot be restored so.
     """
+    if build.criu is None:
+        _require_flat(build, phase, folder)
     # In a job with little more memory than the program the kernel would end one of the two.
     if not reduces_at_once(build.timed.resident, 1):
         return phase
@@ -168,6 +180,14 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
     if reduced.folder != phase.folder:
         shutil.rmtree(folder / phase.folder)
     return replace(phase, folder=reduced.folder, reduced=reduced)
+
+
+def _require_flat(build: Build, phase: CapturedPhase, folder: Path) -> None:
+    job = restore_job(build.program, build.timed, folder, phase, phase.folder)
+    try:
+        write_flat_image(job, read_state(job.images), phase.huge)
+    except NotFlat as error:
+        raise Unfit([f"{reason}, {ONLY_CRIU}" for reason in error.reasons]) from error
 
 
 def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:

@@ -31,7 +31,8 @@ from reducer.archive import ArchiveSizes
 class Build:
     """One build under way: what was asked for, and what its stages have found so far.
 
-    Without `criu` checkpoints are captured, observed and restored directly. A stage sets the fields below `notes` that
+    Without `criu` checkpoints are captured, observed and restored directly; `may_take_criu`: where direct capture
+    cannot hold the program, CRIU may take its checkpoints instead. A stage sets the fields below `notes` that
     bear its name in the comment, whether it ran or was loaded.
     """
 
@@ -42,6 +43,7 @@ class Build:
     display: Display
     target: Path
     cpu: int | None
+    may_take_criu: bool = False
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)

@@ -175,6 +175,7 @@ def _capture_threads_directly(build: Build) -> None:
         raise ProgramUnsupported(
             f"{build.program.argv[0]}: starts threads, and CRIU would restore them; leave --with-criu out"
         )
+    build.may_take_criu = build.may_take_criu and not started
     if started and build.criu is not None:
         said = "threads beside the first: checkpoints are captured directly, since CRIU captures no threads for a probe"
         build.display.note(f"{build.program.argv[0]}: {said}")

@@ -16,7 +16,9 @@ from command import Command
 from conftest import MakeProgram
 from programs import bad_file
 
-from checkpoint.errors import ProgramUnsupported
+import probe.pipeline.build
+from checkpoint.criu.tool import Criu
+from checkpoint.errors import CriuError, OnlyCriu, ProgramUnsupported
 from checkpoint.process.descriptors import refusal_of_phases
 from probe import BuildOptions, SelectionOptions, build, run, show, trace
 from probe.formats.selection import Selection
@@ -154,13 +156,38 @@ def test_what_is_held_for_long_ends_the_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all", "closed"])
-def test_what_leads_to_the_program_itself(kind: str, tmp_path: Path, program: MakeProgram) -> None:
+@pytest.mark.parametrize("capture", ["direct", "criu"])
+def test_what_leads_to_the_program_itself(capture: str, kind: str, tmp_path: Path, program: MakeProgram) -> None:
     """Pipes, one of them full, sockets, epoll sets, deleted files, a file named by the process's number; or no standard
     streams at all."""
-    built = build([str(program("inside")), kind, "300"], tmp_path / "out", options=QUICK, cwd=str(tmp_path))
-    for restorer in ("direct", "criu"):
+    options = replace(QUICK, capture=capture)
+    built = build([str(program("inside")), kind, "300"], tmp_path / "out", options=options, cwd=str(tmp_path))
+    for restorer in ("direct", "criu")[: 1 + (capture == "criu")]:
         result = run(tmp_path / "out", repeats=1, restorer=restorer)
         assert len(result.phases) == len(built.manifest.phases) and all(phase.times for phase in result.phases)
+
+
+@pytest.mark.slow
+def test_criu_captures_what_direct_capture_cannot_hold(
+    tmp_path: Path, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody chose the way, and the user is root; a build that goes on later knows how it was captured."""
+    argv, work = [str(program("holder")), "600", "posix"], tmp_path / "work"
+    with pytest.raises(OnlyCriu, match=r"POSIX timers \(timer_create\), which only CRIU captures \(phase .*as root"):
+        build(argv, tmp_path / "out", options=replace(QUICK, capture="direct"), cwd=str(tmp_path))
+    built = build(argv, tmp_path / "out", options=QUICK, cwd=str(tmp_path), work=work)
+    said = "checkpoints are captured by CRIU: the program holds POSIX timers (timer_create), which only CRIU captures"
+    assert said in built.manifest.notes
+    assert all(phase.criu.cpu and not phase.direct.cpu for phase in built.manifest.phases)
+    again = build(argv, tmp_path / "again", options=QUICK, cwd=str(tmp_path), work=work, resume=True)
+    assert all(phase.criu.cpu for phase in again.manifest.phases)
+    monkeypatch.setattr(probe.pipeline.build, "find_criu", no_criu)
+    with pytest.raises(OnlyCriu, match="POSIX timers"):
+        build(argv, tmp_path / "none", options=QUICK, cwd=str(tmp_path))
+
+
+def no_criu() -> Criu:
+    raise CriuError("there is none")
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_threads_that_answer_nobody_leave_room(how: str, most: float, builds: Pa
 
 
 @pytest.mark.slow(minutes=2)
-@pytest.mark.parametrize("how", ["ask", "tick", "calls"])
+@pytest.mark.parametrize("how", ["ask", "tick", "calls", "epoll"])
 def test_a_whole_probe(how: str, builds: Path, tmp_path: Path) -> None:
     program = str(build("waiters", builds))
     made = command(
@@ -67,13 +67,3 @@ def test_criu_takes_no_part(builds: Path, tmp_path: Path) -> None:
         "--", program, "400", cwd=tmp_path, status=4,
     )  # fmt: skip
     assert "leave --with-criu out" in refused.stderr
-
-
-def test_what_they_wait_at_is_refused_by_name(builds: Path, tmp_path: Path) -> None:
-    """A direct capture holds no epoll sets and no pipes, and with CRIU there would be threads."""
-    program = str(build("waiters", builds))
-    refused = command(
-        "build", "-q", "-o", "waiters.probe", "--interval", "10ms", "--max-phases", "2",
-        "--", program, "600", "epoll", cwd=tmp_path, status=4,
-    )  # fmt: skip
-    assert "is an epoll descriptor, which only CRIU captures" in refused.stderr

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes while it holds something that no probe can carry.
-// Usage: holder MILLISECONDS early|large|timerfd|inotify|memfd|fifo
-// early: a socket, closed halfway; large: a deleted file of 65 MB
+// Usage: holder MILLISECONDS early|large|timerfd|inotify|memfd|fifo|posix
+// early: a socket, closed halfway; large: a deleted file of 65 MB; posix: a timer of timer_create(2)
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 #include "site.h"
 
@@ -27,6 +29,13 @@ static int running_timer(void)
     return timerfd_settime(timer, 0, &later, NULL) ? -1 : timer;
 }
 
+static int posix_timer(void)
+{
+    struct sigevent silent = {.sigev_notify = SIGEV_NONE};
+    timer_t made;
+    return timer_create(CLOCK_MONOTONIC, &silent, &made);
+}
+
 static int hold(const char *what)
 {
     if (!strcmp(what, "early"))
@@ -39,6 +48,8 @@ static int hold(const char *what)
         return inotify_init();
     if (!strcmp(what, "memfd"))
         return memfd_create("holder", 0);
+    if (!strcmp(what, "posix"))
+        return posix_timer();
     if (!strcmp(what, "fifo"))
         return mkfifo("holder.fifo", 0600) && access("holder.fifo", F_OK) ? -1 : open("holder.fifo", O_RDWR);
     return -1;

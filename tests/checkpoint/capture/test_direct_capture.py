@@ -20,9 +20,11 @@ from checkpoint.capture.direct import Captured, capture_process
 from checkpoint.capture.stored import NAME, read_state
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.tool import find_criu
+from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat.convert import flatten
-from checkpoint.flat.image import encode
+from checkpoint.flat.deleted import write_deleted
+from checkpoint.flat.image import FlatImage, deleted_name, encode, is_deleted_name
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RestoreJob
@@ -138,16 +140,42 @@ def test_more_programs(name: str, arguments: tuple[str, ...], builds: Path, tmp_
     assert_equal(captured_both_ways(build(name, builds), *arguments, folder=tmp_path / "work"))
 
 
-def test_the_flat_images_are_the_same(unusual: Both) -> None:
-    job = unusual.job
+def flat_of(both: Both, state: ProcessState) -> FlatImage:
+    job = both.job
     events = (job.warm_event, job.start_event, job.end_event)
-    images = []
-    for state in (unusual.direct, unusual.criu):
-        written = [file.path for file in state.files.values() if file.writable]
-        flat = flatten(replace(state, timers=()), events, outputs=job.outputs, written=written)
-        flat.runs = []
-        images.append(encode(flat))
-    assert images[0] == images[1]
+    written = [file.path for file in state.files.values() if file.writable]
+    flat = flatten(replace(state, timers=()), events, outputs=job.outputs, written=written)
+    flat.runs = []
+    return flat
+
+
+def test_the_flat_images_are_the_same(unusual: Both) -> None:
+    assert encode(flat_of(unusual, unusual.direct)) == encode(flat_of(unusual, unusual.criu))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "brim", "sockets", "events", "gone", "closed"])
+def test_what_leads_to_the_process_itself_is_seen_as_criu_sees_it(kind: str, builds: Path, tmp_path: Path) -> None:
+    """Pipes, what is in them, socket pairs, eventfds, epoll sets, timers, signalfds, deleted files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        both = captured_both_ways(build("inside", builds), kind, folder=tmp_path / "work")
+    assert read_state(both.job.images) == both.direct
+    assert not unsupported(both.direct)
+    ours, theirs = flat_of(both, both.direct), flat_of(both, both.criu)
+    assert list(map(bytes, ours.descriptors)) == list(map(bytes, theirs.descriptors))
+    assert sorted(ours.contents) == sorted(theirs.contents)
+    assert list(map(bytes, ours.watches)) == list(map(bytes, theirs.watches))
+    write_deleted(both.criu)
+    for flat, state in ((ours, both.direct), (theirs, both.criu)):
+        assert bool([name for name in (*flat.files, *flat.written) if is_deleted_name(name)]) == (kind == "gone")
+        for number in {n for n in state.removed_files.values() if n is not None}:
+            assert (state.folder / deleted_name(number)).stat().st_size in (6, 300000)
+    assert sorted(copies(both.direct)) == sorted(copies(both.criu))
+
+
+def copies(state: ProcessState) -> list[bytes]:
+    """Contents of the deleted files."""
+    return [(state.folder / deleted_name(n)).read_bytes() for n in set(state.removed_files.values()) if n is not None]
 
 
 def test_a_directly_captured_phase_is_restored(builds: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def numbers(values: dict[int, int]) -> Message:
 
 def contents(folder: Path, image: bytes) -> bytes:
     (folder / "ghost-file-1.img").write_bytes(image)
-    write_deleted(SimpleNamespace(folder=folder, removed_files={5: 1}))  # type: ignore[arg-type]
+    write_deleted(SimpleNamespace(folder=folder, removed_files={5: 1}, own=None))  # type: ignore[arg-type]
     return (folder / deleted_name(1)).read_bytes()
 
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn what descriptors lead to in the process itself into JSON and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkpoint.capture.stored_values import checked_flag, checked_number, checked_numbers, checked_pair
+from checkpoint.state.process_state import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+
+
+def encoded_own(own: OwnDescriptors) -> dict[str, Any]:
+    """As JSON has it: lists that begin with the number of the file, or of the pipe."""
+    return {
+        "pipes": [[number, end.flags, end.pipe] for number, end in own.pipes.items()],
+        "sockets": [
+            [number, one.flags, one.inode, one.peer, one.kind, one.buffer, one.nameless, one.plain]
+            for number, one in own.sockets.items()
+        ],
+        "events": [[number, *event] for number, event in own.events.items()],
+        "masks": [[number, *mask] for number, mask in own.masks.items()],
+        "timers": [[number, timer.flags, timer.clock, timer.idle] for number, timer in own.timers.items()],
+        "sets": [
+            [number, flags, [[one.fd, one.events, one.data] for one in watched]]
+            for number, (flags, watched) in own.sets.items()
+        ],
+        "contents": [[pipe, held.capacity, held.data.hex()] for pipe, held in own.contents.items()],
+        "messages": [
+            [number, [None if one is None else one.hex() for one in messages]]
+            for number, messages in own.messages.items()
+        ],
+        "signalling": sorted(own.signalling),
+    }
+
+
+def decoded_own(value: Any) -> OwnDescriptors:
+    """The reverse. KeyError, TypeError, ValueError for what `encoded_own` never wrote."""
+    return OwnDescriptors(
+        pipes={checked_number(n): PipeEnd(*checked_pair(end)) for n, *end in value["pipes"]},
+        sockets={checked_number(n): _socket(*one) for n, *one in value["sockets"]},
+        events={checked_number(n): checked_pair(event) for n, *event in value["events"]},
+        masks={checked_number(n): checked_pair(mask) for n, *mask in value["masks"]},
+        timers={
+            checked_number(n): TimerState(checked_number(flags), checked_number(clock), checked_flag(idle))
+            for n, flags, clock, idle in value["timers"]
+        },
+        sets={
+            checked_number(n): (checked_number(flags), tuple(Watch(*checked_numbers(one, 3)) for one in watched))
+            for n, flags, watched in value["sets"]
+        },
+        contents={
+            checked_number(pipe): PipeContents(checked_number(capacity), bytes.fromhex(data))
+            for pipe, capacity, data in value["contents"]
+        },
+        messages={
+            checked_number(n): tuple(None if one is None else bytes.fromhex(one) for one in messages)
+            for n, messages in value["messages"]
+        },
+        signalling=frozenset(checked_numbers(value["signalling"])),
+    )
+
+
+def _socket(*values: Any) -> PairedSocket:
+    *numbers, nameless, plain = values
+    flags, inode, peer, kind, buffer = checked_numbers(numbers, 5)
+    return PairedSocket(flags, inode, peer, kind, buffer, checked_flag(nameless), checked_flag(plain))
