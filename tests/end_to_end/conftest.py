@@ -68,7 +68,8 @@ def sample(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> Sa
     command = Command(folder)
     argv = [str(program("nbody")), "200"]
     done = command(
-        "build", "-o", folder / "nbody.probe", "--interval", "20ms", "--max-phases", "4", "--json", "--", *argv
-    )
+        "build", "-o", folder / "nbody.probe", "--interval", "20ms", "--max-phases", "4", "--json",
+        "--capture", "criu", "--", *argv,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Sample(folder / "nbody.probe", argv, json.loads(done.stdout))

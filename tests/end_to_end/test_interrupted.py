@@ -23,6 +23,7 @@ PLACES = [
 def test_a_build_survives_every_signal_at_every_stage(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     output, work = tmp_path / "out.probe", tmp_path / "work"
     arguments = ["build", "-o", output, "--interval", "20ms", "--max-phases", "2", "--work", work, "--resume"]
+    arguments += ["--capture", "criu"]
     arguments += ["--", program("nbody"), "150"]
     before = STAGES[0]
     for stage, child in PLACES:

@@ -94,7 +94,7 @@ def test_no_criu(action: str, sample: Sample, command: Command, tmp_path: Path) 
     arguments = (
         ["run", "--restorer", "criu", sample.path]
         if action == "run"
-        else ["build", *QUICK, "-o", tmp_path / "out", "--", *sample.argv]
+        else ["build", *QUICK, "--capture", "criu", "-o", tmp_path / "out", "--", *sample.argv]
     )
     # The folders that are searched besides PATH are empty too.
     prefix = in_mounts(*(f"mount -t tmpfs none {d}" for d in ("/usr/local/sbin",) if Path(d).is_dir()))
@@ -111,7 +111,7 @@ def test_no_criu(action: str, sample: Sample, command: Command, tmp_path: Path) 
 def test_a_failing_criu_is_quoted(sample: Sample, command: Command, tmp_path: Path) -> None:
     dumping = criu_script(tmp_path / "dumping", FAILING % "dump")
     restoring = criu_script(tmp_path / "restoring", FAILING % "restore")
-    build = ["build", *QUICK, "-o", tmp_path / "out", "--", sample.argv[0], "80"]
+    build = ["build", *QUICK, "--capture", "criu", "-o", tmp_path / "out", "--", sample.argv[0], "80"]
     for arguments, environment in ((build, dumping), (["run", "-q", "--restorer", "criu", sample.path], restoring)):
         said = command.refused(9, *arguments, environment=environment)
         assert "Can't lookup mount=42 for fd=7 path=/some/file" in said

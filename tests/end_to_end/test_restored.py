@@ -32,7 +32,7 @@ def renamed(name: str) -> list[str]:
 
 def built(folder: Path, *argv: str | Path, **options: Any) -> Path:
     """A probe built here, with fewer runs than the command makes."""
-    quick = BuildOptions(interval=0.02, runs=1, repeats=2, selection=SelectionOptions(max_phases=2))
+    quick = BuildOptions(interval=0.02, runs=1, repeats=2, capture="criu", selection=SelectionOptions(max_phases=2))
     path = folder / "built.probe"
     build([str(word) for word in argv], path, options=quick, cwd=str(folder), **options)
     return path

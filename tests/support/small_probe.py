@@ -82,7 +82,8 @@ def small_probe(builds: Path) -> SmallProbe:
         stdin.write_bytes(os.urandom(300_000))
         stdin.chmod(0o640)
         arguments = ("--work", str(folder / "work"), "--interval", "10ms", "--max-phases", "4", "--stdin", str(stdin))
-        arguments += ("--", str(build("sorter", builds)), "1")
+        # With it both ways of capturing and restoring are tried: what builds without the option takes the other.
+        arguments += ("--capture", "criu", "--", str(build("sorter", builds)), "1")
         path = folder / "small.probe"
         command("build", "-q", "--budget", "0", "-o", path, *arguments, cwd=folder)
         _made[builds] = SmallProbe(path, stdin, arguments)
