@@ -224,8 +224,9 @@ def _unread_messages(one: socket.socket) -> tuple[bytes | None, ...] | None:
                     os.close(number)
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 return None
-            if not data and not sent and one.type == socket.SOCK_STREAM:
-                return tuple(found)
+            if not data and not sent:
+                # An empty message is seen once: the kernel passes it over at the next look.
+                return tuple(found) if one.type == socket.SOCK_STREAM else None
             found.append(None if sent else data)
     finally:
         one.setsockopt(socket.SOL_SOCKET, _SO_PEEK_OFF, before)

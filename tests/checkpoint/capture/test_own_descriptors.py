@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Descriptors that lead to the process itself, looked into: those of a copy of the test. They keep what they hold."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint import strict_json
+from checkpoint.capture import own_descriptors as looking
+from checkpoint.capture.open_files import OpenFiles
+from checkpoint.capture.own_descriptors import own_descriptors
+from checkpoint.capture.stored_own import decoded_own, encoded_own
+from checkpoint.state.process_state import OwnDescriptors
+
+SO_PEEK_OFF = 42
+MESSAGES = st.lists(st.binary(min_size=1, max_size=2000), max_size=8)
+
+
+def seen() -> tuple[OwnDescriptors, dict[int, int]]:
+    """What a copy of the test holds, and the file of each of its descriptors."""
+    copy = os.fork()
+    if not copy:
+        signal.pause()
+        os._exit(1)
+    try:
+        files = OpenFiles(copy)
+        descriptors = tuple(files.descriptors())
+        found = own_descriptors(copy, descriptors, files.files)
+    finally:
+        os.kill(copy, signal.SIGKILL)
+        os.waitpid(copy, 0)
+    assert decoded_own(strict_json.loads(strict_json.dumps(encoded_own(found)).encode())) == found
+    return found, {item.fd: item.file_id for item in descriptors}
+
+
+@contextlib.contextmanager
+def pair(kind: int) -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair(socket.AF_UNIX, kind)
+    with one, other:
+        yield one, other
+
+
+@settings(max_examples=40, deadline=None)
+@given(messages=MESSAGES, kind=st.sampled_from([socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET]))
+def test_messages_are_seen_and_stay(messages: Sequence[bytes], kind: int) -> None:
+    with pair(kind) as (one, other):
+        for message in messages:
+            other.send(message)
+        for _ in range(2):
+            found, files = seen()
+            held = found.messages.get(files[one.fileno()], ())
+            if kind == socket.SOCK_STREAM:
+                assert b"".join(part or b"" for part in held) == b"".join(messages)
+            else:
+                assert list(held) == list(messages)
+        assert one.getsockopt(socket.SOL_SOCKET, SO_PEEK_OFF) == -1
+        if kind == socket.SOCK_STREAM:
+            assert one.recv(1 << 20, socket.MSG_DONTWAIT) == b"".join(messages) if messages else True
+        else:
+            assert [one.recv(4096) for _ in messages] == list(messages)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.binary(max_size=60000), pieces=st.integers(1, 16))
+def test_pipes_are_seen_and_stay(data: bytes, pieces: int) -> None:
+    source, sink = os.pipe()
+    try:
+        size = max(1, len(data) // pieces)
+        for at in range(0, len(data), size):
+            os.write(sink, data[at : at + size])
+        found, files = seen()
+        end = found.pipes[files[source]]
+        assert found.contents[end.pipe].data == data
+        assert found.contents[end.pipe].capacity == fcntl.fcntl(source, fcntl.F_GETPIPE_SZ)
+        assert found.pipes[files[sink]].pipe == end.pipe
+        os.set_blocking(source, False)
+        assert not data or os.read(source, 1 << 20) == data
+    finally:
+        os.close(source)
+        os.close(sink)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_an_empty_message_is_seen_once_only(kind: int) -> None:
+    with pair(kind) as (one, other):
+        other.send(b"")
+        found, files = seen()
+        assert files[one.fileno()] not in found.known() and files[other.fileno()] in found.known()
+
+
+def test_a_message_with_descriptors_is_told_apart() -> None:
+    with pair(socket.SOCK_STREAM) as (one, other):
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        other.sendmsg([b"take"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1]))])
+        found, files = seen()
+        assert found.messages[files[one.fileno()]] == (None,)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_sockets_with_options_of_their_own_are_told_apart() -> None:
+    with pair(socket.SOCK_STREAM) as (plain, shut), pair(socket.SOCK_STREAM) as (hurried, other):
+        shut.shutdown(socket.SHUT_WR)
+        hurried.settimeout(None)
+        hurried.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes([5]) + bytes(15))
+        found, files = seen()
+        said = [found.sockets[files[one.fileno()]] for one in (plain, shut, hurried, other)]
+        assert [one.plain for one in said] == [False, False, False, True]
+        assert said[0].peer == said[1].inode and said[1].peer == said[0].inode and all(one.nameless for one in said)
+
+
+def test_a_named_socket_is_told_apart(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as client:
+        listening.bind(str(tmp_path / "named"))
+        listening.listen()
+        client.connect(str(tmp_path / "named"))
+        server, _ = listening.accept()
+        with server:
+            found, files = seen()
+            assert files[listening.fileno()] not in found.known()
+            assert not found.sockets[files[server.fileno()]].nameless
+
+
+def test_who_gets_signals_is_told_apart() -> None:
+    source, sink = os.pipe()
+    try:
+        fcntl.fcntl(source, fcntl.F_SETOWN, os.getpid())
+        found, files = seen()
+        assert found.signalling == {files[source]}
+    finally:
+        os.close(source)
+        os.close(sink)
+
+
+def test_an_epoll_set_that_watches_another_file_of_that_number() -> None:
+    source, sink = os.pipe()
+    with select.epoll() as watching:
+        watching.register(source, select.EPOLLIN)
+        kept = os.dup(source)
+        found, files = seen()
+        assert [one.fd for one in found.sets[files[watching.fileno()]][1]] == [source]
+        os.dup2(sink, source)
+        found, files = seen()
+        assert files[watching.fileno()] not in found.known()
+        for number in (source, sink, kept):
+            os.close(number)
+
+
+def test_what_the_kernel_does_not_show_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Linux 5.6, or where a filter forbids it."""
+
+    def refused(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr(looking.os, "pidfd_open", refused)
+    source, sink = os.pipe()
+    with pair(socket.SOCK_STREAM) as (one, _), select.epoll() as watching:
+        found, files = seen()
+        assert not {files[source], files[sink], files[one.fileno()]} & found.known()
+        assert files[watching.fileno()] in found.known()
+    os.close(source)
+    os.close(sink)
