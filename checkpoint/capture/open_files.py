@@ -91,24 +91,26 @@ class OpenFiles:
         Only root may read a file through its mapping (/proc/PID/map_files): others where a descriptor leads to it.
         """
         found: dict[int, int | None] = {}
-        copies: dict[int, int] = {}
+        copies: dict[tuple[int, int], int] = {}
         # Descriptors first: they can be read by anybody.
         for number, source in sorted(self._removed.items(), key=lambda item: item[1]):
-            inode, found[number] = self._inode_of(source), None
-            if inode is None:
+            which, found[number] = self._identity(source), None
+            if which is None:
                 continue
-            if inode not in copies and _copy(f"/proc/{self._pid}/{source}", folder / deleted_name(len(copies) + 1)):
-                copies[inode] = len(copies) + 1
-            found[number] = copies.get(inode)
+            if which not in copies and _copy(f"/proc/{self._pid}/{source}", folder / deleted_name(len(copies) + 1)):
+                copies[which] = len(copies) + 1
+            found[number] = copies.get(which)
         return found
 
-    def _inode_of(self, source: str) -> int | None:
+    def _identity(self, source: str) -> tuple[int, int] | None:
+        """Device and inode; None where this user may not ask."""
         if not source:
             return None
         try:
-            return os.stat(f"/proc/{self._pid}/{source}").st_ino  # noqa: PTH116
+            status = os.stat(f"/proc/{self._pid}/{source}")  # noqa: PTH116
         except OSError:
             return None
+        return status.st_dev, status.st_ino
 
     def _flags(self, number: int) -> tuple[int, int]:
         """Flags as for open(2), O_CLOEXEC included, and position."""

@@ -23,18 +23,8 @@ from pathlib import Path
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.process.descriptors import is_write_end
 from checkpoint.process.socket_pairs import Connected, connected_sockets
-from checkpoint.state.process_state import (
-    OWN_KINDS,
-    Descriptor,
-    File,
-    FileKind,
-    OwnDescriptors,
-    PairedSocket,
-    PipeContents,
-    PipeEnd,
-    TimerState,
-    Watch,
-)
+from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+from checkpoint.state.process_state import OWN_KINDS, Descriptor, File, FileKind
 
 _KCMP_EPOLL_TFD = 7
 _SO_GET_FILTER, _SO_PEEK_OFF = 26, 42

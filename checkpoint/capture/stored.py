@@ -27,13 +27,13 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.flat.image import TIMERS
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import (
     Descriptor,
     ExtendedState,
     File,
     Layout,
     OtherThread,
-    OwnDescriptors,
     PageRun,
     ProcessState,
     SignalState,

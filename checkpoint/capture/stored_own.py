@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from checkpoint.capture.stored_values import checked_flag, checked_number, checked_numbers, checked_pair
-from checkpoint.state.process_state import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
 
 
 def encoded_own(own: OwnDescriptors) -> dict[str, Any]:

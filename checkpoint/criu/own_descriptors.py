@@ -21,17 +21,8 @@ from checkpoint.criu.fields import (
     UnixSkEntry,
 )
 from checkpoint.criu.protobuf import Message
-from checkpoint.state.process_state import (
-    File,
-    FileKind,
-    OwnDescriptors,
-    PairedSocket,
-    PipeContents,
-    PipeEnd,
-    ProcessState,
-    TimerState,
-    Watch,
-)
+from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+from checkpoint.state.process_state import File, FileKind, ProcessState
 
 _ESTABLISHED = 1
 _UNUSUAL_OPTIONS = (

@@ -17,15 +17,8 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.own_descriptors import own_descriptors
 from checkpoint.linux import MAP_HUGETLB
 from checkpoint.process.descriptors import ONLY_CRIU, PLAIN_DEVICES
-from checkpoint.state.process_state import (
-    OWN_KINDS,
-    STOPPED,
-    FileKind,
-    OwnDescriptors,
-    ProcessState,
-    Vma,
-    VmaStatus,
-)
+from checkpoint.state.own_descriptors import OwnDescriptors
+from checkpoint.state.process_state import OWN_KINDS, STOPPED, FileKind, ProcessState, Vma, VmaStatus
 
 KIND_NAMES = {
     2: "a pipe", 5: "a Unix socket", 6: "an eventfd", 7: "an epoll descriptor", 9: "a signalfd", 17: "a timerfd",

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from checkpoint.criu.own_descriptors import own_descriptors
 from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor, deleted_name
 from checkpoint.process.descriptors import is_write_end
-from checkpoint.state.process_state import Descriptor, File, FileKind, OwnDescriptors, ProcessState
+from checkpoint.state.own_descriptors import OwnDescriptors
+from checkpoint.state.process_state import Descriptor, File, FileKind, ProcessState
 
 _CLOCKS = (0, 1, 7)
 """CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME: the others wake a machine up, which takes a privilege."""

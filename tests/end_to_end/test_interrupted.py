@@ -12,21 +12,25 @@ from command import STATUS, Command, interrupt, wait_for
 from conftest import MakeProgram, Sample
 
 STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "flatten", "self-check"]
-PLACES = [
-    ("trace", ""), ("reference", ""), ("validate", ""), ("select", ""), ("capture", " dump "), ("capture", " restore "),
-    ("flatten", ""), ("self-check", " restore "),
-]  # fmt: skip
-"""Stages, and what a child of them does. The stage `reduce` finds its work done."""
+BEFORE = [("trace", ""), ("reference", ""), ("validate", ""), ("select", "")]
+PLACES = {
+    "direct": [("capture", "direct_agent.py"), ("flatten", ""), ("self-check", "direct_agent.py")],
+    "criu": [*BEFORE, ("capture", " dump "), ("capture", " restore "), ("flatten", ""), ("self-check", " restore ")],
+}
+"""By way of capturing: stages, and what a child of them does. The stage `reduce` finds its work done."""
 
 
 @pytest.mark.slow
-def test_a_build_survives_every_signal_at_every_stage(command: Command, tmp_path: Path, program: MakeProgram) -> None:
+@pytest.mark.parametrize("capture", ["direct", "criu"])
+def test_a_build_survives_every_signal_at_every_stage(
+    capture: str, command: Command, tmp_path: Path, program: MakeProgram
+) -> None:
     output, work = tmp_path / "out.probe", tmp_path / "work"
     arguments = ["build", "-o", output, "--interval", "20ms", "--max-phases", "2", "--work", work, "--resume"]
-    arguments += ["--capture", "criu"]
+    arguments += ["--capture", capture]
     arguments += ["--", program("nbody"), "150"]
     before = STAGES[0]
-    for stage, child in PLACES:
+    for stage, child in PLACES[capture]:
         for sent in STATUS:
             said = interrupt(command, command.start(*arguments), stage, sent, child=child)
             begun = [line[: -len(" ...")] for line in said if line.endswith(" ...")]

@@ -23,7 +23,7 @@ from checkpoint.capture import own_descriptors as looking
 from checkpoint.capture.open_files import OpenFiles
 from checkpoint.capture.own_descriptors import own_descriptors
 from checkpoint.capture.stored_own import decoded_own, encoded_own
-from checkpoint.state.process_state import OwnDescriptors
+from checkpoint.state.own_descriptors import OwnDescriptors
 
 SO_PEEK_OFF = 42
 MESSAGES = st.lists(st.binary(min_size=1, max_size=2000), max_size=8)
