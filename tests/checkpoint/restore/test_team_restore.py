@@ -15,6 +15,7 @@ from direct_runs import as_nobody, flat_job, for_anybody, open_to_anybody, repor
 from direct_state import FAILED, TABLE
 from programs import build
 from regions import captured_regions
+from rivals import rivals
 
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
@@ -45,6 +46,18 @@ def test_all_threads_come_back(how: str, builds: Path, tmp_path: Path) -> None:
     with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
         times = [agent.repeat() for _ in range(2)]
     assert all(0 < time.wall < 5 and time.switches is not None and time.faults is None for time in times)
+
+
+@pytest.mark.parametrize("how", ["barrier", "static"])
+def test_another_process_on_a_threads_processor_is_seen(how: str, builds: Path, tmp_path: Path) -> None:
+    """The other thread waits for its processor while the first spins, or sleeps, at the barrier."""
+    job = region(builds, tmp_path / "of", how)
+    flat_job(job, tmp_path)
+    first, other = max(os.sched_getaffinity(0)), min(os.sched_getaffinity(0))
+    with rivals(other, 2), DirectAgent(job, restorer(), scratch=tmp_path, cpu=first) as agent:
+        times = [agent.repeat() for _ in range(3)]
+    # Longer than probe/node/quietness.py lets pass.
+    assert all(time.delay is not None and time.delay > 0.02 * (time.warm + time.wall) + 0.002 for time in times)
 
 
 def test_a_region_is_that_of_the_marking_thread(builds: Path, tmp_path: Path) -> None:
