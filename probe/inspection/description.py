@@ -108,9 +108,9 @@ def show(path: Path | str) -> dict[str, Any]:
     }
 
 
-def sharing_json(found: SharingRecord | None) -> dict[str, float | None] | None:
-    """How threads share the work, as JSON (docs/json.md); null where one thread works, or where that is not known."""
-    return None if found is None else asdict(found)
+def sharing_json(found: SharingRecord | None) -> dict[str, float | None]:
+    """How threads share the work, as JSON (docs/json.md); empty where one thread works, or where that is not known."""
+    return {} if found is None else asdict(found)
 
 
 def _fastest(manifest: Manifest) -> float | None:
