@@ -71,8 +71,10 @@ def test_the_first_thread_marks_the_intervals(how: str, builds: Path, tmp_path: 
     if how == "barrier":
         assert timed.agreeing == timed.compared and timed.intervals > 0.8 * profile.intervals
         assert sharing.marking == pytest.approx(0.5, abs=0.05) and sharing.alone_share < 0.5
-        equal = sharing.record()
-        assert equal.imbalance is not None and equal.imbalance < 0.2 and 0.0 <= equal.waiting < 1.0
+        by_thread, found = profile.thread_work.sum(axis=0), sharing.record()
+        # In one interval a busy machine may hold one of them up.
+        assert by_thread[1] == pytest.approx(by_thread[0], rel=0.1)
+        assert found.imbalance is not None and found.imbalance < 1.0 and found.waiting < 1.0
 
 
 def test_what_the_first_alone_executes_is_the_better_marker(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
