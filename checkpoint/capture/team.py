@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import process_facts
 from checkpoint.capture.injected import Answers
 from checkpoint.errors import ProgramUnsupported
@@ -19,6 +20,10 @@ _RESTARTS = {-512, -513, -514}
 
 _RESTARTS_OTHERWISE = -516
 """ERESTART_RESTARTBLOCK: what it waited for, and how long, is in the kernel alone."""
+
+_FUTEX_COMMAND = 0x7F
+_BY_OWNER = {6, 7, 8, 11, 12, 13}
+"""linux/futex.h: FUTEX_LOCK_PI, UNLOCK_PI, TRYLOCK_PI, WAIT_REQUEUE_PI, CMP_REQUEUE_PI, LOCK_PI2."""
 
 _INTERRUPTED = 2**64 - 4
 _SYSCALL_BYTES = 2
@@ -73,8 +78,17 @@ def pending(pid: int, number: int) -> tuple[int, ...]:
 def locks_in_use(tracee: Tracee, team: Team) -> list[str]:
     """Words for robust or priority-inheriting mutexes that threads of the stopped process hold: the kernel knows their
     owners by numbers that restored threads do not have."""
-    heads = (process_facts.thread_state(number, 0).robust_list for number in (tracee.marking, *team.stopped()))
-    return ["a robust or priority-inheriting lock in use"] * any(head and _holds(tracee, head) for head in heads)
+    for number in (tracee.marking, *team.stopped()):
+        head = process_facts.thread_state(number, 0).robust_list
+        if (head and _holds(tracee, head)) or _waits_for_owner(number):
+            return ["a robust or priority-inheriting lock in use"]
+    return []
+
+
+def _waits_for_owner(number: int) -> bool:
+    """Whether a thread stands in futex(2) with an operation by which the kernel looks up a lock's owner."""
+    found = registers_of(number)
+    return found.orig_rax == call_number("futex") and found.rsi & _FUTEX_COMMAND in _BY_OWNER
 
 
 def _holds(tracee: Tracee, head: int) -> bool:

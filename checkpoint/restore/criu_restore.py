@@ -79,7 +79,8 @@ class RegionTime:
     """Seconds of one repeat, from the stamps inside the process; restoring it is not part of them.
 
     `kernel` of `cpu` were spent in the kernel, by its own ticks; `faults`: page faults; `switches`, where threads share
-    the work: how often they lost their processors. None where these were not stamped.
+    the work: how often they lost their processors. None where these were not stamped. `delay`, likewise: how long the
+    thread that waited longest for a processor has done so in warm-up and region.
     """
 
     wall: float
@@ -89,6 +90,7 @@ class RegionTime:
     kernel: float | None = None
     faults: int | None = None
     switches: int | None = None
+    delay: float | None = None
 
 
 class PageDropped(PhaseFailed):
@@ -271,7 +273,7 @@ def region_time(job: RestoreJob, line: dict[str, Any], scratch: Path | None = No
     if line.get("status") == "ok":
         return RegionTime(
             float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"]),
-            line.get("kernel"), line.get("faults"),
+            line.get("kernel"), line.get("faults"), delay=line.get("delay"),
         )  # fmt: skip
     raise _failure(job, line, scratch)
 

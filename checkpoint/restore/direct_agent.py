@@ -40,6 +40,7 @@ from checkpoint.linux import (
 from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 from checkpoint.restore.isolation import (
     apart,
+    children,
     die_with_parent,
     enter_namespaces,
     hide_memory,
@@ -188,8 +189,23 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
         warm, start, end = (control.event(spec[name]) for name in ("warm", "start", "end"))
         if end[0]:
             found = {"restored": restored, "copied": copied, "confined": confined}
-            return {**region_times(warm, start, end), **found}
+            delayed = {"delay": longest_delay()} if spec["threads"] else {}
+            return {**region_times(warm, start, end), **found, **delayed}
         os.kill(pid, signal.SIGCONT)
+
+
+def longest_delay() -> float:
+    """Seconds that the thread of the stopped phase that waited longest for a processor has waited since it was started.
+
+    Second field of /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats); 0 where that is not kept.
+    """
+    longest = 0
+    for pid in children():
+        for number in os.listdir("/proc/%d/task" % pid):
+            path = "/proc/%d/task/%s/schedstat" % (pid, number)
+            with contextlib.suppress(OSError, IndexError, ValueError), open(path) as file:
+                longest = max(longest, int(file.read().split()[1]))
+    return longest * 1e-9
 
 
 def enter_private_view(spec: Spec) -> None:

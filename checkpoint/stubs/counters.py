@@ -70,6 +70,9 @@ class SiteCounters:
         self._past = np.zeros(0, dtype=np.int64)
         self._first_past = self._past
         """As `_past`, of the first thread alone."""
+        self.work = np.zeros(1)
+        """Instructions counted up to the last copy, by the threads' slots."""
+        self._past_work = np.zeros(1)
 
     @property
     def columns(self) -> int:
@@ -118,9 +121,10 @@ class SiteCounters:
     def forget_unmapped(self, known: list[LoadedImage]) -> None:
         """Close the areas of libraries that were unmapped; their counts stay. The stub memory stays mapped."""
         for area in [a for a in self._areas if a.loaded not in known]:
-            whole, first = self._counts_of([area])
+            whole, first, work = self._counts_of([area])
             self._past += whole
             self._first_past += first
+            self._past_work = added(self._past_work, work)
             self._areas.remove(area)
 
     def forget_all(self) -> None:
@@ -132,23 +136,29 @@ class SiteCounters:
         return self.read_both()[0]
 
     def read_both(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """As `read`, and the first thread's part of it."""
-        whole, first = self._counts_of(self._areas)
+        """As `read`, and the first thread's part of it. Renews `work`."""
+        whole, first, work = self._counts_of(self._areas)
+        self.work = added(self._past_work, work)
         return self._past + whole, self._first_past + first
 
-    def _counts_of(self, areas: list[_Area]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Executions counted in these areas: all, and the first thread's."""
+    def _counts_of(
+        self, areas: list[_Area]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Executions counted in these areas: all, and the first thread's; and instructions by slot."""
         whole = np.zeros(self.columns, dtype=np.int64)
+        work = np.zeros(self._slots)
         first = whole if self._slots == 1 else np.zeros(self.columns, dtype=np.int64)
         for area in areas:
-            columns = self.images[area.image].first + area.rows
+            image = self.images[area.image]
+            columns, instructions = image.first + area.rows, image.sites.block_instructions[area.rows]
             values = np.zeros(len(area.rows), dtype=np.int64)
             for slot in range(self._slots):
                 self._tracee.read_counters(area.counters + slot * SLOT_BYTES, values)
                 whole[columns] += values
+                work[slot] += values @ instructions
                 if not slot and first is not whole:
                     first[columns] += values
-        return whole, first
+        return whole, first, work
 
     @property
     def _slots(self) -> int:
@@ -230,3 +240,11 @@ class SiteCounters:
                     self._tracee.read_counters(area.left + slot * SLOT_BYTES, values)
                     left[self.images[area.image].first + area.rows[list(area.loops)]] += values
         return left
+
+
+def added(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The sum, where slots that one does not have count as zero."""
+    total = np.zeros(max(len(a), len(b)))
+    total[: len(a)] += a
+    total[: len(b)] += b
+    return total

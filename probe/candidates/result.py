@@ -58,7 +58,9 @@ class RunResult:
                     "failure": measured.failure,
                     "restorer": measured.restorer,
                     "kernel": _in_kernel(record, measured),
-                    "repeats": [{k: v for k, v in vars(t).items() if k != "switches"} for t in measured.times],
+                    "repeats": [
+                        {k: v for k, v in vars(t).items() if k not in ("switches", "delay")} for t in measured.times
+                    ],
                 }
             )
         said = self.prediction.to_json()

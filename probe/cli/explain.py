@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from checkpoint.linux import PAGE_SIZE
+from probe.cli.figures import sharing_words
 from probe.cli.rows import AS_JSON
 from probe.terminal import one_line, say, say_json
 
@@ -77,6 +78,9 @@ def _print_phase(phase: dict[str, Any]) -> None:
             ["touched", "mapped", "mapping"],
             [[_size(m["touched"]), _size(m["mapped"]), m["name"] or m["kind"]] for m in phase["mappings"]],
         )
+    if phase["sharing"]:
+        say()
+        say(one_line(f"threads: {sharing_words(phase['sharing'])}"))
     if phase["all_calls"] is not None:
         say()
         made = ", ".join(f"{c['name']} {c['times']}" for c in phase["calls"])

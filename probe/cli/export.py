@@ -72,6 +72,8 @@ def export(
             predicted = usable(opened, [find_probe(opened, name) for name in names])
             if stale := sum(item.stale for item in predicted):
                 say(f"probe: {stale} stale predictions left out; run the probes there again", err=True)
+            if unfit := sum(item.unfit for item in predicted):
+                say(f"probe: {unfit} predictions left out: the nodes have too few processors for the threads", err=True)
             if form == CONDOR:
                 _write_ads(predicted, output)
                 return
@@ -108,6 +110,7 @@ def _rows_text(predicted: Sequence[Predicted], form: str) -> str:
         {
             "probe": item.probe.name,
             "key": item.probe.key,
+            "threads": item.probe.threads,
             "node": node.node,
             "cluster": node.cluster,
             "seconds": node.seconds,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def percent(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f} %"
@@ -20,3 +22,12 @@ def size(value: int) -> str:
 
 def milliseconds(value: float | None) -> str:
     return "-" if value is None else f"{value * 1e3:.2f}"
+
+
+def sharing_words(found: dict[str, Any]) -> str:
+    """How threads share the work, for people."""
+    imbalance = "imbalance not known" if found["imbalance"] is None else f"imbalance {percent(found['imbalance'])}"
+    return (
+        f"{percent(found['marking'])} of the counted instructions by the thread that tells places, which works alone "
+        f"for {percent(found['alone'])} of the time; {imbalance}; asleep {percent(found['waiting'])}"
+    )

@@ -82,7 +82,7 @@ def rank(
         with open_store(url, create=False) as opened:
             probe, emulated = _probe_or_emulations(opened, str(probe_name))
             nodes = candidates(opened, probe, limit=limit if by == "time" else None) if probe else []
-            found = rank_candidates(opened, nodes, by, dict(waits))[:limit]
+            found = rank_candidates(opened, nodes, by, dict(waits), probe.threads if probe else 1)[:limit]
         _print_candidates(found, emulated[:limit], by, form)
         return
     if by != "time":
@@ -136,12 +136,12 @@ def _print_emulations(emulated: Sequence[StoredEmulation], predicted: set[str]) 
 def _print_candidates(found: Sequence[Ranked], emulated: Sequence[StoredEmulation], by: str, form: str) -> None:
     from probe.store.records import iso
 
-    usable = [known for one in found if not one.candidate.stale and (known := one.measure(by))]
+    usable = [known for one in found if not one.candidate.unusable and (known := one.measure(by))]
     rows = []
     for one in found:
         measured, candidate = one.measure(by), one.candidate
         # Where intervals overlap, the order may be the other way round.
-        overlaps = bool(usable) and not candidate.stale and measured is not None and measured.low <= usable[0].high
+        overlaps = bool(usable) and not candidate.unusable and measured is not None and measured.low <= usable[0].high
         more = {**_keys("joules", one.joules), "energy_source": one.energy_source}
         ends = {"wait": one.wait, **_keys("end", one.end), "as_fast_as_best": overlaps}
         rows.append({**asdict(candidate), "made_at": iso(candidate.made_at), **more, **ends})
@@ -153,11 +153,11 @@ def _print_candidates(found: Sequence[Ranked], emulated: Sequence[StoredEmulatio
         "interval": lambda r: f"{seconds(r['low'])} to {seconds(r['high'])}",
         **_COLUMNS[by],
         "#": lambda r: str(r["prediction"]),
-        "": lambda r: f"stale: {r['stale']}" if r["stale"] else first if r["as_fast_as_best"] else "",
+        "": lambda r: r["unfit"] or (f"stale: {r['stale']}" if r["stale"] else first if r["as_fast_as_best"] else ""),
     }
     print_rows(rows, form, "candidates", columns, emulations=[one.to_json() for one in emulated])
     if form == TABLE:
-        _print_emulations(emulated, {one.candidate.node for one in found if not one.candidate.stale})
+        _print_emulations(emulated, {one.candidate.node for one in found if not one.candidate.unusable})
 
 
 def _keys(name: str, measured: Measured | None) -> dict[str, float | None]:

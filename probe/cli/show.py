@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probe.cli.figures import milliseconds, percent, seconds, size
+from probe.cli.figures import milliseconds, percent, seconds, sharing_words, size
 from probe.cli.parameters import PROBE_FILE
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
@@ -126,6 +126,8 @@ def print_probe(description: dict[str, Any]) -> None:
     ]
     if d["threads"] > 1:
         lines.append(f"threads         {d['threads']} share the work: a node needs as many processors")
+    if d["sharing"]:
+        lines.append(f"sharing         {sharing_words(d['sharing'])}")
     if d["outside"]["processes"]:
         lines.append(f"outside         {_outside(d['outside'])}")
     if any(p["synthetic"]["refused"] or p["synthetic"]["words"] for p in d["phases"]):
@@ -133,13 +135,28 @@ def print_probe(description: dict[str, Any]) -> None:
     for line in lines:
         say(one_line(line))
     table = Table(box=None, pad_edge=False)
-    for name in ("phase", "at/s", "stands for", "weight", "time", "T_run/ms", "T_ref/ms", "restore", "kept", ""):
+    shared = ("alone", "imbalance", "asleep") if d["sharing"] else ()
+    for name in (
+        "phase",
+        "at/s",
+        "stands for",
+        "weight",
+        "time",
+        "T_run/ms",
+        "T_ref/ms",
+        "restore",
+        "kept",
+        *shared,
+        "",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for p in d["phases"]:
+        threads = p["sharing"] or {}
         table.add_row(
             str(p["id"]), f"{p['started_seconds']:.2f}", str(p["intervals"]), percent(p["weight"]),
             percent(p["time_share"]), milliseconds(p["t_run"]), milliseconds(p["t_ref"]),
             percent(p["restore_error"]), percent(p["pages"]["kept"] / max(1, p["pages"]["raw"])),
+            *(percent(threads.get(key)) for key in ("alone", "imbalance", "waiting")[: len(shared)]),
             "" if p["status"] == "ok" else p["status"],
         )  # fmt: skip
     console().print(table)

@@ -241,10 +241,12 @@ def run_as_jobs(
     from probe.slurm.engine import minutes_for, run_on_slurm, store_run
     from probe.store.opening import open_store
 
-    show(path)
+    threads = int(show(path)["threads"])
     with open_store() as opened:
         made_at = time.time()
-        run = run_on_slurm(path, options, partition=partition, per_kind=per_kind, minutes=minutes_for(budget))
+        run = run_on_slurm(
+            path, options, partition=partition, per_kind=per_kind, minutes=minutes_for(budget), threads=threads
+        )
         stored = store_run(opened, run, path, made_at)
         if not as_json:
             say(f"{opened.name}: {len(stored.stored)} predictions stored")

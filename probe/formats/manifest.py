@@ -35,7 +35,7 @@ from probe.formats.checked import (
     record,
 )
 from probe.formats.manifest_version_1 import from_version_1
-from probe.formats.phase_record import PhaseRecord
+from probe.formats.phase_record import PhaseRecord, SharingRecord
 from probe.formats.reference import Reference
 
 MANIFEST_VERSION = 2
@@ -199,6 +199,7 @@ class Manifest:
     outside: the time of processes that the program started; None where it started none.
     warmup_trials: how the warm-up was chosen, shortest first; empty where it was given.
     threads: how many share the work, and so how many processors a node must have.
+    sharing: how they share it; None where one thread works, or where that is not known.
     """
 
     program: ProgramRecord = field(metadata=record(ProgramRecord))
@@ -218,6 +219,7 @@ class Manifest:
     outside: OutsideRecord | None = field(default=None, metadata=optional(record(OutsideRecord)))
     warmup_trials: tuple[WarmupTrial, ...] = field(default=(), metadata=many(record(WarmupTrial)))
     threads: int = field(default=1, metadata=COUNT)
+    sharing: SharingRecord | None = field(default=None, metadata=optional(record(SharingRecord)))
 
     @property
     def coverage(self) -> float:
@@ -262,6 +264,8 @@ class Manifest:
         said = asdict(self)
         if self.threads == 1:
             # No key where there is none to share with: the file is as other versions write it.
+            for one in (said, *said["phases"]):
+                one.pop("sharing")
             del said["threads"]
         return {"manifest_version": version if self.threads == 1 else THREADS_VERSION, **said}
 

@@ -172,6 +172,22 @@ class Synthetic:
 
 
 @dataclass(frozen=True)
+class SharingRecord:
+    """How threads share the work of a phase, or of the whole run (probe/prediction/sharing.py). Shares from 0 to 1.
+
+    marking     of the counted instructions, by the thread that tells places
+    alone       of the time, in which that thread works alone
+    imbalance   how unequal the threads' work is, 1 where one has it all; None if it was not recorded by thread
+    waiting     of the time of as many processors as threads work, in which threads sleep
+    """
+
+    marking: float = field(metadata=PART)
+    alone: float = field(metadata=PART)
+    imbalance: float | None = field(metadata=optional(PART))
+    waiting: float = field(metadata=PART)
+
+
+@dataclass(frozen=True)
 class PhaseRecord:
     """One phase of a probe.
 
@@ -183,6 +199,7 @@ class PhaseRecord:
     stratum                     phases with the same number are parts of one stratum; -1 for one that is all of it
     calls                       system calls of warm-up and region; -1 if not watched
     synthetic                   what of its memory is synthetic; None where that was not wanted
+    sharing                     how threads share its work; None where one works, or where that is not known
     """
 
     id: int = field(metadata=NUMBER)
@@ -201,6 +218,7 @@ class PhaseRecord:
     stratum: int = field(default=-1, metadata=whole(-1, MOST_NUMBER))
     calls: int = field(default=-1, metadata=whole(-1))
     synthetic: Synthetic | None = field(default=None, metadata=optional(record(Synthetic)))
+    sharing: SharingRecord | None = field(default=None, metadata=optional(record(SharingRecord)))
 
     @property
     def can_run(self) -> bool:

@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.process.program import Program
+from checkpoint.process.threads import MOST_SLOTS
 from probe.formats.arrays import FloatArray, IntArray, write_arrays
 
 FORMAT_VERSION = 1
@@ -34,7 +35,7 @@ _UNREADABLE = (
     NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
-_ARRAYS = ("counts_", "first_", "blocks_", "executed_", "markers_", "seconds")
+_ARRAYS = ("counts_", "first_", "blocks_", "executed_", "markers_", "seconds", "thread_work")
 _LARGEST, _WIDEST = 1e18, 8
 """Of a number in the header; bytes of a number in an array."""
 
@@ -101,6 +102,8 @@ class Profile:
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
     first        N x B sparse, the part of `counts` that the marking thread executed, by which boundaries are found;
                  None where no other thread shares its work
+    thread_work  N x S, instructions that each thread executed in counted blocks, in column 0 the marking one; others in
+                 slots, which threads take over from those that have ended. None where one thread works, or older
     """
 
     program: Program
@@ -124,6 +127,7 @@ class Profile:
     helper_threads: int = 0
     counted_share: float = 1.0
     first: sp.csr_array | None = field(default=None, repr=False)
+    thread_work: FloatArray | None = field(default=None, repr=False)
 
     @property
     def intervals(self) -> int:
@@ -175,6 +179,8 @@ def save_profile(profile: Profile, path: Path) -> None:
     }
     if profile.first is not None:
         arrays |= {f"first_{part}": getattr(profile.first, part) for part in ("data", "indices", "indptr")}
+    if profile.thread_work is not None:
+        arrays["thread_work"] = profile.thread_work.ravel()
     for name, table in (("blocks", profile.blocks), ("executed", profile.executed), ("markers", profile.markers)):
         arrays |= {f"{name}_{column}": value for column, value in vars(table).items()}
     write_arrays(path, arrays, "the profile")
@@ -213,8 +219,9 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
     if "markers_boundary" in stored:
         markers = Markers(**{c: stored[f"markers_{c}"] for c in ("boundary", "column", "distance")})
         _check_markers(markers, n, b)
-    first = None
+    first = work = None
     if header["format_version"] == THREADS_VERSION:
+        work = _thread_work(stored["thread_work"], n) if "thread_work" in stored else None
         first = _counts(stored["first_data"], stored["first_indices"], stored["first_indptr"], n, b)
     seconds = stored["seconds"]
     lengths = [{len(column) for column in vars(table).values()} for table in tables]
@@ -246,6 +253,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         helper_threads=int(_number(header.get("helper_threads", 0), int)),
         counted_share=_number(header.get("counted_share", 1.0)),
         first=first,
+        thread_work=work,
     )
 
 
@@ -263,11 +271,22 @@ def _counts(data: Any, columns: Any, begins: Any, intervals: int, blocks: int) -
     return counts
 
 
+def _thread_work(values: Any, intervals: int) -> FloatArray:
+    if not intervals or not len(values) or len(values) % intervals or len(values) // intervals > MOST_SLOTS:
+        raise ValueError("work of threads that does not belong to these intervals")
+    if not (np.isfinite(values) & (values >= 0) & (values < _LARGEST)).all():
+        raise ValueError("a thread's work that is no number of instructions")
+    work: FloatArray = values.astype(np.float64).reshape(intervals, -1)
+    return work
+
+
 def _array(name: str, value: Any) -> Any:
     """One array of numbers in one dimension, whatever else may be in such a file."""
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iuf":
         raise ValueError(f"{name} is no array of numbers")
-    if (name not in ("seconds", "counts_data") and value.dtype.kind == "f") or value.dtype.itemsize > _WIDEST:
+    if (
+        name not in ("seconds", "counts_data", "thread_work") and value.dtype.kind == "f"
+    ) or value.dtype.itemsize > _WIDEST:
         raise ValueError(f"{name} holds numbers of another kind")
     return value
 

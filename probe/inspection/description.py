@@ -12,7 +12,7 @@ from typing import Any
 from probe.formats.choices import SECONDS
 from probe.formats.kernel_time import KernelShare
 from probe.formats.manifest import Manifest
-from probe.formats.phase_record import CRIU
+from probe.formats.phase_record import CRIU, SharingRecord
 from probe.inspection.real_data import phase_data, real_data
 from reducer.unpack import open_probe
 
@@ -27,7 +27,7 @@ def show(path: Path | str) -> dict[str, Any]:
         manifest = Manifest.from_json(archive.manifest)
         files = [{"path": f.path, "purpose": f.purpose, "size": f.size, "sha256": f.sha256} for f in archive.files]
         size = archive.size_bytes
-    clock, tracing = manifest.reference.clock, manifest.tracing
+    clock, tracing, sharing = manifest.reference.clock, manifest.tracing, sharing_json(manifest.sharing)
     return {
         "format_version": FORMAT_VERSION,
         "id": manifest.id,
@@ -54,6 +54,7 @@ def show(path: Path | str) -> dict[str, Any]:
         **real_data(manifest),
         "outside": _outside(manifest),
         "threads": manifest.threads,
+        "sharing": sharing and {**sharing, "fastest": _fastest(manifest)},
         "trimmed_from": manifest.trimmed_from or None,
         "phases": [
             {
@@ -81,6 +82,7 @@ def show(path: Path | str) -> dict[str, Any]:
                 "warmup_intervals": p.warmup,
                 "pages": p.checkpoint.pages(),
                 **phase_data(p),
+                "sharing": sharing_json(p.sharing),
                 "status": "ok" if p.can_run else "failed",
                 "failure": p.criu.failure,
             }
@@ -104,6 +106,16 @@ def show(path: Path | str) -> dict[str, Any]:
         "warnings": list(manifest.warnings),
         "notes": list(manifest.notes),
     }
+
+
+def sharing_json(found: SharingRecord | None) -> dict[str, float | None]:
+    """How threads share the work, as JSON (docs/json.md); empty where one thread works, or where that is not known."""
+    return {} if found is None else asdict(found)
+
+
+def _fastest(manifest: Manifest) -> float | None:
+    """Amdahl's bound: how many times as fast more threads make the run at most; null where one never works alone."""
+    return 1.0 / manifest.sharing.alone if manifest.sharing and manifest.sharing.alone else None
 
 
 def _outside(manifest: Manifest) -> dict[str, Any]:

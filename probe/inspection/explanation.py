@@ -21,6 +21,7 @@ from probe.formats.choices import SECONDS
 from probe.formats.manifest import Manifest
 from probe.formats.phase_code import CODE_NAME, MOST_BYTES, NO_FILE, PhaseCode, ProbeCode, decode
 from probe.formats.phase_record import PhaseRecord
+from probe.inspection.description import sharing_json
 from probe.node.files import file_sha256
 from reducer.member_table import damaged
 from reducer.unpack import ProbeArchive, open_probe
@@ -152,6 +153,7 @@ def _explained(
             {"name": call_name(number), "number": number, "times": times}
             for number, times in sorted(code.calls if code else (), key=lambda call: (-call[1], call[0]))[:top]
         ],
+        "sharing": sharing_json(record.sharing),
         "calls_made": sum(times for _, times in code.calls) if code else None,
         "all_calls": code.all_calls if code else None,
     }

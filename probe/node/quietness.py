@@ -26,6 +26,10 @@ _SWITCHES = 2
 """Times that threads may lose a processor in any region; besides, once a second each. A thread that waits for another
 by spinning is not slowed down when that loses its processor: CPU time would not tell."""
 
+_DELAY, _SHORT_DELAY = 0.02, 0.002
+"""Share of warm-up and region, and seconds besides, that one of several threads may wait for a processor. One that
+sleeps at each barrier leaves its processor by itself: no count of switches tells when others take its place."""
+
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -75,6 +79,8 @@ class QuietJudge:
         if stolen > _STOLEN * (time.restore + time.warm + time.wall) + 2 / _TICK:
             return OTHER_WORK
         if time.switches is not None and time.switches > _SWITCHES + self._threads * time.wall:
+            return OTHER_WORK
+        if time.delay is not None and time.delay > _DELAY * (time.warm + time.wall) + _SHORT_DELAY:
             return OTHER_WORK
         return OTHER_WORK if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
 

@@ -49,6 +49,7 @@ from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_phases
+from probe.prediction.sharing import sharing_of
 from probe.progress import Report
 from reducer.archive import ContainedFile, PhaseCheckpoint, write_probe
 
@@ -152,6 +153,7 @@ def _manifest(
         outside=_outside(timed, build.reference),
         warmup_trials=tuple(build.warmup.trials),
         threads=program.threads,
+        sharing=sharing.record() if (sharing := sharing_of(profile, timed)) else None,
     )
 
 
@@ -204,6 +206,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
     wall, cpu = timed.levels("wall"), timed.levels("cpu")
     begins = np.concatenate([[0.0], np.cumsum(timed.seconds)])
     records = []
+    sharing = sharing_of(build.profile, timed)
     by_criu, directly = ({m.phase: m for m in build.measured if m.restorer == name} for name in (CRIU, DIRECT))
     for phase, reduced, flat in zip(build.captured, build.reduced, build.flat, strict=True):
         result = by_criu.get(phase.phase, MeasuredPhase(phase.phase, (), NO_CRIU_IMAGES))
@@ -241,6 +244,7 @@ def _records(build: Build, amounts: FloatArray) -> list[PhaseRecord]:
                 stratum=chosen.stratum,
                 calls=flat.calls_made,
                 synthetic=build.synthetic.get(chosen.id),
+                sharing=sharing.record(chosen.members) if sharing else None,
             )
         )
     return records

@@ -205,7 +205,7 @@ def _choose(state: _State, threshold: float) -> None:
     state.dropped = {node.name: node.unusable for node in nodes if node.unusable}
     network = state.bounds.network
     if not state.kept:
-        state.reason = "every prediction is stale" if nodes else "no node with a prediction"
+        state.reason = _none_usable(nodes)
     elif network == 0:
         state.reason = f"nothing gets through: {state.bounds.name(math.inf)}"
         state.drop(state.kept, state.reason)
@@ -221,6 +221,11 @@ def _choose(state: _State, threshold: float) -> None:
 
 
 _Ordered = Sequence[tuple[float, int, int]]
+
+
+def _none_usable(nodes: Sequence[Node]) -> str:
+    said = sorted({node.unusable for node in nodes})
+    return f"no prediction can be used: {', '.join(said)}" if said else "no node with a prediction"
 
 
 def _second_choice(states: Sequence[_State], ordered: _Ordered, work: Workload, threshold: float) -> tuple[int, bool]:

@@ -20,7 +20,7 @@ MEASURES: Final = (TIME, ENERGY, END)
 
 @dataclass(frozen=True)
 class Measured:
-    """What nodes are ordered by, with the ends of its 95 % interval: seconds, or joules of one core."""
+    """What nodes are ordered by, with the ends of its 95 % interval: seconds, or joules of a core for each thread."""
 
     value: float
     low: float
@@ -53,16 +53,20 @@ class Ranked:
 
 
 def rank_candidates(
-    store: Store, found: Sequence[Candidate], by: str = TIME, waits: Mapping[str, float] | None = None
+    store: Store,
+    found: Sequence[Candidate],
+    by: str = TIME,
+    waits: Mapping[str, float] | None = None,
+    threads: int = 1,
 ) -> list[Ranked]:
-    """The nodes, the least first, those that nothing is known of last.
+    """The nodes, the least first, those that nothing is known of behind, those that cannot run the probe last.
 
-    waits: seconds by type of nodes, in place of the median of stored runs'. Raises NotInStore for a type that no node
-    has, NoPrediction where the measure is known of no node.
+    threads: that share its work. waits: seconds by type of nodes, in place of the median of stored runs'. Raises
+    NotInStore for a type that no node has, NoPrediction where the measure is known of no node.
     """
     power = _by_type(stored_power(store)) if by == ENERGY else {}
     known = _waits(store) | dict(waits or {}) if by == END else {}
-    ranked = [_ranked(one, power, known) for one in found]
+    ranked = [_ranked(one, power, known, threads) for one in found]
     _refuse_unknown(waits or {}, found)
     if found and all(one.measure(by) is None for one in ranked):
         what, how = ("power", "`probe energy set`") if by == ENERGY else ("wait", "--wait TYPE=DURATION")
@@ -79,18 +83,18 @@ def _refuse_unknown(waits: Mapping[str, float], found: Sequence[Candidate]) -> N
         )
 
 
-def _key(one: Ranked, by: str) -> tuple[bool, float, str]:
+def _key(one: Ranked, by: str) -> tuple[bool, bool, float, str]:
     measured = one.measure(by)
-    return measured is None, measured.value if measured else 0.0, one.candidate.node
+    return bool(one.candidate.unfit), measured is None, measured.value if measured else 0.0, one.candidate.node
 
 
-def _ranked(one: Candidate, power: Mapping[str, NodePower], waits: Mapping[str, float]) -> Ranked:
+def _ranked(one: Candidate, power: Mapping[str, NodePower], waits: Mapping[str, float], threads: int) -> Ranked:
     types = _types(one)
     drawn = next((power[kind] for kind in types if kind in power), None)
     wait = next((waits[kind] for kind in types if kind in waits), None)
     if drawn is None:
         return Ranked(one, None, "", wait)
-    joules = Measured(*(of_power(drawn, 1, seconds).share for seconds in (one.seconds, one.low, one.high)))
+    joules = Measured(*(of_power(drawn, threads, seconds).share for seconds in (one.seconds, one.low, one.high)))
     return Ranked(one, joules, drawn.source, wait)
 
 

@@ -22,7 +22,8 @@ POOL_VERSION: Final = 1
 class Node:
     """seconds, low, high: one task on one of its workers, with the 95 % interval.
 
-    workers: tasks it runs at once. unusable: why it must not be used (a stale prediction), "" if it may be.
+    workers: tasks it runs at once. unusable: why it must not be used (a stale prediction, too few processors), "" if it
+    may be.
     """
 
     name: str
@@ -166,5 +167,10 @@ def _cluster(entry: Mapping[str, Any], predicted: Mapping[str, Candidate]) -> Cl
 
 def _node(candidate: Candidate, workers: int | None = None) -> Node:
     return Node(
-        candidate.node, candidate.seconds, candidate.low, candidate.high, workers or candidate.workers, candidate.stale
+        candidate.node,
+        candidate.seconds,
+        candidate.low,
+        candidate.high,
+        workers or candidate.workers,
+        candidate.unusable,
     )

@@ -43,7 +43,7 @@ def is_of_type(candidate: Candidate, node_type: str) -> bool:
 
 def probe_ratio(store: Store, probe: str, a: str, b: str) -> Ratio:
     """The ratio that the newest predictions of `probe` say. Raises NotInStore, NoPrediction without nodes of a type."""
-    found = [one for one in candidates(store, find_probe(store, probe)) if not one.stale]
+    found = [one for one in candidates(store, find_probe(store, probe)) if not one.unusable]
     of = {kind: [one for one in found if is_of_type(one, kind)] for kind in (a, b)}
     for kind, nodes in of.items():
         if not nodes:

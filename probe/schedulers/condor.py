@@ -29,6 +29,7 @@ def machine_ads(predicted: Sequence[Predicted]) -> dict[str, str]:
                 f"ProbeSecondsLow_{name} = {node.low!r}",
                 f"ProbeSecondsHigh_{name} = {node.high!r}",
                 f"ProbePrediction_{name} = {node.prediction}",
+                f"ProbeCpus_{name} = {item.probe.threads}",
             ]
     return {node: "".join(f"{line}\n" for line in ads[node]) for node in sorted(ads)}
 

@@ -17,20 +17,25 @@ from probe.store.records import Candidate, StoredProbe
 
 @dataclass(frozen=True)
 class Predicted:
-    """A probe, and its nodes with the newest prediction of each, the fastest first; `stale`: how many were left out."""
+    """A probe, and its nodes with the newest prediction of each, the fastest first.
+
+    stale: how many were left out. unfit: likewise, nodes with fewer processors than its threads need.
+    """
 
     probe: StoredProbe
     nodes: tuple[Candidate, ...]
     stale: int
+    unfit: int = 0
 
 
 def usable(store: Store, probes: Sequence[StoredProbe] = ()) -> list[Predicted]:
-    """For `probes`, or all of the store, without stale predictions."""
+    """For `probes`, or all of the store, without stale predictions, and without nodes that cannot run them."""
     found = []
     for probe in probes or all_probes(store):
         nodes = candidates(store, probe)
-        kept = tuple(node for node in nodes if not node.stale)
-        found.append(Predicted(probe, kept, len(nodes) - len(kept)))
+        kept = tuple(node for node in nodes if not node.unusable)
+        unfit = sum(bool(node.unfit) for node in nodes)
+        found.append(Predicted(probe, kept, len(nodes) - len(kept) - unfit, unfit))
     return found
 
 

@@ -23,6 +23,7 @@ from probe.slurm.facts import SlurmFacts, SlurmNode, call, slurm_facts
 from probe.store.describing import describe_node
 from probe.store.importing import Imported, import_results, input_checksum
 from probe.store.opening import Store
+from probe.store.reading import too_few
 
 DEFAULT_MINUTES = 60
 _POLL = 1.0
@@ -78,12 +79,13 @@ def run_on_slurm(
     per_kind: bool = False,
     shared: Path | None = None,
     minutes: int = DEFAULT_MINUTES,
+    threads: int = 1,
 ) -> SlurmRun:
     """Run the probe at `path` on the partition's nodes, each alone on its node, and wait for all.
 
     options: further ones of `probe run`. shared: folder that all nodes see, for what the jobs print (default: the
-    probe's). minutes: the jobs' time limit. Jobs are cancelled when this is interrupted. Raises SlurmError where Slurm
-    takes no job.
+    probe's). minutes: the jobs' time limit. threads: that share the work: a node with fewer processors gets no job, and
+    is among the failures. Jobs are cancelled when this is interrupted. Raises SlurmError where Slurm takes no job.
     """
     probe = path.absolute()
     facts = slurm_facts()
@@ -96,8 +98,11 @@ def run_on_slurm(
         refused: dict[str, str] = {}
         try:
             for node in nodes:
+                if few := too_few(threads, node.cpus):
+                    refused[node.name] = few
+                    continue
                 try:
-                    jobs[node.name] = _start(node, probe, options, partition, Path(folder), minutes)
+                    jobs[node.name] = _start(node, probe, options, partition, Path(folder), minutes, threads)
                 except SlurmError as error:
                     refused[node.name] = str(error)
             if not jobs:
@@ -122,7 +127,13 @@ def run_on_slurm(
 
 
 def _start(
-    node: SlurmNode, probe: Path, options: Sequence[str], partition: str | None, folder: Path, minutes: int
+    node: SlurmNode,
+    probe: Path,
+    options: Sequence[str],
+    partition: str | None,
+    folder: Path,
+    minutes: int,
+    threads: int,
 ) -> str:
     command = [sys.executable, "-m", "probe", "run", str(probe), "--json", "--quiet", *options]
     script = f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}\nexport PYTHONPATH\n"
@@ -133,6 +144,7 @@ def _start(
         "--exclusive",
         "--nodes=1",
         "--ntasks=1",
+        f"--cpus-per-task={threads}",
         f"--nodelist={node.name}",
         f"--job-name=probe-run-{probe.stem}",
         f"--time={minutes}",

@@ -7,7 +7,9 @@
 -- connection and reads nothing else. Whatever is missing, old or broken leaves the job as it was submitted.
 --
 -- A job has a prediction if its comment says probe=NAME; or, where the table holds command lines, if its script has one
--- command, and that is one of them. probe=off opts out. A time limit that the user gave is never touched.
+-- command, and that is one of them. probe=off opts out. A time limit that the user gave is never touched. Where threads
+-- share the work, a job that asks for fewer processors, or may not get as many, is left as it is: what was predicted would
+-- not hold.
 
 local TABLE = "@TABLE@"
 local MAX_AGE = @MAX_AGE@
@@ -85,12 +87,15 @@ local function look_up(keys)
     for _, key in ipairs(keys) do
       local line = search(file, escape(key), first, size)
       if line then
-        local id, seconds, low, high, limits, wishes =
-          line:match("^[^\t]*\t(%d+)\t([%d.]+)\t([%d.]+)\t([%d.]+)\t([^\t]*)\t([^\t]*)$")
+        local id, seconds, low, high, limits, wishes, more =
+          line:match("^[^\t]*\t(%d+)\t([%d.]+)\t([%d.]+)\t([%d.]+)\t([^\t]*)\t([^\t]*)(.*)$")
         if not id then return nil end
+        local cpus, wide = more:match("^\t([1-9]%d?%d?%d?):([^\t]*)$")
+        if more ~= "" and not cpus then return nil end
         return {
           name = key:sub(3), id = id, seconds = seconds, low = low, high = high, default = default,
-          limits = pairs_of(limits), wishes = pairs_of(wishes),
+          limits = pairs_of(limits), wishes = pairs_of(wishes), cpus = tonumber(cpus or 1),
+          wide = pairs_of(wide or ""),
         }
       end
     end
@@ -146,6 +151,15 @@ local function wish_of(entry, partitions, cpus, memory)
   return wish
 end
 
+-- Whether each of `partitions` has nodes with a processor for each thread, and `memory` MB.
+local function fits(entry, partitions, memory)
+  for _, name in ipairs(partitions) do
+    local most_memory = tonumber(entry.wide[name])
+    if not most_memory or memory > most_memory then return false end
+  end
+  return true
+end
+
 local function partitions_of(text, default)
   local found = {}
   for name in (text and text ~= "" and text or default or ""):gmatch("[^,]+") do found[#found + 1] = name end
@@ -157,8 +171,9 @@ local function note_of(entry)
     entry.low, entry.high)
 end
 
-local function told(entry, minutes, feature)
+local function told(entry, minutes, feature, cpus)
   local parts = {}
+  if cpus then parts[#parts + 1] = string.format("%d processors per task", cpus) end
   if minutes then parts[#parts + 1] = string.format("time limit %d min", minutes) end
   if feature then parts[#parts + 1] = "prefers nodes with " .. feature end
   return string.format("probe: %s: %s s predicted (95 %% interval %s to %s s, prediction %s)%s. --comment=probe=off opts out.",
@@ -170,6 +185,17 @@ local function given(value)
   return value ~= nil and value ~= ""
 end
 
+local UNSET_COUNT = 65534 -- NO_VAL16: from there on numbers say that nobody gave one.
+
+local function is_given(count)
+  return count ~= nil and count > 0 and count < UNSET_COUNT
+end
+
+-- A count of a job, 1 where nobody gave one.
+local function number_of(count)
+  return is_given(count) and count or 1
+end
+
 -- From slurm_job_submit(job_desc, part_list, uid). Changes job_desc, or nothing.
 function hook.job_submit(job)
   local keys = keys_of(job.comment, job.script)
@@ -177,24 +203,32 @@ function hook.job_submit(job)
   if not entry then return end
   local partitions = partitions_of(job.partition, entry.default)
   if #partitions == 0 then return end
-  local minutes, feature
-  if job.time_limit == slurm.NO_VAL then minutes = limit_of(entry, partitions) end
+  local minutes, feature, per_task
   local function one(value) return value == nil or value == slurm.NO_VAL or value <= 1 end
   local free = not (given(job.features) or given(job.prefer) or given(job.req_nodes) or given(job.exc_nodes)
     or given(job.reservation) or given(job.tres_per_node) or given(job.tres_per_job) or given(job.tres_per_socket)
     or given(job.tres_per_task))
   if job.pn_min_tmp_disk and job.pn_min_tmp_disk ~= slurm.NO_VAL and job.pn_min_tmp_disk > 0 then free = false end
-  if free and one(job.num_tasks) and one(job.min_nodes) then
-    local cpus = job.min_cpus and job.min_cpus ~= slurm.NO_VAL and job.min_cpus or 1
-    local memory = job.min_mem_per_node or (job.min_mem_per_cpu or 0) * cpus
-    feature = wish_of(entry, partitions, cpus, memory)
+  free = free and one(job.num_tasks) and one(job.min_nodes)
+  local cpus = math.max(number_of(job.min_cpus), entry.cpus)
+  local memory = job.min_mem_per_node or (job.min_mem_per_cpu or 0) * cpus
+  if number_of(job.cpus_per_task) < entry.cpus then
+    if is_given(job.cpus_per_task) or not free or not fits(entry, partitions, memory) then return end
+    per_task = entry.cpus
   end
+  if free then feature = wish_of(entry, partitions, cpus, memory) end
+  if job.time_limit == slurm.NO_VAL then minutes = limit_of(entry, partitions) end
   local note = note_of(entry)
   if given(job.admin_comment) then note = job.admin_comment .. "; " .. note end
+  if per_task then
+    job.cpus_per_task = per_task
+    job.min_cpus = cpus
+    job.pn_min_cpus = math.max(number_of(job.pn_min_cpus), per_task)
+  end
   if minutes then job.time_limit = minutes end
   if feature then job.prefer = feature end
   job.admin_comment = note
-  slurm.log_user("%s", told(entry, minutes, feature))
+  slurm.log_user("%s", told(entry, minutes, feature, per_task))
 end
 
 -- How sbatch 22.05 shows options that nobody gave.
@@ -212,9 +246,7 @@ function hook.cli_filter(options, script)
   if not entry then return end
   local partitions = partitions_of(option("partition"), entry.default)
   if #partitions == 0 then return end
-  local minutes, feature
-  local time = option("time")
-  if time == nil or time == UNSET_TIME then minutes = limit_of(entry, partitions) end
+  local minutes, feature, per_task
   local free = true
   for _, name in ipairs({ "constraint", "prefer", "nodelist", "exclude", "reservation", "gres", "gpus", "gpus-per-node",
     "gpus-per-task", "mem", "mem-per-cpu", "mincpus", "cpus-per-task", "exclusive" }) do
@@ -223,12 +255,20 @@ function hook.cli_filter(options, script)
   end
   local nodes, tasks = option("nodes"), option("ntasks")
   if (given(nodes) and not nodes:match("^1%-?[01]?$")) or (given(tasks) and tasks ~= "1") then free = false end
-  if free then feature = wish_of(entry, partitions, 1, 0) end
+  local asked = tonumber(option("cpus-per-task")) or 0
+  if math.max(asked, 1) < entry.cpus then
+    if asked > 0 or not free or not fits(entry, partitions, 0) then return end
+    per_task = entry.cpus
+  end
+  local time = option("time")
+  if time == nil or time == UNSET_TIME then minutes = limit_of(entry, partitions) end
+  if free then feature = wish_of(entry, partitions, entry.cpus, 0) end
+  if per_task then options["cpus-per-task"] = tostring(per_task) end
   if minutes then options["time"] = tostring(minutes) end
   if feature then options["prefer"] = feature end
   local comment = option("comment")
   options["comment"] = (given(comment) and comment .. " " or "") .. "prediction=" .. entry.id
-  slurm.log_info("%s", told(entry, minutes, feature))
+  slurm.log_info("%s", told(entry, minutes, feature, per_task))
 end
 
 return hook

@@ -2,11 +2,13 @@
 """The table that the hooks in Slurm read: one line per probe, sorted by bytes, so that a hook reads only a few of them.
 
     probe-slurm-table 1 WRITTEN DEFAULT-PARTITION
-    KEY <tab> PREDICTION <tab> SECONDS <tab> LOW <tab> HIGH <tab> LIMITS <tab> PREFERENCES
+    KEY <tab> PREDICTION <tab> SECONDS <tab> LOW <tab> HIGH <tab> LIMITS <tab> PREFERENCES [<tab> WIDE]
 
 KEY is `n:` and the probe's name, or `c:` and its command line. LIMITS are PARTITION=MINUTES, PREFERENCES are
 PARTITION=FEATURE:CPUS:MEMORY, both parted by commas: a job that asks for no more than CPUS processors and MEMORY MB can
-run on every node with FEATURE in PARTITION.
+run on every node with FEATURE in PARTITION. WIDE stands where threads share the work, as THREADS:PARTITION=MEMORY,...:
+each partition that has nodes with so many processors, and what all of these have in MB. Other partitions would refuse
+the job. A hook from before there was this field leaves such jobs as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from probe.schedulers.usable import Predicted
@@ -39,7 +41,8 @@ _FASTER: Final = 0.95
 class Advice:
     """What is known for one probe. limits: minutes by partition. preferences: (feature, CPUs, MB) by partition.
 
-    missing: by partition, the nodes that no prediction says anything about, so that there can be no limit.
+    missing: by partition, the nodes that no prediction says anything about, so that there can be no limit. threads:
+    that share the work; nodes with fewer processors are no concern of its jobs. wide: MB by partition that has others.
     """
 
     keys: tuple[str, ...]
@@ -50,6 +53,8 @@ class Advice:
     limits: Mapping[str, int]
     preferences: Mapping[str, tuple[str, int, int]]
     missing: Mapping[str, tuple[str, ...]]
+    threads: int = 1
+    wide: Mapping[str, int] = field(default_factory=dict)
 
 
 def limit_minutes(high: float, margin: float = DEFAULT_MARGIN) -> int:
@@ -75,9 +80,11 @@ def advise(
             keys += [f"c:{line}" for line in {" ".join(item.probe.program), shlex.join(item.probe.program)}]
         here = [candidate for candidate in item.nodes if candidate.node in known]
         first = here[0] if here else item.nodes[0]
-        limits, preferences, missing = {}, {}, {}
+        limits, preferences, missing, wide = {}, {}, {}, {}
         for partition in facts.partitions:
-            nodes = [node for node in facts.nodes if partition.name in node.partitions]
+            nodes = [node for node in wide_enough(facts.nodes, item) if partition.name in node.partitions]
+            if nodes:
+                wide[partition.name] = min(node.memory for node in nodes)
             if unknown := tuple(node.name for node in nodes if node.name not in known):
                 missing[partition.name] = unknown
             elif nodes:
@@ -87,9 +94,17 @@ def advise(
             if preference := _preference(nodes, known):
                 preferences[partition.name] = preference
         found.append(
-            Advice(tuple(keys), first.prediction, first.seconds, first.low, first.high, limits, preferences, missing)
-        )
+            Advice(
+                tuple(keys), first.prediction, first.seconds, first.low, first.high, limits, preferences, missing,
+                item.probe.threads, wide,
+            )
+        )  # fmt: skip
     return found
+
+
+def wide_enough(nodes: Sequence[SlurmNode], predicted: Predicted) -> list[SlurmNode]:
+    """Nodes with a processor for each thread that shares the work."""
+    return [node for node in nodes if node.cpus >= predicted.probe.threads]
 
 
 def predictions_of(candidates: Sequence[Candidate], nodes: Sequence[SlurmNode]) -> dict[str, Candidate]:
@@ -132,10 +147,13 @@ def table_text(advice: Sequence[Advice], default_partition: str, written: float)
     for item in advice:
         limits = ",".join(f"{name}={minutes}" for name, minutes in sorted(item.limits.items()))
         wishes = ",".join(f"{name}={f}:{cpus}:{mb}" for name, (f, cpus, mb) in sorted(item.preferences.items()))
+        wide = ",".join(f"{name}={memory}" for name, memory in sorted(item.wide.items()))
+        threads = f"\t{item.threads}:{wide}" * (item.threads > 1)
         for key in item.keys:
             escaped = escape(key)
             line = (
                 f"{escaped}\t{item.prediction}\t{item.seconds:.3f}\t{item.low:.3f}\t{item.high:.3f}\t{limits}\t{wishes}"
+                f"{threads}"
             )
             if len(line.encode()) > LONGEST_LINE:
                 left_out.append(key)

@@ -19,7 +19,7 @@ from checkpoint.foreign_file import finite
 from probe.formats.manifest import Manifest
 from probe.formats.result import RESULT_VERSION
 from probe.store.opening import Store
-from probe.store.records import digest, node_state, probe_key
+from probe.store.records import MOST_THREADS, digest, node_state, probe_key
 from probe.store.schema import FEW, PHASE_KEYS, newest, nodes, predictions, probes
 from reducer.unpack import open_probe
 
@@ -118,7 +118,7 @@ def _check(
             "inputs": inputs,
         }
         kept_node = checked_node(here, node, cluster)
-        key = probe_key(tuple(program), inputs, checked_count(result.get("threads", 1), _MOST_CORES, "threads", 1))
+        key = probe_key(tuple(program), inputs, checked_count(result.get("threads", 1), MOST_THREADS, "threads", 1))
         phases = strict_json.dumps(
             [[phase.get(key) for key in PHASE_KEYS] for phase in result["phases"]], separators=(",", ":")
         )

@@ -68,26 +68,39 @@ def all_clusters(store: Store) -> list[StoredCluster]:
 
 
 def candidates(store: Store, probe: StoredProbe, *, limit: int | None = None) -> list[Candidate]:
-    """Nodes with a prediction of `probe`, soonest first, the newest prediction of each; at most `limit`."""
+    """Nodes with a prediction of `probe`, soonest first, the newest prediction of each; at most `limit`.
+
+    Those with fewer processors than its threads need come last, and say so.
+    """
     query = (
         sa.select(
-            nodes.c.name, nodes.c.cluster, nodes.c.features, nodes.c.workers, nodes.c.state.label("now"),
+            nodes.c.name, nodes.c.cluster, nodes.c.features, nodes.c.cores, nodes.c.workers,
+            nodes.c.state.label("now"),
             newest.c.prediction, newest.c.made_at, newest.c.seconds, newest.c.low, newest.c.high, newest.c.state,
         )
         .join_from(newest, nodes, newest.c.node == nodes.c.id)
         .where(newest.c.probe == probe.id)
-        .order_by(newest.c.seconds, nodes.c.name)
+        .order_by(nodes.c.cores < probe.threads, newest.c.seconds, nodes.c.name)
         .limit(limit)
     )  # fmt: skip
     with store.reading() as connection:
         return [
             Candidate(
-                name, cluster, tuple(features), workers, prediction, made_at, seconds, low, high,
-                "" if state == now else STALE,
+                name, cluster, tuple(features), cores, _runs_at_once(workers, cores, probe.threads), prediction,
+                made_at, seconds, low, high, "" if state == now else STALE, too_few(probe.threads, cores),
             )
-            for name, cluster, features, workers, now, prediction, made_at, seconds, low, high, state in
+            for name, cluster, features, cores, workers, now, prediction, made_at, seconds, low, high, state in
             connection.execute(query)
         ]  # fmt: skip
+
+
+def too_few(threads: int, processors: int) -> str:
+    """Why a node with `processors` cannot run a probe of `threads`, "" where it can."""
+    return f"{threads} threads share the work, and it has {processors} processors" if processors < threads else ""
+
+
+def _runs_at_once(workers: int, cores: int, threads: int) -> int:
+    return workers if threads == 1 else max(1, min(workers, cores // threads))
 
 
 def history(

@@ -17,6 +17,8 @@ _LATEST = 253402300799
 """The last second that a calendar of four digits has."""
 _MOMENTS, _TIMES = {"made_at", "last_seen", "observed_at"}, {"seconds", "predicted"}
 _LARGEST = 1e300
+MOST_THREADS = 1024
+"""That may share the work of a probe: more than any build lets."""
 
 
 class Row:
@@ -67,6 +69,12 @@ class StoredProbe(Row):
     program: tuple[str, ...]
     inputs: str
     tags: tuple[str, ...]
+
+    @functools.cached_property
+    def threads(self) -> int:
+        """How many threads share the work, and so how many processors a node must have: the key tells."""
+        counts = range(1, MOST_THREADS + 1)
+        return next((n for n in counts if _key_of(self.program, self.inputs, n) == self.key), 1)
 
 
 @dataclass(frozen=True)
@@ -130,11 +138,15 @@ class StoredPrediction(Row):
 
 @dataclass(frozen=True)
 class Candidate(Row):
-    """A node and its newest prediction of one probe. `stale` says why it must not be used, "" if it may be."""
+    """A node and its newest prediction of one probe. `stale` says why it must not be used, "" if it may be.
+
+    workers: runs of this probe at once. unfit: why the node cannot run it at all, "" if it can.
+    """
 
     node: str
     cluster: str
     features: tuple[str, ...]
+    cores: int
     workers: int
     prediction: int
     made_at: float
@@ -142,6 +154,12 @@ class Candidate(Row):
     low: float
     high: float
     stale: str
+    unfit: str
+
+    @property
+    def unusable(self) -> str:
+        """Why neither this prediction nor the node may be used, "" if they may."""
+        return self.unfit or self.stale
 
 
 @dataclass(frozen=True)
@@ -183,6 +201,10 @@ def digest(text: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def probe_key(program: tuple[str, ...], inputs: str, threads: int = 1) -> str:
     """What makes a probe one: the command line, the checksum of its input, and how many threads share the work."""
+    return _key_of(program, inputs, threads)
+
+
+def _key_of(program: tuple[str, ...], inputs: str, threads: int) -> str:
     return digest(strict_json.dumps([program, inputs, *([threads] if threads > 1 else [])]))
 
 

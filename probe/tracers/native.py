@@ -164,7 +164,7 @@ class _Recording:
             self.written |= written_files(self.tracee.pid)
             self.rows.append(current)
             if self.first is not None:
-                self.first.end_row(marked, advance)
+                self.first.end_row(marked, advance, self.counters.work)
             self.entries += len(current.columns)
             self.seconds.append(at - self.row_started)
             self.before, self.row_started, self.waited_by_row = now, at, waited

@@ -16,7 +16,8 @@ from checkpoint.process.program import Program
 from checkpoint.process.threads import ADVICE, Team
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
-from probe.formats.arrays import BoolArray, IntArray
+from checkpoint.stubs.counters import added
+from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.profile import Profile
 from probe.tracers.columns import counts_of
 from probe.tracers.hot_sites import Row
@@ -60,12 +61,14 @@ def _overlap(one: Child, other: Child) -> bool:
 class FirstThread:
     """The first thread's part of what is counted: its interval under way, and its rows so far.
 
-    `now`: its executions at the last look.
+    `now`: its executions at the last look. `work`: instructions of each interval, by the threads' slots.
     """
 
     others: int
     rows: list[Row] = field(default_factory=list)
     own: list[float] = field(default_factory=list)
+    work: list[FloatArray] = field(default_factory=list)
+    worked: FloatArray = field(default_factory=lambda: np.zeros(0))
     before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -84,8 +87,11 @@ class FirstThread:
         """What it executed in the interval under way."""
         return row_of(self.now - padded(self.before, len(self.now)), seconds)
 
-    def end_row(self, row: Row, own: float) -> None:
-        """Its interval is over; `own`: seconds in which it did not wait for a processor."""
+    def end_row(self, row: Row, own: float, worked: FloatArray) -> None:
+        """Its interval is over; `own`: seconds in which it did not wait for a processor; `worked`: instructions of all
+        threads so far, by their slots."""
+        self.work.append(added(worked, -self.worked))
+        self.worked = worked
         self.rows.append(row)
         self.own.append(own)
         self.before = self.now
@@ -93,6 +99,7 @@ class FirstThread:
     def join(self, together: int) -> None:
         join_neighbours(self.rows, joined_rows, together)
         join_neighbours(self.own, operator.add, together)
+        join_neighbours(self.work, added, together)
 
     def refuse_unmarked(self, program: Program, interval: float, marks: tuple[int, ...]) -> None:
         """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
@@ -111,7 +118,10 @@ class FirstThread:
 
     def into(self, profile: Profile, counted: BoolArray) -> Profile:
         """The profile of the run with its rows; `counted`: which columns that has."""
-        return replace(profile, first=counts_of(self.rows, counted))
+        work = np.zeros((len(self.work), max(map(len, self.work), default=1)))
+        for row, of_row in zip(work, self.work, strict=True):
+            row[: len(of_row)] = of_row
+        return replace(profile, first=counts_of(self.rows, counted), thread_work=work)
 
 
 def refuse_orphans(tracee: Tracee) -> None:

@@ -45,7 +45,7 @@ from benchmarks.exact import report as exact_report  # noqa: E402
 from benchmarks.hosts import kept, recorded  # noqa: E402
 from benchmarks.hosts import measurement as hosts  # noqa: E402
 from benchmarks.hosts import report as hosts_report  # noqa: E402
-from benchmarks.inputs import make_inputs, make_short_inputs  # noqa: E402
+from benchmarks.inputs import make_inputs, make_programs, make_short_inputs  # noqa: E402
 from benchmarks.measure import measure  # noqa: E402
 from benchmarks.noise import measurement as noise  # noqa: E402
 from benchmarks.noise import report as noise_report  # noqa: E402
@@ -63,6 +63,9 @@ from benchmarks.programs import (  # noqa: E402
 )
 from benchmarks.selection import measurement as selection  # noqa: E402
 from benchmarks.selection import reconstruction  # noqa: E402
+from benchmarks.threads import measurement as threads  # noqa: E402
+from benchmarks.threads import programs as thread_programs  # noqa: E402
+from benchmarks.threads import report as threads_report  # noqa: E402
 from probe.signals import leave_as_commands_do  # noqa: E402
 
 HERE = ROOT / "build" / "bench"
@@ -302,6 +305,37 @@ def measure_noise(arguments: argparse.Namespace) -> None:
         noise_report.write(ROOT / "docs" / "accuracy.md", records)
 
 
+def measure_threads(arguments: argparse.Namespace) -> None:
+    """Measure what has no row yet, then the table of all rows there are; or count restores."""
+    folder = HERE / "threads"
+    folder.mkdir(parents=True, exist_ok=True)
+    if arguments.restores:
+        # What tests take regions with is needed here alone.
+        from benchmarks.threads import restores
+
+        for record in restores.measure(arguments.restores, folder, say):
+            save({"name": f"threads-restores-{record['kind']}", **record})
+        print(threads_report.restores([r for k in restores.KINDS if (r := load(f"threads-restores-{k}"))]))
+        return
+    names, seeds = arguments.only or list(thread_programs.NAMES), range(1, min(arguments.seeds, 3) + 1)
+    missing = threads.due(names, seeds, folder, arguments.again)
+    seconds = accuracy.estimate(missing, {}, 0)
+    say(f"bench: {sum(map(len, missing.values()))} rows to measure, about {seconds / 60:.0f} minutes")
+    if arguments.estimate:
+        return
+    if not arguments.report:
+        if thread_programs.need_inputs(names):
+            make_inputs(HERE / "data", media=True, say=say)
+        else:
+            make_programs(HERE / "data")
+        settings = accuracy.Settings(arguments.interval, arguments.repeat, arguments.patience, arguments.keep, 0)
+        for record in threads.measure(
+            names, seeds, settings, data=HERE / "data", folder=folder, again=arguments.again, say=say
+        ):  # fmt: skip
+            print(threads_report.line(record), flush=True)
+    print(threads_report.tables(threads.load_all(names, seeds, folder)))
+
+
 def measure_emulations(arguments: argparse.Namespace) -> None:
     """Profile and emulate: the experiments that are named, or all that have no record yet; then all tables."""
     names = arguments.only or list(emulation_report.EXPERIMENTS)
@@ -335,6 +369,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "emulation": measure_emulations,
     "hosts": measure_hosts,
     "noise": measure_noise,
+    "threads": measure_threads,
     "synthetic": measure_synthetic,
     "warmup": measure_warm_ups,
 }

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from benchmarks.breadth import programs as breadth
 from benchmarks.programs import ACCURACY_ONLY, KNOWN, PACKAGED, QUICKSTART
+from benchmarks.threads import programs as threads
 
 CLOCK = "instructions"
 """Value of CLOCK (scripts/testnode) for a node whose time goes by instructions."""
@@ -34,6 +35,7 @@ SUITES = {
     "emulation": "resource profiles and emulations, as in the Synapse paper",
     "hosts": "the kept probes against full runs on this processor",
     "noise": "quiet, and beside a competitor for cache and memory",
+    "threads": "programs whose threads share the work, and restores of two threads",
     "synthetic": "probes of array programs with their data and without",
     "warmup": "what each length of warm-up does to region times",
 }
@@ -69,11 +71,17 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--write", action="store_true", help="write the tables of `accuracy`, `noise`, `breadth` or `hosts`"
     )
     parser.add_argument(
-        "--again", action="store_true", help="measure `breadth`, `hosts` or `emulation` though there are rows"
+        "--again",
+        action="store_true",
+        help="measure `breadth`, `hosts`, `threads` or `emulation` though there are rows",
     )
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="programs of `breadth`, experiments of `emulation` (default: all)"
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        help="programs of `breadth` or `threads`, experiments of `emulation`",
     )
+    parser.add_argument("--restores", type=int, metavar="N", help="of `threads`: count N restores, no predictions")
     parser.add_argument("--aside", action="store_true", help="programs of `breadth` that are set aside, too")
     parser.add_argument(
         "--limit", type=float, default=0.0, metavar="MINUTES", help="begin no program of `breadth` later"
@@ -91,6 +99,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(given)
     if arguments.what == "emulation" and (unknown := sorted({*(arguments.only or ())} - {*EXPERIMENTS})):
         parser.error(f"no experiment {', '.join(unknown)}; there are: {', '.join(EXPERIMENTS)}")
+    if arguments.what == "threads" and (unknown := sorted({*(arguments.only or ())} - {*threads.NAMES})):
+        parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(threads.NAMES)}")
     if arguments.what == "breadth":
         try:
             breadth.named(arguments.only, arguments.aside)
@@ -112,6 +122,8 @@ def packages(arguments: argparse.Namespace) -> list[str]:
     if what == "emulation":
         return ["bc", "bwa", "bzip2", "clustalw", "gawk", "gnugo", "gromacs", "gzip", "hmmer", "lame", "perl-base",
                 "tachyon", "valgrind"]  # fmt: skip
+    if what == "threads":
+        return [] if arguments.restores or arguments.report else sorted({*threads.packages(), QUICKSTART.package})
     if what == "hosts":
         return ["bc", "coreutils", "perl-base", "python3"]
     programs = (QUICKSTART, *PACKAGED, *(ACCURACY_ONLY if what in ("accuracy", "noise") else ()))

@@ -46,10 +46,15 @@ MEDIA = _Maker(
 )  # fmt: skip
 
 
-def make_inputs(data: Path, *, media: bool, say: Callable[[str], None]) -> None:
-    """Everything the programs read, in `data`; with `media` also what `scripts/bench accuracy` alone needs."""
+def make_programs(data: Path) -> None:
+    """The programs of data/programs, and an empty folder `data` where there is none."""
     subprocess.run(["make", "-s", "-C", str(OWN.parent)], check=True)
     data.mkdir(parents=True, exist_ok=True)
+
+
+def make_inputs(data: Path, *, media: bool, say: Callable[[str], None]) -> None:
+    """Everything the programs read, in `data`; with `media` also what `scripts/bench accuracy` alone needs."""
+    make_programs(data)
     for maker in (BENCH, HMMER, *([MEDIA] if media else [])):
         script, stamp = SCRIPTS / maker.script, data / f".{maker.script}.made"
         if stamp.exists() and stamp.stat().st_mtime >= script.stat().st_mtime and (data / maker.last).exists():

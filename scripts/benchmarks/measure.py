@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,7 @@ def full_runs(benchmark: Benchmark, argv: Sequence[str], data: Path, folder: Pat
     """Full runs, on the processor that probes measure on. Raises ValueError where one fails."""
     stdin = str(data / benchmark.stdin)
     program = resolve_program(argv, stdin=stdin, cwd=str(data), env=environment(benchmark))
+    program = replace(program, threads=benchmark.threads)
     cpu = measuring_cpu()
     runs = []
     with away_from(cpu):

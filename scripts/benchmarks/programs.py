@@ -18,7 +18,8 @@ OWN = Path(__file__).parents[2] / "data" / "programs" / "bin"
 @dataclass(frozen=True)
 class Benchmark:
     """One command line. `package` is the distribution's (empty: built here); `expected_refusal`: no probe can be made
-    of it, and a clear message is what is measured. `environment` comes on top of an empty one."""
+    of it, and a clear message is what is measured. `environment` comes on top of an empty one. `threads`: that work at
+    the same time, and so processors that its full runs get."""
 
     name: str
     argv: tuple[str, ...]
@@ -27,6 +28,7 @@ class Benchmark:
     stdin: str = "/dev/null"
     environment: Mapping[str, str] = field(default_factory=dict)
     expected_refusal: bool = False
+    threads: int = 1
 
 
 def _own(name: str, kind: str, *arguments: str) -> Benchmark:

@@ -185,7 +185,7 @@ def test_every_value_of_a_file_has_a_rule() -> None:
     known = set().union(*map(records, (Manifest, CapturedPhase, ReducedPhase, FlatPhase, WarmupChoice, Selection))) - {
         SelectionOptions
     }
-    assert len(known) == 27
+    assert len(known) == 28
     without = {f"{kind.__name__}.{one.name}" for kind in known for one in fields(kind) if "rule" not in one.metadata}
     # Both follow from the labels, and options are held against their defaults.
     assert without == {"Phase.members", "Selection.phases"}

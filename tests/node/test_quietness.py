@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,19 @@ def test_a_repeat_is_judged_by_what_is_usual_for_its_phase(manifest: Manifest, m
     assert told == [ARRIVING, ARRIVING, "", "", OTHER_WORK, OTHER_WORK, "", OTHER_WORK]
     said = judge.describe()
     assert (said["repeats"], said["disturbed"]) == (8, 3) and len(said["load"]) == 2
+
+
+def test_a_thread_that_waited_for_its_processor_spoils_a_repeat(manifest: Manifest) -> None:
+    """Of a region of one second behind a warm-up of one: 42 ms may pass so. CPU time and switches say nothing."""
+    judge = QuietJudge(replace(manifest, threads=2), None)
+    stretch = usual(manifest, 0) if manifest.reference.clock != "cpu" else 1.0
+
+    def why(**more: float) -> str:
+        judge.begin()
+        return judge.why_not(manifest.phases[0].id, DIRECT, replace(quiet, **more))  # type: ignore[arg-type]
+
+    quiet = RegionTime(stretch, 1.0, 2.0 - stretch, 0.0, switches=0, delay=0.0)
+    assert why() == why(delay=0.041) == why(switches=3) == "" and why(delay=0.043) == OTHER_WORK == why(switches=5)
 
 
 def test_others_on_the_processor_are_noticed(builds: Path) -> None:

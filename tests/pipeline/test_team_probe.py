@@ -51,9 +51,15 @@ def test_the_first_thread_marks_the_intervals(how: str, builds: Path, tmp_path: 
     assert profile.first is not None and profile.helper_threads == 0 and profile.program.threads == 2
     assert 0.3 < profile.first.sum() / profile.counts.sum() < 0.98
     assert ((profile.counts - profile.first).toarray() >= 0).all()
+    assert profile.thread_work is not None and profile.thread_work.shape == (profile.intervals, 2)
+    instructions = profile.blocks.instructions
+    # Blocks whose counters were removed as too hot are among the threads' work, not among the columns.
+    assert (profile.thread_work.sum(axis=1) >= profile.counts @ instructions).all()
+    assert (profile.thread_work[:, 0] >= profile.first @ instructions).all()
     save_profile(profile, tmp_path / "team.profile")
     again = load_profile(tmp_path / "team.profile")
     assert again.first is not None and (again.first != profile.first).nnz == 0 and again.program.threads == 2
+    assert again.thread_work is not None and (again.thread_work == profile.thread_work).all()
     with streams_of() as streams:
         timed = validate(profile, streams=streams)
     assert timed.outside.commands == () and timed.agreeing > 0
@@ -65,6 +71,10 @@ def test_the_first_thread_marks_the_intervals(how: str, builds: Path, tmp_path: 
     if how == "barrier":
         assert timed.agreeing == timed.compared and timed.intervals > 0.8 * profile.intervals
         assert sharing.marking == pytest.approx(0.5, abs=0.05) and sharing.alone_share < 0.5
+        by_thread, found = profile.thread_work.sum(axis=0), sharing.record()
+        # In one interval a busy machine may hold one of them up.
+        assert by_thread[1] == pytest.approx(by_thread[0], rel=0.1)
+        assert found.imbalance is not None and found.imbalance < 1.0 and found.waiting < 1.0
 
 
 def test_what_the_first_alone_executes_is_the_better_marker(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +180,17 @@ def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Pat
     said = command("show", "team.probe", cwd=tmp_path).stdout
     assert "threads         2 share the work" in said
     assert "note: the thread that tells places executes " in said
+    assert "\nsharing         " in said and " imbalance" in said and " asleep" in said
+    of_phases = [phase["sharing"] for phase in shown["phases"]]
+    assert shown["sharing"]["waiting"] < 1 and all(0 <= one["imbalance"] <= 1 for one in of_phases)
+    explained = json.loads(command("explain", "team.probe", "--json", cwd=tmp_path).stdout)
+    assert [phase["sharing"] for phase in explained["phases"]] == of_phases
+    assert (
+        "\nthreads: " in command("explain", "team.probe", "--phase", str(shown["phases"][0]["id"]), cwd=tmp_path).stdout
+    )
+    command("report", "team.probe", "-o", "team.html", cwd=tmp_path)
+    page = (tmp_path / "team.html").read_text()
+    assert "Threads by phase" in page and "2 threads share the work" in page
     ran = json.loads(command("run", "team.probe", "--json", cwd=tmp_path).stdout)
     assert all(phase["status"] == "ok" for phase in ran["phases"])
     refused = command("run", "team.probe", "--only-recorded-calls", "--restorer", "direct", cwd=tmp_path, status=12)

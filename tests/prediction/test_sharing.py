@@ -27,6 +27,7 @@ def run_of(
     seconds: list[float] | None = None,
     joined: list[int] | None = None,
     thin: bool = False,
+    by_thread: list[list[int]] | None = None,
 ) -> tuple[Profile, TimedProfile]:
     """A run of two threads. Rows are the intervals traced, columns are blocks of 2 and 10 instructions; `joined`: the
     rows that timed intervals begin with, and the number of rows."""
@@ -36,6 +37,7 @@ def run_of(
     profile = SimpleNamespace(
         first=first, counts=counts, blocks=SimpleNamespace(instructions=np.array([2, 10])), thin=thin,
         program=SimpleNamespace(threads=2),
+        thread_work=None if by_thread is None else np.array(by_thread, dtype=np.float64),
     )  # fmt: skip
     timed = SimpleNamespace(
         counts=sum_rows(counts, edges), first_row=edges, seconds=length,
@@ -60,7 +62,8 @@ def test_the_marking_thread_alone_bounds_what_more_threads_bring() -> None:
     assert sharing.alone.tolist() == [True, False, True, False]
     assert sharing.alone_share == pytest.approx(0.6) and sharing.fastest == pytest.approx(5 / 3)
     assert sharing.marking == pytest.approx((100 + 20 + 90 + 10) / (220 + 60 + 50))
-    (note,) = notes_of_sharing(sharing, [phase(0, 0, 2), phase(1, 1, 3)])
+    note, shared = notes_of_sharing(sharing, [phase(0, 0, 2), phase(1, 1, 3)])
+    assert shared == "threads at work, interval by interval: asleep for 50% of their time"
     assert note == (
         "the thread that tells places executes 67% of the counted instructions, and works alone for 60% of the time "
         "(phase 0): more threads make the run 1.7 times as fast at most (Amdahl's bound)"
@@ -88,16 +91,48 @@ def test_nothing_counted_is_nothing_known() -> None:
     assert sharing_of(profile, timed) is None
 
 
+def test_imbalance_and_sleep_of_a_phase_are_means_over_its_time() -> None:
+    """Two threads: equal; one has three quarters; one has all. CPU time of two, one and a half, and one processor."""
+    run = run_of(
+        [[5, 0], [5, 0], [5, 0]], [[5, 0], [5, 0], [0, 0]], cpu=[2.0, 1.5, 2.0], seconds=[1.0, 1.0, 2.0],
+        by_thread=[[10, 10], [30, 10], [0, 20]],
+    )  # fmt: skip
+    sharing = known(sharing_of(*run))
+    assert sharing.imbalance is not None and sharing.imbalance.tolist() == pytest.approx([0.0, 2 / 3, 1.0])
+    assert sharing.waiting.tolist() == pytest.approx([0.0, 0.25, 0.5])
+    whole, first, last = sharing.record(), sharing.record(np.array([0, 1])), sharing.record(np.array([2]))
+    assert (whole.imbalance, whole.waiting) == pytest.approx(((2 / 3 + 2) / 4, (0.25 + 1.0) / 4), abs=1e-6)
+    assert (first.imbalance, first.waiting) == pytest.approx((1 / 3, 0.125), abs=1e-6)
+    assert (last.imbalance, last.waiting, last.marking, last.alone) == (1.0, 0.5, 1.0, 1.0)
+    said = notes_of_sharing(sharing, [phase(0, 0, 1, 2)])[-1]
+    assert said == "threads at work, interval by interval: imbalance 67%, asleep for 31% of their time"
+
+
+def test_more_slots_than_threads_that_work_are_idle_helpers() -> None:
+    """The third has nearly nothing: two that are equal stay equal."""
+    run = run_of([[5, 0]], [[5, 0]], by_thread=[[1000, 1000, 1]])
+    found = known(sharing_of(*run)).imbalance
+    assert found is not None and found[0] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_intervals_joined_add_up_the_threads_work() -> None:
+    run = run_of(
+        [[5, 9], [5, 9], [5, 9]], [[0, 0], [0, 9], [0, 0]], joined=[0, 2, 3], by_thread=[[9, 0], [0, 9], [9, 0]]
+    )
+    found = known(sharing_of(*run)).imbalance
+    assert found is not None and found.tolist() == [0.0, 1.0]
+
+
 def test_never_alone_is_no_bound() -> None:
     sharing = known(sharing_of(*run_of([[5, 0], [5, 0]], [[5, 0], [5, 0]])))
     assert sharing.fastest == math.inf
-    (note,) = notes_of_sharing(sharing, [phase(0, 0, 1)])
+    note, _ = notes_of_sharing(sharing, [phase(0, 0, 1)])
     assert note == "the thread that tells places executes 50% of the counted instructions, and hardly ever works alone"
 
 
 def test_many_phases_alone_are_not_all_named() -> None:
     sharing = known(sharing_of(*run_of([[5, 0]] * 9 + [[5, 5]], [[0, 0]] * 9 + [[5, 5]])))
-    (note,) = notes_of_sharing(sharing, [phase(number, number) for number in range(10)])
+    note, _ = notes_of_sharing(sharing, [phase(number, number) for number in range(10)])
     assert "(phases 0, 1, 2, 3, 4, 5, 6, 7, ...): more threads" in note
 
 
@@ -112,6 +147,7 @@ def test_a_thread_that_only_hands_out_work_is_warned_of() -> None:
 def test_the_bound_is_what_is_left_with_any_number_of_threads(intervals: list[tuple[float, bool]]) -> None:
     """Where all but what one thread does alone takes no time."""
     seconds, alone = np.array([s for s, _ in intervals]), np.array([a for _, a in intervals])
-    sharing = Sharing(2, 0.5, alone, seconds)
+    none = np.zeros(len(seconds))
+    sharing = Sharing(2, 0.5, alone, seconds, none, none, None, none)
     left = float(seconds[alone].sum())
     assert sharing.fastest == (pytest.approx(float(seconds.sum()) / left) if left else math.inf)

@@ -19,7 +19,8 @@ static int threads = 2;
 static const char *how = "barrier";
 static pthread_barrier_t barrier;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t robust;
+static pthread_mutex_t robust, inheriting;
+static sigset_t waited_for;
 static struct { uint64_t value, kept; char apart[48]; } states[MOST];
 static volatile sig_atomic_t handled;
 static uint64_t shared;
@@ -95,6 +96,13 @@ static void misbehave(long round)
         kill(getpid(), SIGSTOP);
     if (round == 1 && is("robust"))
         pthread_mutex_lock(&robust);
+    if (!round && is("priority")) {
+        shared = 1;
+        pthread_mutex_lock(&inheriting);
+        pthread_mutex_unlock(&inheriting);
+    }
+    if (is("sigwait"))
+        sigtimedwait(&waited_for, NULL, &(struct timespec){0, 200000});
     if (is("sleep"))
         nanosleep(&(struct timespec){0, 200000}, NULL);
     if (is("poll"))
@@ -109,6 +117,11 @@ static void *share(void *of)
     int number = (int)(intptr_t)of;
 
     for (long round = 0; round < rounds; round++) {
+        /* The other one has asked for what this one holds; soon it waits. */
+        while (!number && round == WARM && is("priority") && !__atomic_load_n(&shared, __ATOMIC_RELAXED))
+            usleep(1000);
+        if (!number && round == WARM && is("priority"))
+            usleep(200000);
         if (!number)
             mark(round);
         states[number].value = labour(states[number].value, round);
@@ -116,12 +129,12 @@ static void *share(void *of)
             states[number].kept = states[number].value;
         if (number == 1)
             misbehave(round);
-        if (is("lock") || is("orphan")) {
+        if (is("lock") || is("orphan") || is("process-shared")) {
             pthread_mutex_lock(&lock);
             shared += states[number].value & 1;
             pthread_mutex_unlock(&lock);
         }
-        if (!is("orphan"))
+        if (!is("orphan") && !is("priority"))
             pthread_barrier_wait(&barrier);
     }
     return NULL;
@@ -187,7 +200,20 @@ int main(int argc, char **argv)
     pthread_mutexattr_init(&kind);
     pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&robust, &kind);
+    pthread_mutexattr_init(&kind);
+    pthread_mutexattr_setprotocol(&kind, PTHREAD_PRIO_INHERIT);
+    pthread_mutex_init(&inheriting, &kind);
+    if (is("process-shared")) {
+        pthread_mutexattr_init(&kind);
+        pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+        pthread_mutex_init(&lock, &kind);
+    }
+    sigaddset(&waited_for, SIGUSR2);
+    if (is("sigwait"))
+        pthread_sigmask(SIG_BLOCK, &waited_for, NULL);
     pthread_barrier_init(&barrier, NULL, (unsigned)threads);
+    if (is("priority"))
+        pthread_mutex_lock(&inheriting);
     for (int i = 1; i < threads; i++)
         if (pthread_create(&others[i], NULL, share, (void *)(intptr_t)i))
             return 2;
@@ -196,6 +222,8 @@ int main(int argc, char **argv)
         pthread_exit(NULL);
     }
     share(NULL);
+    if (is("priority"))
+        pthread_mutex_unlock(&inheriting);
     for (int i = 1; i < threads; i++)
         pthread_join(others[i], NULL);
     for (int i = 1; i < threads; i++)

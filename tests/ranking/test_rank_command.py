@@ -48,6 +48,40 @@ def rank(*arguments: str) -> str:
     return done.output
 
 
+def test_nodes_with_fewer_processors_than_threads_come_last(stored: Path) -> None:
+    """They say why, also where they would be the fastest; the others run as many tasks as their processors hold."""
+    with open_store() as store:
+        given = [
+            result(5.0, probe="team", threads=3, node="h1"),
+            result(1.0, probe="team", threads=3, node="x", cores=2),
+        ]
+        import_results(store, given, made_at=1.7e9)
+        describe_node(store, "h1", workers=8)
+    why = "3 threads share the work, and it has 2 processors"
+    said = json.loads(rank("team", "--format", "json"))["candidates"]
+    assert [(c["node"], c["unfit"], c["as_fast_as_best"]) for c in said] == [("h1", "", True), ("x", why, False)]
+    assert [(c["cores"], c["workers"]) for c in said] == [(8, 2), (2, 1)]
+    assert [c["node"] for c in json.loads(rank("team", "--format", "json", "--limit", "1"))["candidates"]] == ["h1"]
+    assert rank("team").splitlines()[-1].endswith(why)
+    decided = json.loads(rank("team", "--tasks", "100", "--explain", "--format", "json"))["nodes"]
+    assert {n["name"]: (n["used"], n["reason"]) for n in decided} == {"h1": (True, ""), "x": (False, why)}
+    with open_store() as store:
+        import_results(store, [result(1.0, node="h1", cores=2)], made_at=1.8e9)
+    with pytest.raises(NoPrediction, match="no prediction can be used: 3 threads share the work"):
+        rank("team", "--tasks", "100")
+
+
+def test_joules_are_those_of_all_threads(stored: Path) -> None:
+    with open_store() as store:
+        import_results(store, [result(10.0, probe="team", threads=2, node="h1")], made_at=1.7e9)
+        set_power(store, "h1", 8, [(0.0, 8.0), (1.0, 88.0)], "hand")
+    one, two = (
+        json.loads(rank(name, "--by", "energy", "--format", "json"))["candidates"] for name in ("solver", "team")
+    )
+    joules = {c["node"]: c["joules"] for c in one}
+    assert two[0]["joules"] == pytest.approx(2 * joules["h1"])
+
+
 def test_nodes_in_order(stored: Path) -> None:
     said = json.loads(rank("solver", "--format", "json"))
     check_keys(said, "probe rank --format json")

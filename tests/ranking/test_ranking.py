@@ -167,7 +167,7 @@ def test_what_cannot_be_used() -> None:
     assert decide(pool, Workload(10, 0.0, 1.0)).clusters[1].used, "without data to send, the line does not matter"
     with pytest.raises(NoPrediction, match=r"down: nothing gets through: inbound; empty: no node"):
         decide(Pool((down, empty)), Workload(10, 1.0, 1.0))
-    with pytest.raises(NoPrediction, match="every prediction is stale"):
+    with pytest.raises(NoPrediction, match="no prediction can be used: the kernel has changed"):
         decide(Pool((Cluster("home", (stale,)),)), Workload(10))
     with pytest.raises(NoPrediction, match="the pool is empty"):
         decide(Pool(()), Workload(10))

@@ -57,6 +57,24 @@ def test_lists(stored: Path) -> None:
     assert "1 stale predictions left out" in done.stderr
 
 
+def test_threads_need_processors(stored: Path) -> None:
+    """n5 has one, and what was predicted there for two threads is not passed on."""
+    with open_store() as store:
+        given = [result(7.0, probe="team", threads=2), result(3.0, probe="team", threads=2, node="n5", cores=1)]
+        import_results(store, given, made_at=1.7e9)
+    rows = json.loads(export("team"))["predictions"]
+    assert [(row["node"], row["threads"]) for row in rows] == [("n1", 2)]
+    assert {row["threads"] for row in json.loads(export("solver"))["predictions"]} == {1}
+    (ad,) = classad2.parseAds(export("team", "--format", "condor"), classad2.ParserType.Old)
+    assert ad["ProbeCpus_team"] == 2
+    done = CliRunner().invoke(cli, ["export", "team"])
+    assert "1 predictions left out: the nodes have too few processors for the threads" in done.stderr
+    assert "stale" not in done.stderr
+    (stored / "request.json").write_text(json.dumps({"NodeNames": ["n5", "n1"]}))
+    said = json.loads(export("team", "--format", "k8s", "--arguments", "request.json"))
+    assert said == [{"Host": "n5", "Score": 0}, {"Host": "n1", "Score": 10}]
+
+
 def test_machine_ads_are_what_htcondor_reads(stored: Path) -> None:
     ads = list(classad2.parseAds(export("--format", "condor"), classad2.ParserType.Old))
     assert [ad["Machine"] for ad in ads] == ["n1", "n2"]

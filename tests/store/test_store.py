@@ -94,6 +94,7 @@ def test_numbers_of_threads_tell_probes_apart(store: Store) -> None:
     found = {p.key for p in all_probes(store)}
     program = tuple(result()["program"])
     assert found == {probe_key(program, ""), probe_key(program, "", 2), probe_key(program, "", 4)} and len(found) == 3
+    assert sorted(probe.threads for probe in all_probes(store)) == [1, 2, 4], "keys tell the number"
 
 
 def test_candidates_are_the_newest_predictions_soonest_first(store: Store) -> None:

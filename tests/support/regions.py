@@ -39,11 +39,12 @@ def captured_regions(
     cpu: int | None = None,
     threads: int = 1,
     marking: tuple[int, ...] = (),
+    env: Mapping[str, str] | None = None,
     on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]] = no_copies,
 ) -> list[RestoreJob]:
     """Checkpoints of the first regions of the (not stripped) program at `path`, in `folder`; its standard output is
     in `folder / "stdout"`. `direct`: captured without CRIU. `cpu`: it runs there alone. `threads`: so many share its
-    work, and those of `marking` tell places."""
+    work, and those of `marking` tell places. `env`: variables beside the usual few."""
     image = str(path.resolve())
     places = {name: Marker(image, symbols(path)[name]) for name in ("site_warm", "site_start", "site_end")}
 
@@ -56,7 +57,8 @@ def captured_regions(
     ]
     streams = Streams(folder / "stdout", folder / "stderr")
     folder.mkdir(parents=True, exist_ok=True)
-    program = replace(program_of(path, *arguments), threads=threads, marking=marking)
+    program = program_of(path, *arguments)
+    program = replace(program, threads=threads, marking=marking, env={**program.env, **(env or {})})
     captured = capture(
         cast(Any, SimpleNamespace(program=program)),
         plans,

@@ -20,6 +20,7 @@ def result(
     cpu: str = "Example CPU 1",
     kernel: str = "6.1.0",
     width: float = 0.1,
+    threads: int = 1,
     phases: Sequence[float] = (0.05, 0.04),
     **node_more: Any,
 ) -> dict[str, Any]:
@@ -29,8 +30,8 @@ def result(
         "probe": f"/data/{probe}.probe",
         "probe_id": hashlib.sha256(probe.encode()).hexdigest()[:32],
         "program": [f"./{probe}", *arguments],
-        "node": {"name": node, "cpu": cpu, "cores": 8, "kernel": kernel, "load": 0.01, **node_more},
-        "threads": 1,
+        "node": {"name": node, "cpu": cpu, "cores": 8, "kernel": kernel, "load": 0.01} | node_more,
+        "threads": threads,
         "clock": "cpu",
         "prediction": {
             "seconds": seconds,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from programs import build
 from tracing import SECONDS, program_of, streams_of
@@ -78,10 +79,13 @@ def test_each_thread_counts_for_itself(threads: int, builds: Path) -> None:
         counters = counted(tracee)
         whole, first = counters.read_both()
         assert team.slots == threads
+        work, per_block = counters.work, np.concatenate([image.sites.block_instructions for image in counters.images])
     # `work` has a loop that all execute equally often; what each thread executes is most of the run.
     shared = (whole == threads * first) & (first > 0)
     assert whole[shared].sum() > 0.99 * whole.sum()
     assert (whole >= first).all() and (whole > first).any()
+    assert work.sum() == whole @ per_block and work[0] == first @ per_block
+    assert len(work) == threads and work[1:] == pytest.approx(work[0], rel=0.01)
 
 
 def test_counts_repeat(builds: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from direct_runs import as_nobody, flat_job, for_anybody, open_to_anybody, repor
 from direct_state import FAILED, TABLE
 from programs import build
 from regions import captured_regions
+from rivals import rivals
 
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
@@ -28,14 +30,17 @@ from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
 ROUNDS = "60"
 
 
-def region(builds: Path, folder: Path, how: str, *, threads: int = 2) -> RestoreJob:
+def region(builds: Path, folder: Path, how: str, *, threads: int = 2, **env: str) -> RestoreJob:
     (job,) = captured_regions(
-        build("team", builds), ROUNDS, how, str(threads), folder=folder, direct=True, threads=threads
+        build("team", builds), ROUNDS, how, str(threads), folder=folder, direct=True, threads=threads, env=env
     )
     return job
 
 
-@pytest.mark.parametrize("how", ["barrier", "static", "dynamic", "lock", "sleep", "poll", "alternate", "stop"])
+@pytest.mark.parametrize(
+    "how",
+    ["barrier", "static", "dynamic", "lock", "process-shared", "sleep", "poll", "sigwait", "alternate", "stop"],
+)
 def test_all_threads_come_back(how: str, builds: Path, tmp_path: Path) -> None:
     """Each computes on, or the region would not end (tests/programs/team.c)."""
     job = region(builds, tmp_path / "of", how)
@@ -45,6 +50,18 @@ def test_all_threads_come_back(how: str, builds: Path, tmp_path: Path) -> None:
     with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
         times = [agent.repeat() for _ in range(2)]
     assert all(0 < time.wall < 5 and time.switches is not None and time.faults is None for time in times)
+
+
+@pytest.mark.parametrize("how", ["barrier", "static"])
+def test_another_process_on_a_threads_processor_is_seen(how: str, builds: Path, tmp_path: Path) -> None:
+    """The other thread waits for its processor while the first spins, or sleeps, at the barrier."""
+    job = region(builds, tmp_path / "of", how)
+    flat_job(job, tmp_path)
+    first, other = max(os.sched_getaffinity(0)), min(os.sched_getaffinity(0))
+    with rivals(other, 2), DirectAgent(job, restorer(), scratch=tmp_path, cpu=first) as agent:
+        times = [agent.repeat() for _ in range(3)]
+    # Longer than probe/node/quietness.py lets pass.
+    assert all(time.delay is not None and time.delay > 0.02 * (time.warm + time.wall) + 0.002 for time in times)
 
 
 def test_a_region_is_that_of_the_marking_thread(builds: Path, tmp_path: Path) -> None:
@@ -83,9 +100,36 @@ def test_a_thread_that_does_not_come_back_is_seen(
         agent.repeat()
 
 
-def test_a_lock_that_the_kernel_knows_the_owner_of_is_refused(builds: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["robust", "priority"])
+def test_a_lock_that_the_kernel_knows_the_owner_of_is_refused(how: str, builds: Path, tmp_path: Path) -> None:
+    """One thread holds it, or waits for it."""
     with pytest.raises(ProgramUnsupported, match="a robust or priority-inheriting lock in use"):
-        region(builds, tmp_path / "of", "robust")
+        region(builds, tmp_path / "of", how)
+
+
+def test_a_thread_that_faults_fails_its_phase(team_region: RestoreJob, tmp_path: Path) -> None:
+    """Beside the first. The error says so at once, and nothing is left."""
+    folder = tmp_path / "images"
+    shutil.copytree(team_region.images, folder)
+    flat = decode(folder / NAME)
+    flat.threads[0].registers.ip = 0
+    (folder / NAME).write_bytes(encode(flat))
+    job = replace(team_region, images=folder)
+    with (
+        DirectAgent(job, restorer(), scratch=tmp_path) as agent,
+        pytest.raises(PhaseFailed, match=r"signal 11|SIGSEGV"),
+    ):
+        agent.repeat()
+    assert not list(tmp_path.glob("phase-*"))
+
+
+@pytest.mark.parametrize("name", ["OMP_PROC_BIND", "OMP_DYNAMIC", "OMP_CANCELLATION", "OMP_NESTED"])
+def test_openmp_may_be_told_otherwise(name: str, builds: Path, tmp_path: Path) -> None:
+    """Bound to processors, free to take fewer, cancellable, nested."""
+    job = region(builds, tmp_path / "of", "static", **{name: "true"})
+    flat_job(job, tmp_path)
+    with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
+        assert 0 < agent.repeat().wall < 5
 
 
 @contextmanager

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs whose threads share the work: accuracy, restores, disturbed repeats: `scripts/bench threads`."""
