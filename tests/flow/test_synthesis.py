@@ -15,15 +15,19 @@ from regions import captured_regions
 
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
+from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flow.watching import FlowWatcher
 from probe.flow import synthesis
 from probe.flow.memory import BY_WORD, DOUBLES, FLOATS, KEPT, PAGE_OF, WHOLE, PhaseMemory
 from probe.flow.recording import record_flow
-from probe.flow.synthesis import Answer, PhaseToSynthesize, compare_times, synthesize_phase
+from probe.flow.synthesis import Answer, PhaseToSynthesize, compare_times, synthesize_phase, unchanged
 from probe.formats.phase_record import Synthetic
 
 ARRAYS, COLUMNS, PAGES = (0x200000000, 0x210000000), 0x220000000, 32
 """Where tests/programs/arrays.c has them, and pages of an array of numbers; the column numbers have half as many."""
+
+HUGE = (0x230000000, 0x240000000)
+"""Where `arrays huge` has two arrays of 1024 pages."""
 
 SECONDS = 60.0
 
@@ -124,6 +128,69 @@ def test_nan_infinity_and_zeros_are_kept(builds: Path, tmp_path: Path) -> None:
         assert pages_at(answer, ARRAYS[0], PAGES // 2)[1:] == [0, 0]
 
 
+def test_floats_are_replaced_by_floats(builds: Path, tmp_path: Path) -> None:
+    phase, found, answer = synthesized(builds, tmp_path, "floats")
+    assert answer is not None and not found.refused
+    for array in ARRAYS:
+        assert pages_at(answer, array, PAGES) == [0, PAGES, 0]
+    replaced = PhaseMemory(phase.flat, phase.folder / phase.pages.name)
+    inside = (replaced.addresses >= ARRAYS[0]) & (replaced.addresses < ARRAYS[0] + PAGES * 4096)
+    assert (replaced.pages()[inside] == PAGE_OF[FLOATS]).all()
+
+
+def test_in_pages_of_everything_the_pointers_stay(builds: Path, tmp_path: Path) -> None:
+    """Doubles, floats and pointers in each line of memory: all numbers go, as numbers that are ordinary either way."""
+    phase, found, answer = synthesized(builds, tmp_path, "mixed")
+    assert answer is not None and not found.refused
+    assert pages_at(answer, ARRAYS[0], PAGES) == [0, 0, PAGES]
+    inside = (answer.memory.addresses >= ARRAYS[0]) & (answer.memory.addresses < ARRAYS[0] + PAGES * 4096)
+    before, after = (
+        np.array(memory.pages()[inside]).reshape(-1, 8)
+        for memory in (answer.memory, PhaseMemory(phase.flat, phase.folder / phase.pages.name))
+    )
+    assert (before[:, 7] == after[:, 7]).all() and (before[:, 7] >> np.uint64(28) == 0x20).all()
+    assert (before[:, 4:7] != after[:, 4:7]).all()
+    floats = after[:, 4:7].copy().view(np.float32)
+    assert (floats >= 1).all() and (floats < 2).all()
+
+
+def test_gathers_are_refused(builds: Path, tmp_path: Path) -> None:
+    if "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("no AVX2 here")
+    _, found, _ = synthesized(builds, tmp_path, "gather")
+    assert re.fullmatch(r"the addresses of \d+ of \d+ steps are not known \(gathers\)", found.refused), found.refused
+
+
+def test_arrays_in_huge_pages_are_replaced(builds: Path, tmp_path: Path) -> None:
+    """The flat image, which says where huge pages go, is the same file as before."""
+    phase, found, answer = synthesized(builds, tmp_path, "huge")
+    assert answer is not None and not found.refused
+    for start in HUGE:
+        assert pages_at(answer, start, 1024) == [0, 1024, 0]
+    assert (phase.folder / IMAGE_NAME).samefile(phase.job.images / IMAGE_NAME)
+
+
+def test_a_phase_that_fails_with_its_own_data_has_no_flow(builds: Path, tmp_path: Path) -> None:
+    (job,) = captured_regions(build("arrays", builds), "number", folder=tmp_path / "captured", direct=True)
+    flat, pages = flat_job(job, tmp_path, watched=False), read_state(job.images).pages_image
+    flow = record_flow(FlowWatcher(job, flat, pages, restorer(), scratch=tmp_path, cpu=None))
+    assert flow.flow is None and "signal 6" in flow.missing
+    assert unchanged(flow.missing).refused == flow.missing
+
+
+def test_an_answer_that_breaks_the_phase_is_dropped(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the answer of another phase may: pointers are replaced, and the phase ends by a signal."""
+    phase = phase_of(builds, tmp_path, "mixed")
+    memory = PhaseMemory(phase.flat, phase.pages)
+    monkeypatch.setattr(PhaseMemory, "mostly_numbers", property(lambda memory: memory.may))
+    guess = Answer(memory, np.where(memory.may, WHOLE, KEPT).astype(np.uint8), DOUBLES)
+    found, answer = synthesize_phase(phase, seconds=SECONDS, scratch=tmp_path, cpu=None, before=guess)
+    assert answer is not None and not found.refused
+    assert pages_at(answer, ARRAYS[0], PAGES)[1] == 0
+
+
 def test_what_is_written_to_a_file_may_be_synthetic(builds: Path, tmp_path: Path) -> None:
     """A phase's outputs are thrown away: its calls are the same, their data mean nothing."""
     phase, found, answer = synthesized(builds, tmp_path, "writes")
@@ -191,8 +258,8 @@ def ones_for_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_addresses_are_refused(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ones_for_numbers(monkeypatch)
-    monkeypatch.setattr(synthesis, "_distinct", lambda answers: answers[:1])
-    _, found, _ = synthesized(builds, tmp_path, "sparse")
+    monkeypatch.setattr(synthesis, "_distinct", lambda answers: list(answers)[:1])
+    _, found, _ = synthesized(builds, tmp_path, "sparse", seconds=10 * SECONDS)
     assert re.fullmatch(r"\d+ of \d+ steps use other addresses", found.refused), found.refused
 
 
