@@ -98,7 +98,8 @@ def test_the_answer_of_one_phase_is_tried_first_in_the_next(builds: Path, tmp_pa
     phase, found, answer = synthesized(builds, tmp_path, "plate")
     again, same = synthesize_phase(phase, seconds=SECONDS, scratch=tmp_path, cpu=None, before=answer)
     assert again.words == found.words and same is not None
-    assert again.trials <= found.trials
+    # Verified at once, it needs no search.
+    assert again.trials == 1 < found.trials
 
 
 def test_column_numbers_are_kept(builds: Path, tmp_path: Path) -> None:
@@ -233,15 +234,40 @@ def test_classes_that_change_are_refused(builds: Path, tmp_path: Path, monkeypat
     assert "numbers are NaN" in found.refused
 
 
-def test_times() -> None:
-    def taking(*seconds: float) -> object:
-        left = list(seconds) * 100
-        return lambda: left.pop(0)
+class Taking:
+    """A repeat that takes these seconds, again and again, and how often it was made."""
 
-    ratio, error = compare_times([taking(1.0, 1.01), taking(1.005, 1.0)])  # type: ignore[list-item]
-    assert ratio == pytest.approx(1.0, abs=0.01) and error < 0.01
+    def __init__(self, *seconds: float) -> None:
+        self.seconds, self.made = seconds, 0
+
+    def __call__(self) -> float:
+        self.made += 1
+        return self.seconds[(self.made - 1) % len(self.seconds)]
+
+
+def test_equal_times_need_few_repeats() -> None:
+    first, second = Taking(1.0, 1.002), Taking(1.001, 1.0)
+    ratio, error = compare_times([first, second])
+    assert ratio == pytest.approx(1.0, abs=0.01) and 0 < error < 0.005
+    assert first.made == second.made == 5
+
+
+def test_times_that_spread_need_more_repeats() -> None:
+    first, second = Taking(1.0, 1.05), Taking(1.02, 1.0)
+    ratio, error = compare_times([first, second])
+    assert abs(ratio - 1) <= max(0.01, 2 * error) and error > 0.005
+    assert first.made == second.made and first.made % 7 == 0
+
+
+def test_another_time_is_refused_as_soon_as_it_is_clear() -> None:
+    first = Taking(1.0)
     with pytest.raises(Exception, match=r"it takes \+10\.0% of the time with its own data, give or take 0\.0%"):
-        compare_times([taking(1.0), taking(1.1)])  # type: ignore[list-item]
+        compare_times([first, Taking(1.1)])
+    assert first.made == 7
+    unclear = Taking(1.0, 1.04)
+    with pytest.raises(Exception, match=r"it takes \+"):
+        compare_times([unclear, Taking(1.04, 1.06)])
+    assert unclear.made > 7
 
 
 def test_patterns_are_ordinary_numbers() -> None:
