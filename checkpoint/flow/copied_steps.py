@@ -156,9 +156,10 @@ class CopiedSteps:
                 return status
             deliver = 0
             registers = self._tracee.registers()
-            if os.WSTOPSIG(status) == signal.SIGSTOP and (at := self._original.get(registers.rip)):
-                # A point that was reached in the step before: nothing of the copy has run.
-                registers.rip = at
+            if os.WSTOPSIG(status) == signal.SIGSTOP:
+                # A point that was reached in the step before: nothing of the copy has run. Elsewhere a signal's handler
+                # has left the copies for good.
+                registers.rip = self._original.get(registers.rip, registers.rip)
                 self._tracee.set_registers(registers)
                 return status
             if os.WSTOPSIG(status) != signal.SIGTRAP:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +50,10 @@ PAGE_OF = {
 """One page of each pattern: a probe holds it once, however many pages it stands for."""
 
 
-@cache
-def _pages_of(pattern: str) -> Words:
+@lru_cache(maxsize=4)
+def _pages_of(page: bytes) -> Words:
     """As many such pages as are written at once."""
-    return np.tile(PAGE_OF[pattern], (_AT_ONCE, 1))
+    return np.tile(np.frombuffer(page, dtype=np.uint64), (_AT_ONCE, 1))
 
 
 def are_numbers(words: Words) -> npt.NDArray[np.bool_]:
@@ -129,7 +129,7 @@ class PhaseMemory:
         mode, single = modes[rows], self.single[rows]
         if (mode == WHOLE).all() and (single == single[:1]).all():
             # Nearly all of an array program's memory: its own contents need not even be read.
-            return _pages_of(FLOATS if single[:1].any() else pattern)[: len(mode)]
+            return _pages_of(PAGE_OF[FLOATS if single[:1].any() else pattern].tobytes())[: len(mode)]
         words = np.array(self.pages()[rows])
         for kind, these in ((FLOATS, single), (pattern, ~single)):
             words[(mode == WHOLE) & these] = PAGE_OF[kind]
