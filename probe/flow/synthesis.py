@@ -28,7 +28,7 @@ from probe.flow.memory import BY_WORD, KEPT, PATTERNS, WHOLE, Modes, PhaseMemory
 from probe.flow.search import Judge, search
 from probe.formats.phase_record import ReplacedMapping, Synthetic
 
-POINTS, STEPS = 22, 10_000
+POINTS, STEPS = 22, 20_000
 """Where the addresses of a phase are compared before its data are left out, and how many steps there."""
 LEAST_POINTS, LEAST_STEPS = 20, 200_000
 _MOST_UNKNOWN = 1e-3
