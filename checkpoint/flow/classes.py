@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.compiled import built
+
 _LARGEST = 1e-3
 """Share of the numbers by which a class may differ."""
 
-_LEAST_FRACTION = 1 << 48
-"""Below it, a word without exponent is taken for an integer or a flag, and not for a denormal number."""
+_OPTIONS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
 class NumberClasses:
-    """How many 64-bit words were looked at, and what they are, read as doubles."""
+    """How many 64-bit words were looked at, and what they are, read as doubles or as floats (numbers.c)."""
 
     words: int = 0
     nan: int = 0
@@ -38,15 +42,38 @@ class NumberClasses:
         return ""
 
 
+FILLED, NUMBERS, FLOATS = 0, 1, 2
+"""Columns of `look`: words other than zero, those that look like a double or two floats of an ordinary size, like two
+floats."""
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(built("numbers.so", (Path(__file__).with_name("numbers.c"),), _OPTIONS)))
+    library.look.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p]
+    library.look.restype = None
+    return library
+
+
+def prepare() -> None:
+    """Compile and load what looks. Raises ToolMissing, StorageError."""
+    _library()
+
+
+def look(pages: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """What kinds of words pages hold, (N, 512) to (N, 7): FILLED, NUMBERS and FLOATS, then NaN, infinite, denormal,
+    zero, as doubles or as floats (numbers.c)."""
+    pages = np.ascontiguousarray(pages)
+    found = np.zeros((len(pages), 7), dtype=np.int64)
+    _library().look(pages.ctypes.data, *pages.shape, found.ctypes.data)
+    return found
+
+
+def classes_in(looked: npt.NDArray[np.int64], words: int) -> NumberClasses:
+    """Classes of the pages that `look` looked at, of so many words each."""
+    return NumberClasses(len(looked) * words, *looked[:, FLOATS + 1 :].sum(axis=0).tolist())
+
+
 def classes_of(words: npt.NDArray[np.uint64]) -> NumberClasses:
     """Classes of 64-bit words."""
-    exponent = (words >> np.uint64(52)) & np.uint64(0x7FF)
-    fraction = words & np.uint64((1 << 52) - 1)
-    special = exponent == 0x7FF
-    return NumberClasses(
-        words=words.size,
-        nan=int((special & (fraction != 0)).sum()),
-        infinite=int((special & (fraction == 0)).sum()),
-        denormal=int(((exponent == 0) & (fraction >= _LEAST_FRACTION)).sum()),
-        zero=int(((words << np.uint64(1)) == 0).sum()),
-    )
+    return classes_in(look(words.reshape(1, -1)), words.size)

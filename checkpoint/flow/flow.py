@@ -143,9 +143,11 @@ Contents = Callable[[], Iterator[tuple[int, memoryview]]]
 @dataclass(frozen=True)
 class Plan:
     """What is wanted of a run: points, steps at each of them, what is written over the memory first, and spans
-    (address, bytes) whose numbers are looked at in the end."""
+    (address, bytes) whose numbers are looked at in the end. `in_copies`: copies of the code note the steps
+    (copied_steps.py), which is many times faster; only windows that were made in the same way can be compared."""
 
     points: tuple[Point, ...] = ()
     steps: int = 0
     contents: Contents | None = None
     numbers: tuple[tuple[int, int], ...] = ()
+    in_copies: bool = False

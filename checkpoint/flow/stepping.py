@@ -56,7 +56,7 @@ def step(pid: int, most: int) -> tuple[npt.NDArray[np.uint64], int]:
     ours = os.sched_getaffinity(0)
     # On one processor with it: waking another one takes many times as long as a step.
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, {_processor(pid)})
+        os.sched_setaffinity(0, {processor(pid)})
     made = _library().step(pid, most, noted.ctypes.data, ctypes.byref(status))
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, ours)
@@ -65,14 +65,14 @@ def step(pid: int, most: int) -> tuple[npt.NDArray[np.uint64], int]:
     return noted[:made], status.value
 
 
-def _processor(pid: int) -> int:
+def processor(pid: int) -> int:
     """The processor that the process ran on last (proc(5), field 39 of stat)."""
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[36])
 
 
 def window_of(noted: npt.NDArray[np.uint64], read: Callable[[int, int], bytes], stubs: Areas) -> Window:
     """The window that these steps are; `read` gives the process's memory, `stubs` are areas [start, end) of ours."""
-    places = noted[:, _COLUMN["rip"]].copy()
+    places: npt.NDArray[np.uint64] = noted[:, _COLUMN["rip"]]
     used = np.zeros(len(noted), dtype=np.uint64)
     unknown = np.zeros(len(noted), dtype=np.bool_)
     for at in np.unique(places).tolist():
@@ -82,10 +82,16 @@ def window_of(noted: npt.NDArray[np.uint64], read: Callable[[int, int], bytes], 
             unknown[rows] = True
         else:
             used[rows] = address
+    return Window(without_area(places, stubs), noted[:, _COLUMN["rsp"]].copy(), used, unknown)
+
+
+def without_area(places: npt.NDArray[np.uint64], stubs: Areas) -> npt.NDArray[np.uint64]:
+    """These addresses of code, those in areas of stubs told by their distance from the area's begin."""
+    found: npt.NDArray[np.uint64] = places.copy()
     for number, (start, end) in enumerate(stubs):
         inside = (places >= start) & (places < end)
-        places[inside] = places[inside] - np.uint64(start) + np.uint64(_RELATIVE | number << 48)
-    return Window(places, noted[:, _COLUMN["rsp"]].copy(), used, unknown)
+        found[inside] = places[inside] - np.uint64(start) + np.uint64(_RELATIVE | number << 48)
+    return found
 
 
 def calls_in(noted: npt.NDArray[np.uint64], read: Callable[[int, int], bytes]) -> Iterator[tuple[int, Registers]]:

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProgramFailed
 from checkpoint.flat.image import FlatImage, Option
+from checkpoint.flow import classes
 from checkpoint.flow.classes import NumberClasses, classes_of
+from checkpoint.flow.copied_steps import CopiedSteps
 from checkpoint.flow.flow import Flow, Passed, Plan, state_of
 from checkpoint.flow.pieces import flow_of, pieces_of
 from checkpoint.flow.stepping import calls_in, prepare, step, window_of
@@ -65,6 +68,7 @@ class FlowWatcher:
         self, job: RestoreJob, flat: FlatImage, pages: Path, restorer: Path, *, scratch: Path, cpu: int | None
     ) -> None:
         prepare()
+        classes.prepare()
         self._job, self._flat, self._pages, self._restorer = job, flat, pages, restorer
         self._scratch, self._cpu = scratch, cpu
         self._images: list[MappedImage] | None = None
@@ -133,6 +137,7 @@ class _Run:
         self._calls: list[tuple[int, int, int]] = []
         self._passed: list[Passed] = []
         self._inside = self._gone = False
+        self._copies: CopiedSteps | None = None
 
     def made(self) -> dict[str, Any]:
         """Arrays of the flow (pieces.py)."""
@@ -147,6 +152,8 @@ class _Run:
             self._overwrite()
             self._stubs = StubsInPlace(self._tracee, self._images, self._plan.points)
             self._ours = [*self._stubs_of_phase, *self._stubs.areas]
+            if self._plan.in_copies:
+                self._copies = CopiedSteps(self._tracee, self._images, self._ours, self._signalled)
             self._deadline = time.monotonic() + self._seconds
             self._run_to_end()
             classes = self._numbers()
@@ -178,7 +185,7 @@ class _Run:
     def _overwrite(self) -> None:
         for address, data in self._plan.contents() if self._plan.contents else ():
             for start in range(0, len(data), _WRITTEN_AT_ONCE):
-                self._tracee.write(address + start, bytes(data[start : start + _WRITTEN_AT_ONCE]))
+                self._tracee.write(address + start, data[start : start + _WRITTEN_AT_ONCE])
 
     def _run_to_end(self) -> None:
         deliver = 0
@@ -198,10 +205,14 @@ class _Run:
                 if self._control.event(self._spec["end"])[0]:
                     return
                 status = self._at_point()
-            elif stopped in _FATAL and not self._handles(stopped):
-                raise Lost(f"it was ended by signal {stopped} at {self._tracee.registers().rip:#x}")
             elif stopped != signal.SIGTRAP:
+                self._signalled(stopped)
                 deliver = stopped
+
+    def _signalled(self, number: int) -> None:
+        """Raises Lost where this signal ends the phase."""
+        if number in _FATAL and not self._handles(number):
+            raise Lost(f"it was ended by signal {number} at {self._tracee.registers().rip:#x}")
 
     def _handles(self, number: int) -> bool:
         for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
@@ -229,13 +240,20 @@ class _Run:
         if not fresh:
             return None
         counts = self._stubs.counts()
-        noted, status = step(self._pid, self._plan.steps)
-        for at, r in calls_in(noted, self._tracee.read):
-            self._note_call(at, r.rax, r)
-        window = window_of(noted, self._tracee.read, self._stubs.areas)
+        if self._copies:
+            window, status = self._copies.make(self._plan.steps, self._note_calls, self._stubs.areas)
+        else:
+            noted, status = step(self._pid, self._plan.steps)
+            self._note_calls(noted)
+            window = window_of(noted, self._tracee.read, self._stubs.areas)
+        self._gone = bool(status) and not os.WIFSTOPPED(status)
         self._passed.append(Passed(fresh[0], sum(counts.values()), state_of(counts), window))
         self._inside = False
         return status or None
+
+    def _note_calls(self, noted: npt.NDArray[np.uint64]) -> None:
+        for at, r in calls_in(noted, self._tracee.read):
+            self._note_call(at, r.rax, r)
 
     def _numbers(self) -> NumberClasses:
         total = NumberClasses()

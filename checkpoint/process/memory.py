@@ -39,7 +39,7 @@ class ProcessMemory:
         if len(into) and os.preadv(self._memory, [into.view(np.uint8).data], address) != into.nbytes:
             raise OSError(errno.EFAULT, f"counters at {address:#x} are gone")
 
-    def write(self, address: int, data: bytes) -> None:
+    def write(self, address: int, data: bytes | memoryview) -> None:
         """Write `data` even where the program may not (its text becomes private copies). Process stopped."""
         assert self._memory is not None
         done = 0

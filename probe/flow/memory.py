@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from checkpoint.flat.image import FlatImage
-from checkpoint.flow.classes import classes_of
+from checkpoint.flow.classes import FILLED, NUMBERS, NumberClasses, classes_in, look
+from checkpoint.flow.classes import FLOATS as FLOAT_WORDS
 from checkpoint.flow.flow import Words
 from checkpoint.linux import PAGE_SIZE
 
@@ -20,7 +22,8 @@ KEPT, WHOLE, BY_WORD = 0, 1, 2
 
 DOUBLES, FLOATS = "doubles", "floats"
 PATTERNS = (DOUBLES, FLOATS)
-"""What numbers are replaced by: doubles in [1, 2), or pairs of floats in [1, 2)."""
+"""What numbers are replaced by: doubles in [1, 2), which are two floats in [1, 2) as well, for pages that hold both; or
+pairs of floats in [1, 2)."""
 
 _WORDS = PAGE_SIZE // 8
 _AT_ONCE = 2048
@@ -41,26 +44,28 @@ def _mixed(count: int) -> Words:
 
 
 PAGE_OF = {
-    DOUBLES: np.uint64(0x3FF0000000000000) | (_mixed(_WORDS) >> np.uint64(12)),
+    DOUBLES: np.uint64(0x3FF000003F800000) | (_mixed(_WORDS) & np.uint64(0x000FFFFF007FFFFF)),
     FLOATS: np.uint64(0x3F8000003F800000) | (_mixed(_WORDS) & np.uint64(0x007FFFFF007FFFFF)),
 }
 """One page of each pattern: a probe holds it once, however many pages it stands for."""
 
 
-def are_doubles(words: Words) -> npt.NDArray[np.bool_]:
-    """Words that look like doubles of an ordinary size, 2^-250 to 2^250: no pointers, no small integers, no zeros."""
+@lru_cache(maxsize=4)
+def _pages_of(page: bytes) -> Words:
+    """As many such pages as are written at once."""
+    return np.tile(np.frombuffer(page, dtype=np.uint64), (_AT_ONCE, 1))
+
+
+def are_numbers(words: Words) -> npt.NDArray[np.bool_]:
+    """Words that look like a double of an ordinary size, 2^-250 to 2^250, or like two floats of 2^-60 to 2^60: no
+    pointers, no small integers, no zeros. As in checkpoint/flow/numbers.c."""
     exponent = (words >> np.uint64(52)) & np.uint64(0x7FF)
-    ordinary: npt.NDArray[np.bool_] = (exponent > 773) & (exponent < 1273)
-    return ordinary
-
-
-def are_floats(words: Words) -> npt.NDArray[np.bool_]:
-    """Words whose halves both look like floats of an ordinary size, 2^-60 to 2^60."""
     ordinary = np.ones(words.shape, dtype=np.bool_)
     for shift in (23, 55):
-        exponent = (words >> np.uint64(shift)) & np.uint64(0xFF)
-        ordinary &= (exponent > 67) & (exponent < 187)
-    return ordinary
+        half = (words >> np.uint64(shift)) & np.uint64(0xFF)
+        ordinary &= (half > 67) & (half < 187)
+    numbers: npt.NDArray[np.bool_] = ordinary | ((exponent > 773) & (exponent < 1273))
+    return numbers
 
 
 class PhaseMemory:
@@ -71,6 +76,8 @@ class PhaseMemory:
     may         pages that may be replaced at all: written by the program, neither code, stack nor markers, not zero
     numbers     share of the words other than zero that look like numbers, (N,)
     single      pages that look like floats rather than doubles, (N,)
+    filled      words other than zero, (N,)
+    looked      what kinds of words they hold (checkpoint/flow/classes.py, look), (N, 7)
     """
 
     def __init__(self, flat: FlatImage, pages: Path) -> None:
@@ -88,9 +95,6 @@ class PhaseMemory:
             self.may[inside] = bool(m.prot & _WRITABLE) and not m.prot & _EXECUTABLE and not ours and not stack
         for address, data in flat.patches:
             self.may[(self.addresses >= address) & (self.addresses < address + len(data))] = False
-        self.numbers = np.zeros(len(self.addresses))
-        self.single = np.zeros(len(self.addresses), dtype=np.bool_)
-        self.filled = np.zeros(len(self.addresses), dtype=np.int64)
         self._look()
 
     def __len__(self) -> int:
@@ -104,37 +108,45 @@ class PhaseMemory:
 
     def _look(self) -> None:
         pages = self.pages()
-        for first in range(0, len(self), _AT_ONCE):
-            rows = slice(first, first + _AT_ONCE)
-            words = np.asarray(pages[rows])
-            self.filled[rows] = (words != 0).sum(axis=1)
-            filled = np.maximum(self.filled[rows], 1)
-            floats = are_floats(words).sum(axis=1) / filled
-            doubles = are_doubles(words).sum(axis=1) / filled
-            self.single[rows] = floats > _MOSTLY
-            self.numbers[rows] = np.maximum(doubles, floats)
-            self.may[rows] &= self.filled[rows] > 0
-            for row in np.flatnonzero(self.may[rows] & (self.numbers[rows] < 1.0)).tolist():
-                found = classes_of(words[row])
-                if found.nan + found.infinite + found.denormal > _MOST_SPECIAL * _WORDS:
-                    self.may[first + row] = False
+        self.looked = np.concatenate(
+            [look(pages[first : first + _AT_ONCE]) for first in range(0, len(self), _AT_ONCE)] or [look(pages)]
+        )
+        self.filled = self.looked[:, FILLED]
+        filled = np.maximum(self.filled, 1)
+        self.single = self.looked[:, FLOAT_WORDS] / filled > _MOSTLY
+        self.numbers = self.looked[:, NUMBERS] / filled
+        special = self.looked[:, FLOAT_WORDS + 1 : FLOAT_WORDS + 4].sum(axis=1)
+        self.may &= (self.filled > 0) & (special <= _MOST_SPECIAL * _WORDS)
 
     @property
     def mostly_numbers(self) -> npt.NDArray[np.bool_]:
         """Pages that may be replaced, and hold hardly anything but numbers."""
-        return self.may & (self.numbers > _MOSTLY)
+        found: npt.NDArray[np.bool_] = self.may & (self.numbers > _MOSTLY)
+        return found
 
     def replaced(self, rows: slice, modes: Modes, pattern: str) -> Words:
-        """The contents of some pages once they are replaced, (len(rows), 512)."""
+        """The contents of some pages once they are replaced, (len(rows), 512). Not to be written to."""
+        mode, single = modes[rows], self.single[rows]
+        if (mode == WHOLE).all() and (single == single[:1]).all():
+            # Nearly all of an array program's memory: its own contents need not even be read.
+            return _pages_of(PAGE_OF[FLOATS if single[:1].any() else pattern].tobytes())[: len(mode)]
         words = np.array(self.pages()[rows])
-        for row, mode in enumerate(modes[rows].tolist()):
-            if mode == KEPT:
-                continue
-            single = bool(self.single[rows][row])
-            page = PAGE_OF[FLOATS if single else pattern]
-            old = words[row]
-            words[row] = page if mode == WHOLE else np.where(are_floats(old) if single else are_doubles(old), page, old)
+        for kind, these in ((FLOATS, single), (pattern, ~single)):
+            words[(mode == WHOLE) & these] = PAGE_OF[kind]
+            by_word = np.flatnonzero((mode == BY_WORD) & these)
+            words[by_word] = np.where(are_numbers(words[by_word]), PAGE_OF[kind], words[by_word])
         return words
+
+    def classes(self, modes: Modes) -> NumberClasses:
+        """Of the numbers in the pages that are replaced, with their own contents."""
+        return classes_in(self.looked[modes != KEPT], _WORDS)
+
+    def classes_replaced(self, modes: Modes, pattern: str) -> NumberClasses:
+        """Likewise, once they are replaced."""
+        return sum(
+            (classes_in(look(self.replaced(rows, modes, pattern)), _WORDS) for rows in self._stretches(modes)),
+            NumberClasses(),
+        )
 
     def contents(self, modes: Modes, pattern: str) -> Iterator[tuple[int, memoryview]]:
         """(address, bytes) of all pages that are replaced, neighbours together."""
@@ -162,8 +174,7 @@ class PhaseMemory:
         found = np.where(modes == WHOLE, self.filled, 0)
         pages = self.pages()
         for row in np.flatnonzero(modes == BY_WORD).tolist():
-            old = np.asarray(pages[row])
-            found[row] = int((are_floats(old) if self.single[row] else are_doubles(old)).sum())
+            found[row] = int(are_numbers(np.asarray(pages[row])).sum())
         return found
 
     def write(self, target: Path, modes: Modes, pattern: str) -> None:
@@ -171,7 +182,7 @@ class PhaseMemory:
         with target.open("wb") as out:
             for first in range(0, len(self), _AT_ONCE):
                 rows = slice(first, min(first + _AT_ONCE, len(self)))
-                out.write(self.replaced(rows, modes, pattern).tobytes())
+                out.write(self.replaced(rows, modes, pattern).data.cast("B"))
 
     def carried_over(self, before: PhaseMemory, modes: Modes) -> Modes:
         """The modes of another phase for the pages of this one at the same addresses."""

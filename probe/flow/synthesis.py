@@ -10,7 +10,7 @@ import shutil
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,6 @@ import numpy as np
 
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.image import FlatImage
-from checkpoint.flow.classes import classes_of
 from checkpoint.flow.comparing import Difference, compare
 from checkpoint.flow.flow import Flow, Plan
 from checkpoint.flow.points import choose_points
@@ -26,22 +25,27 @@ from checkpoint.flow.watching import FlowWatcher
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent
 from probe.flow.memory import BY_WORD, KEPT, PATTERNS, WHOLE, Modes, PhaseMemory
-from probe.flow.search import search
+from probe.flow.search import Judge, search
 from probe.formats.phase_record import ReplacedMapping, Synthetic
 
-POINTS, STEPS = 22, 10_000
+POINTS, STEPS = 22, 20_000
 """Where the addresses of a phase are compared before its data are left out, and how many steps there."""
 LEAST_POINTS, LEAST_STEPS = 20, 200_000
 _MOST_UNKNOWN = 1e-3
 """Share of the steps of which nobody may know the address: gathers."""
 
-_ROUNDS, _MOST_ROUNDS = 7, 28
+_FEWEST_ROUNDS, _ROUNDS, _MOST_ROUNDS = 5, 7, 28
+_CLEARLY = 4.0
+"""Standard errors beyond what is allowed from which on another time is refused before the last round."""
 _CLOSE = 0.01
 _STANDARD_ERRORS = 2.0
 _MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean."""
 _SPREAD = 0.7413
 """Standard deviation of a normal distribution over the distance of its quartiles."""
+_ENOUGH = 0.95
+"""Of the pages full of numbers, for the answer of another phase to be verified at once, with the others added."""
+
 _LEAST_SHARE = 0.01
 """A phase with a smaller share of replaced words keeps all its data."""
 
@@ -127,22 +131,31 @@ class _Synthesis:
                 return False
             return compare(Flow(flow.counts, flow.calls), own).none
 
-        left = self._until - time.monotonic()
-        found = search(self._memory, judge, seconds=max(0.0, left) / 2, guess=guess)
         said = ""
-        for modes in _distinct([found.modes, *found.smaller]):
+        for modes in _distinct(self._answers(judge, guess)):
             modes = self._no_larger(modes, pattern)
             if self._share(modes) < _LEAST_SHARE:
                 break
             try:
                 difference = self._verified(modes, pattern)
                 ratio, error = self._timed(modes, pattern)
-            except _Refused as refused:
+            except (_Refused, PhaseFailed) as refused:
                 said = said or str(refused)
                 continue
             checked = _Checked(modes, pattern, difference, ratio, error)
             return self.record(checked, ""), Answer(self._memory, modes, pattern)
         raise _Refused(said or "hardly anything in it can be replaced without a change of what it executes")
+
+    def _answers(self, judge: Judge, guess: Modes | None) -> Iterator[Modes]:
+        """What may pass all checks, largest first. A guess that replaces nearly all numbers needs no search."""
+        if guess is not None:
+            numbers = self._memory.mostly_numbers
+            if numbers.any() and (guess[numbers] != KEPT).mean() >= _ENOUGH:
+                self._trials += 1
+                yield np.where(numbers & (guess == KEPT), WHOLE, guess).astype(np.uint8)
+        left = self._until - time.monotonic()
+        found = search(self._memory, judge, seconds=max(0.0, left) / 2, guess=guess)
+        yield from (found.modes, *found.smaller)
 
     def _no_larger(self, modes: Modes, pattern: str) -> Modes:
         """Without the pages by word that would take more room than with their own data."""
@@ -160,13 +173,10 @@ class _Synthesis:
     def _verified(self, modes: Modes, pattern: str) -> Difference:
         """Compare classes of numbers, blocks, calls and addresses with those of the program's own data."""
         memory = self._memory
-        own, other = (
-            sum((classes_of(words) for words in part), classes_of(np.zeros(0, dtype=np.uint64)))
-            for part in (self._own(modes), self._replaced(modes, pattern))
-        )
+        own, other = memory.classes(modes), memory.classes_replaced(modes, pattern)
         if said := other.differing(own):
             raise _Refused(f"at the begin {said}")
-        plan = Plan(choose_points(self._phase.flow, POINTS), STEPS, numbers=memory.spans(modes))
+        plan = Plan(choose_points(self._phase.flow, POINTS), STEPS, numbers=memory.spans(modes), in_copies=True)
         real = self._watcher.watch(plan)
         found = compare(self._watcher.watch(replace(plan, contents=lambda: memory.contents(modes, pattern))), real)
         if not found.none:
@@ -178,15 +188,6 @@ class _Synthesis:
         if found.points < LEAST_POINTS or found.steps < LEAST_STEPS:
             raise _Refused(f"its addresses were compared in {found.steps} steps at {found.points} points alone")
         return found
-
-    def _own(self, modes: Modes) -> Iterator[np.ndarray]:
-        pages = self._memory.pages()
-        for row in np.flatnonzero(modes).tolist():
-            yield np.asarray(pages[row])
-
-    def _replaced(self, modes: Modes, pattern: str) -> Iterator[np.ndarray]:
-        for _, data in self._memory.contents(modes, pattern):
-            yield np.frombuffer(data, dtype=np.uint64)
 
     def _timed(self, modes: Modes, pattern: str) -> tuple[float, float]:
         """CPU time over that with the program's own data, and its standard error. Makes the folder."""
@@ -238,17 +239,26 @@ class _Checked:
 
 
 def compare_times(repeats: Sequence[Callable[[], float]]) -> tuple[float, float]:
-    """Time of the second over that of the first, by turns, and its standard error; more often while they are neither
-    within 1 % nor within two standard errors. Raises _Refused where they never are."""
+    """Time of the second over that of the first, by turns, and its standard error. Few repeats suffice where these
+    agree within 1 % and it is as small; else more are made while they are neither within 1 % nor within two standard
+    errors. Raises _Refused where they never are, and as soon as they are clearly not."""
     times: list[list[float]] = [[] for _ in repeats]
     ratio = error = 0.0
     while len(times[0]) < _MOST_ROUNDS:
-        for _ in range(_ROUNDS):
-            for one, repeat in zip(times, repeats, strict=True):
-                one.append(repeat())
+        for one, repeat in zip(times, repeats, strict=True):
+            one.append(repeat())
+        made = len(times[0])
+        if made < _FEWEST_ROUNDS:
+            continue
         ratio, error = _ratio(times[0], times[1])
+        if abs(ratio - 1) <= _CLOSE and error <= _CLOSE / 2:
+            return ratio, error
+        if made % _ROUNDS:
+            continue
         if abs(ratio - 1) <= max(_CLOSE, _STANDARD_ERRORS * error):
             return ratio, error
+        if abs(ratio - 1) > _CLOSE + _CLEARLY * error:
+            break
     raise _Refused(f"it takes {ratio - 1:+.1%} of the time with its own data, give or take {error:.1%}")
 
 
@@ -271,7 +281,7 @@ def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, m
     memory.write(target / pages.name, modes, pattern)
 
 
-def _distinct(answers: Sequence[Modes]) -> Iterator[Modes]:
+def _distinct(answers: Iterable[Modes]) -> Iterator[Modes]:
     last: Modes | None = None
     for modes in answers:
         if last is None or not np.array_equal(last, modes):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -103,12 +104,15 @@ def run(build: Build, report: Report) -> None:
         (restore_job(build.program, build.timed, folder, phase, reduced.folder), phase.huge)
         for phase, reduced in zip(build.captured, build.reduced, strict=True)
     ]
+    begun = time.monotonic()
     both = 2 if build.options.records_flow else 1
     build.flat = flatten_phases(jobs, folder=folder, cpu=build.cpu, progress=lambda share: report(share / both))
+    flattened = time.monotonic()
     if build.options.records_flow:
         for number, ((job, _), flat) in enumerate(zip(jobs, build.flat, strict=True)):
             build.flow[flat.phase] = _flow(job, flat, folder, build.cpu)
             report((1 + (number + 1) / len(jobs)) / both)
+    build.flatten_seconds = flattened - begun, time.monotonic() - flattened
 
 
 def _flow(job: RestoreJob, flat: FlatPhase, folder: Path, cpu: int | None) -> PhaseFlow:

@@ -27,7 +27,8 @@ class BuildOptions:
     directly, as root by CRIU where that cannot hold the program, or with `with_criu`. `program`, `worker`: which of a
     wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker). `flow`: record what
     each phase executes, for `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not
-    depend on, for which `synthetic_budget` seconds may be spent (None: two fifths of the build's time until then).
+    depend on, for which `synthetic_budget` seconds may be spent (None: with recording the flow, half of the
+    build's time).
     """
 
     tracer: str = "auto"

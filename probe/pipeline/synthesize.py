@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -25,8 +26,12 @@ OPTIONS = ("synthetic_data", "synthetic_budget")
 FILES = ("synthetic.json", "phase-*-synthetic")
 
 _RESULT = "synthetic.json"
-_SHARE_OF_BUILD, _LEAST_SECONDS = 0.4, 30.0
-"""What the stage may take where no budget was given: of the time that the build has taken until then, and at least."""
+_SHARE_OF_BUILD, _LEAST_SECONDS = 0.5, 15.0
+"""What recording the flow and this stage may take together where no budget was given: of the time that the build takes
+without them, and the least for this stage."""
+
+_SELF_CHECK_ROUNDS = 3
+"""The self-check restores each phase at least so often, which takes about as long as flattening it."""
 
 _SHARE_OF_REST = 0.5
 """What one phase may take of the time that is left: the largest comes first."""
@@ -43,8 +48,7 @@ def runs(_options: BuildOptions) -> int:
 def run(build: Build, report: Report) -> None:
     """Replace what can be replaced, in the largest phases first, until the time for it is used up."""
     wanted = build.options.synthetic_budget
-    allowed = max(_LEAST_SECONDS, _SHARE_OF_BUILD * (time.monotonic() - build.began)) if wanted is None else wanted
-    until = time.monotonic() + allowed
+    until = time.monotonic() + (_allowed(build) if wanted is None else wanted)
     before: Answer | None = None
     pairs = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
     for done, (phase, reduced) in enumerate(pairs):
@@ -54,6 +58,14 @@ def run(build: Build, report: Report) -> None:
         before = answer or before
         report((done + 1) / len(pairs))
     _use(build)
+
+
+def _allowed(build: Build) -> float:
+    """Seconds: as much of the build's time as may be added to it, without what recording the flow has taken."""
+    images, flow = build.flatten_seconds
+    runs = build.options.runs * statistics.median(build.reference.wall)
+    without = time.monotonic() - build.began - flow + runs + _SELF_CHECK_ROUNDS * images
+    return max(_LEAST_SECONDS, _SHARE_OF_BUILD * without - flow)
 
 
 def _made(

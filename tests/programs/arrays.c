@@ -13,7 +13,13 @@
 //   special   a plate with NaN, infinities and pages of zeros in it
 //   node      takes the logarithm on the machine it began on, and the exponential elsewhere
 //   clock     a loop whose length the clock says
-#include <emmintrin.h>
+//   floats    a plate in single precision
+//   mixed     pages of doubles, floats and pointers to follow
+//   gather    sums what vector registers address; needs AVX2
+//   huge      a plate of 8 MB for which huge pages are advised
+//   number    ends itself where its process number is another
+//   ways      every way from a block to the next, strings, and flags read behind other blocks
+#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,12 +28,23 @@
 #include <unistd.h>
 #include "site.h"
 
+enum { HUGE = 4 << 20 };
+
+// A cache line of everything.
+struct cell {
+    double d[4];
+    float f[6];
+    struct cell *next;
+};
+
 enum { SIDE = 128, CELLS = SIDE * SIDE, PER_ROW = 8, TURNS = 20, SORTED = 1024 };
 
 static double *a, *b;
 static int *column;
 static uint64_t kept;
 static struct utsname first;
+static pid_t number;
+static double *large[2];
 
 __attribute__((noipa)) static void region_warm(void) { SITE(site_warm); }
 __attribute__((noipa)) static void region_start(void) { SITE(site_start); }
@@ -54,6 +71,22 @@ static void prepare(const char *kind)
         a[i] = !strcmp(kind, "denormal") ? unit * 1e-308 : 1.0 + unit;
         b[i] = a[i] * 0.75;
         column[i] = (int)(unit * CELLS);
+    }
+    for (int i = 0; !strcmp(kind, "floats") && i < 2 * CELLS; i++)
+        ((float *)a)[i] = ((float *)b)[i] = 1.0f + (float)(i % 97) / 97.0f;
+    struct cell *cells = (struct cell *)a;
+    for (int i = 0; !strcmp(kind, "mixed") && i < CELLS / 8; i++) {
+        cells[i].next = &cells[(i + 1234) % (CELLS / 8)];
+        for (int k = 0; k < 6; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            cells[i].f[k] = 0.5f + (float)(state >> 40) / 16777216.0f;
+        }
+    }
+    for (int k = 0; !strcmp(kind, "huge") && k < 2; k++) {
+        large[k] = pages(HUGE, 0x230000000 + (uintptr_t)k * 0x10000000);
+        madvise(large[k], HUGE, MADV_HUGEPAGE);
+        for (size_t i = 0; i < HUGE / sizeof *a; i++)
+            large[k][i] = 1.0 + (double)i / HUGE;
     }
     if (!strcmp(kind, "special"))
         for (int i = 0; i < CELLS / 2; i++)
@@ -153,6 +186,78 @@ __attribute__((noipa)) static void by_clock(void)
         b[turn % CELLS] += a[turn % CELLS];
 }
 
+__attribute__((noipa)) static void floats(void)
+{
+    float *from = (float *)a, *to = (float *)b;
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (int i = SIDE; i < 2 * CELLS - SIDE; i++)
+            to[i] = 0.25f * (from[i - 1] + from[i + 1] + from[i - SIDE] + from[i + SIDE]);
+        float *swap = from;
+        from = to;
+        to = swap;
+    }
+}
+
+__attribute__((noipa)) static void mixed(void)
+{
+    struct cell *at = (struct cell *)a;
+    for (int turn = 0; turn < TURNS * CELLS; turn++, at = at->next) {
+        at->d[0] = 0.5 * at->d[1] + at->d[2];
+        at->f[0] = 0.25f * (at->f[1] + at->f[2]);
+    }
+}
+
+__attribute__((noipa, target("avx2"))) static void gather(void)
+{
+    __m256d sum = _mm256_setzero_pd();
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int i = 0; i < CELLS; i += 4)
+            sum = _mm256_add_pd(sum, _mm256_i32gather_pd(a, _mm_loadu_si128((__m128i *)&column[i]), 8));
+    _mm256_storeu_pd(b, sum);
+}
+
+__attribute__((noipa)) static void huge(void)
+{
+    for (int turn = 0; turn < 2; turn++)
+        for (size_t i = 1; i + 1 < HUGE / sizeof *a; i++)
+            large[1 - turn][i] = 0.5 * (large[turn][i - 1] + large[turn][i + 1]);
+}
+
+__attribute__((noipa)) static void same_number(void)
+{
+    if (getpid() != number)
+        abort();
+}
+
+__attribute__((noipa)) static uint64_t fewer(uint64_t n)
+{
+    return n - 1;
+}
+
+__attribute__((noipa)) static void ways(void)
+{
+    static uint64_t (*volatile by_pointer)(uint64_t) = fewer;
+    uint64_t sum = 0;
+    for (uint64_t turn = 4000; turn; turn = by_pointer(turn)) {
+        uint64_t left = turn % 7 + 1, carried = 0;
+        char *from = (char *)a, *to = (char *)b;
+        __asm__ volatile("1:\tadd %%rcx, %1\n\tloop 1b\n\t"
+                         "jrcxz 2f\n\tud2\n"
+                         "2:\tmov $5, %%ecx\n\trep movsq\n\t"
+                         "stc\n\tjmp 3f\n\t.skip 40, 0x90\n"
+                         "3:\tadc $0, %1\n\t"
+                         "push %1\n\tcall 4f\n\tjmp 5f\n"
+                         "4:\tincq 8(%%rsp)\n\tret $0\n"
+                         "5:\tpop %1\n\tlea 6f(%%rip), %%rax\n\tjmp *%%rax\n\tud2\n"
+                         "6:\tmov %%fs:0, %%rax\n"
+                         : "+c"(left), "+r"(carried), "+S"(from), "+D"(to)
+                         :
+                         : "rax", "memory", "cc");
+        sum += carried;
+    }
+    kept = sum;
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -161,10 +266,13 @@ int main(int argc, char **argv)
     } kinds[] = {
         { "plate", plate }, { "sparse", sparse }, { "roots", roots }, { "sorted", sorted }, { "checksum", checksum },
         { "writes", writes }, { "denormal", plate }, { "special", plate }, { "node", node }, { "clock", by_clock },
+        { "floats", floats }, { "mixed", mixed }, { "gather", gather }, { "huge", huge }, { "number", same_number },
+        { "ways", ways },
     };
     const char *kind = argc > 1 ? argv[1] : "plate";
     long rounds = size_argument(argc - 1, argv + 1, 1);
     uname(&first);
+    number = getpid();
     prepare(kind);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (long round = 0; round < rounds && !strcmp(kind, kinds[k].name); round++) {
