@@ -15,7 +15,7 @@ from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, ProbeError, StorageError
 from probe.formats.arrays import FloatArray
 from probe.mpi.generate import player_source
-from probe.mpi.platforms import hosts_of, placed, settings_of, with_other_links
+from probe.mpi.platforms import costs_of, hosts_of, placed, settings_of, with_other_links
 from probe.mpi.play import Played, write_play
 from probe.mpi.recording import Recording
 from probe.mpi.trace import read_calls
@@ -111,6 +111,12 @@ def simulate(
         return _simulated(recording, where, _scales(recording, scale, scales), limit, Path(made))[0]
 
 
+def refuse_unusable(recording: Recording, where: Where) -> None:
+    """Raise ModelInvalid or StorageError where the network cannot have the program's ranks, or is none."""
+    with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
+        _platform(where, len(recording.ranks), Path(made))
+
+
 def watch(recording: Recording, where: Where, *, scale: float = 1.0, limit: float = 3600.0) -> Watched:
     """The same, with the times of all calls. Raises what `simulate` raises."""
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
@@ -200,6 +206,7 @@ def _platform(where: Where, ranks: int, folder: Path) -> tuple[Path, Path]:
         text = where.platform.read_bytes().decode("latin-1")
         described = with_other_links(text, where.times_latency, where.times_bandwidth)
         platform.write_bytes(described.encode("latin-1"))
+        (folder / "costs").write_bytes(costs_of(where.platform))
     listed.write_text("".join(f"{host}\n" for host in placed(hosts, ranks, where.per_node, where.mapping)))
     return platform, listed
 
