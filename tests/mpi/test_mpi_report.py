@@ -96,6 +96,33 @@ def test_communicators_are_made_of_each_other_without_end(tmp_path: Path) -> Non
     assert [one[-1] for one in free(made)[0]] == [2.0, 2.0]
 
 
+def scanned(folder: Path, order: list[int], name: str = "Scan") -> Recording:
+    """Each rank computes as many seconds as its number and one, then scans in a communicator of that order."""
+    new = made_call("Comm_split", other=2, extras=order)
+    return made_recording(
+        folder, [[new, made_call(name, 1.0 + rank, comm=2, count=1, **DOUBLE)] for rank in sorted(order)]
+    )
+
+
+def test_scans_wait_in_the_order_of_their_communicator(tmp_path: Path) -> None:
+    made = scanned(tmp_path / "scan", [2, 0, 1])
+    ends, found = free(made)
+    assert [one[1] for one in ends] == [3.0, 3.0, 3.0]
+    watched = watch(made, on(3, latency=1e-6))
+    path = critical_path(watched.calls, found)
+    assert {one.rank for one in path.segments if one.is_computing} == {2}
+    with pytest.raises(ModelInvalid, match="call 1 of rank 1, MPI_Scan, waits for ranks before it"):
+        new = made_call("Comm_split", other=2, extras=[0, 1])
+        lone = made_recording(tmp_path / "lone", [[new], [new, made_call("Scan", comm=2, count=1, **DOUBLE)]])
+        free(lone)
+
+
+def test_scans_of_many_ranks_take_no_room_for_each_pair(tmp_path: Path) -> None:
+    ends, found = free(scanned(tmp_path / "many", list(range(150)), "Exscan"))
+    assert [one[1] for one in ends] == [1.0 + rank for rank in range(150)]
+    assert sum(len(calls) for one in found.waits for calls in one.calls.values()) == 0
+
+
 @pytest.mark.parametrize("name", ["b\u00fcro".encode("latin-1"), "a\x85b\u2028c d".encode(), b"plain"])
 def test_links_have_any_name(name: bytes, tmp_path: Path) -> None:
     (tmp_path / "links").write_bytes(b"1e9 0 unused\n1e9 5 " + name + b"\n")
