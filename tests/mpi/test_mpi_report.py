@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from probe.mpi.recording import Recording
 from probe.mpi.report.analysis import EAGER, Analysis, analyse
 from probe.mpi.report.matching import Matched, matched
 from probe.mpi.report.paths import critical_path, without_network
-from probe.mpi.simulate import Where, _links, link_loads, simulate, watch
+from probe.mpi.simulate import Where, _links, link_loads, prepared, simulate, watch
 from probe.mpi.trace import RankCalls, read_calls
 from probe.report.drawing import COLOURS
 from probe.simulation.platform import Links
@@ -53,6 +54,18 @@ def late(tmp_path: Path) -> Recording:
     return made_recording(
         tmp_path / "late", [[send], [receive, made_call("Send", 0.5, peer=-1, count=0, **DOUBLE)]]
     )  # fmt: skip
+
+
+def test_what_was_prepared_once_is_played_with_any_computing(late: Recording) -> None:
+    where = on(2, latency=1e-6)
+    with prepared(late) as plays:
+        shutil.rmtree(late.folder)
+        found = [simulate(late, where, scale=scale, plays=plays) for scale in (1.0, 0.5)]
+        ranks = simulate(late, where, scales={0: 2.0, 1: 3.0}, plays=plays)
+    assert [one.computing for one in found] == [(1.0, 0.6), (0.5, 0.3)]
+    assert [one.seconds for one in found] == pytest.approx([1.5, 0.75], rel=1e-3)
+    assert ranks.computing == pytest.approx((2.0, 1.8)) and ranks.seconds == pytest.approx(3.5, rel=1e-3)
+    assert not plays.folder.exists()
 
 
 # -- matching
