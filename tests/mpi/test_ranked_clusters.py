@@ -95,6 +95,7 @@ def ranked(*words: str | Path) -> Result:
     return CliRunner().invoke(cli, ["mpi", "rank", "--ssh-config", "/dev/null", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_real_probes_here_and_on_a_node_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     allow_root(monkeypatch)
