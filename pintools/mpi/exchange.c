@@ -21,7 +21,7 @@ enum { REDUCED = 1 << 18, OVERLAPPED = 1 << 20, ROUNDS = 20 };
 
 // Seconds that a size may take, and seconds after which no pass begins: on a busy node each message may wait for a
 // processor.
-static const double OF_A_SIZE = 0.02, OF_PASSES = 10.0;
+static const double OF_A_SIZE = 0.1, OF_PASSES = 15.0;
 
 // Seconds in which a send that needs no receive ends, on a busy node too: the other rank only has to move on.
 static const double PATIENCE = 0.2;
