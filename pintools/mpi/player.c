@@ -6,11 +6,12 @@
 // folder with the files play.N (probe/mpi/play.py), bytes of the largest message, and what shall be written there:
 // `times`, two doubles a call in times.N, seconds at which it was entered and left; or under SimGrid `links`, in one
 // file a line for each link. All ranks are threads of one process under SimGrid: variables outside of functions would be
-// everybody's.
+// everybody's. costs.c stands before this.
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #ifdef PROBE_SIMULATED
 #include <simgrid/engine.h>
 #include <simgrid/host.h>
@@ -21,7 +22,7 @@
 #include <time.h>
 #endif
 
-enum { PATH_SIZE = 4096, MOST_TYPES = 64 };
+enum { MOST_TYPES = 64 };
 
 // One call. seconds: of computing before it. `request`, `other` as the recorder has them, peers within `comm`.
 typedef struct {
@@ -39,22 +40,8 @@ typedef struct {
 	MPI_Datatype types[MOST_TYPES];
 	int type_count;
 	char *out, *in;
+	MPI_Op sum;
 } Player;
-
-static void compute(double seconds)
-{
-	if (seconds <= 0)
-		return;
-#ifdef PROBE_SIMULATED
-	smpi_execute_flops(seconds * sg_host_get_speed(sg_host_self()));
-#else
-	struct timespec now;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	const double end = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + seconds;
-	while ((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end)
-		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-#endif
-}
 
 // Seconds since the program began. Asking takes no simulated time; MPI_Wtime would take 10 ns of it.
 static double now_of(void)
@@ -133,7 +120,7 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 	const int width = step->element > 0 ? step->element : 1, wide = width == 8 || width == 4 || width == 1;
 	const int count = wide ? (int)step->count : (int)(step->count * width);
 	const MPI_Datatype sum = wide ? type_of(player, width) : MPI_BYTE, type = type_of(player, width);
-	const MPI_Op op = sum == MPI_BYTE ? MPI_BAND : MPI_MAX;
+	const MPI_Op op = player->sum != MPI_OP_NULL ? player->sum : sum == MPI_BYTE ? MPI_BAND : MPI_SUM;
 	const int some = (int)step->count;
 	void *out = player->out, *in = player->in;
 	int size, me, *places = NULL, *more = NULL;
@@ -143,6 +130,8 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 	// A collective of one rank costs nothing; SimGrid 3.32 aborts in some ("Actor pid=-1 is gone").
 	if (size == 1)
 		return;
+	const double bytes = (double)step->count * width;
+	begin_receives(bytes, receives_of(step->function, size, bytes, me == step->other));
 	if (step->extras >= size)
 		places = places_of(extras, size);
 	if (step->extras >= 2 * size)
@@ -179,7 +168,8 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 		MPI_Exscan(out, in, count, sum, op, comm);
 		break;
 	case F_Reduce_scatter:
-		MPI_Reduce_scatter(out, in, extras, MPI_BYTE, MPI_BAND, comm);
+		MPI_Reduce_scatter(out, in, extras, MPI_BYTE, player->sum != MPI_OP_NULL ? player->sum : MPI_BAND,
+				   comm);
 		break;
 	case F_Reduce_scatter_block:
 		MPI_Reduce_scatter_block(out, in, count, sum, op, comm);
@@ -244,6 +234,11 @@ static void play(Player *player, const Step *step, const int32_t *extras)
 	const MPI_Datatype type = step->element > 0 ? type_of(player, step->element) : MPI_BYTE;
 	const int count = step->element > 0 ? (int)step->count : 0;
 	const int peer = step->peer < 0 ? MPI_PROC_NULL : step->peer;
+	// A large message begins to move when its receive has begun: half a round trip holds that already.
+	if (step->function == F_Irecv || (step->function == F_Recv && is_eager((double)count * step->element)))
+		begin_receives((double)count * step->element, 1);
+	if (step->function == F_Sendrecv || step->function == F_Sendrecv_replace)
+		begin_receives(extras[1], 1);
 	switch (step->function) {
 	case F_Send:
 	case F_Bsend:
@@ -297,24 +292,6 @@ static void play(Player *player, const Step *step, const int32_t *extras)
 	}
 }
 
-static char *contents(const char *path, size_t *bytes)
-{
-	FILE *file = fopen(path, "rb");
-	if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
-		fprintf(stderr, "probe: %s cannot be read\n", path);
-		exit(2);
-	}
-	*bytes = (size_t)ftell(file);
-	rewind(file);
-	char *found = malloc(*bytes + 1);
-	if (found == NULL || fread(found, 1, *bytes, file) != *bytes) {
-		fprintf(stderr, "probe: %s cannot be read\n", path);
-		exit(2);
-	}
-	fclose(file);
-	return found;
-}
-
 static FILE *made_file(const char *path)
 {
 	FILE *file = fopen(path, "wb");
@@ -323,6 +300,23 @@ static FILE *made_file(const char *path)
 		exit(2);
 	}
 	return file;
+}
+
+// How many times its recorded time the rank's computing takes: a double for each rank in `scales`, if it is there.
+static double scale_of(const char *folder, int rank)
+{
+	char path[PATH_SIZE];
+	double found = 1;
+	snprintf(path, sizeof path, "%s/scales", folder);
+	FILE *file = fopen(path, "rb");
+	if (file == NULL)
+		return found;
+	if (fseek(file, rank * (long)sizeof found, SEEK_SET) != 0 || fread(&found, sizeof found, 1, file) != 1) {
+		fprintf(stderr, "probe: %s cannot be read\n", path);
+		exit(2);
+	}
+	fclose(file);
+	return found;
 }
 
 // Both ends of each call, in their order.
@@ -395,7 +389,7 @@ static void write_links(const char *folder)
 
 int main(int argc, char **argv)
 {
-	Player player = {0};
+	Player player = {.sum = MPI_OP_NULL};
 	Times times = {0};
 	char path[PATH_SIZE];
 	int rank;
@@ -419,22 +413,26 @@ int main(int argc, char **argv)
 	// Simulated ranks begin together anyway.
 #ifdef PROBE_SIMULATED
 	const int is_tracked = argc > 3 && strcmp(argv[3], "links") == 0;
+	if (rank == 0)
+		read_costs(argv[1]);
+	MPI_Op_create(reduce, 1, &player.sum);
 	if (is_tracked && begun_ranks++ == 0)
 		track_links();
 #else
 	MPI_Barrier(MPI_COMM_WORLD);
 #endif
+	const double scale = scale_of(argv[1], rank);
 	const double begun = now_of();
 	for (size_t at = 0; at < bytes;) {
 		Step step;
 		memcpy(&step, steps + at, sizeof step);
 		const int32_t *extras = (const int32_t *)(const void *)(steps + at + sizeof step);
-		compute(step.seconds);
+		compute(step.seconds * scale);
 		const double entered = now_of();
 		play(&player, &step, extras);
 		if (is_timed)
 			add_times(&times, entered - begun, now_of() - begun);
-		computed += step.seconds;
+		computed += step.seconds * scale;
 		at += sizeof step + padded((uint64_t)step.extras * sizeof *extras);
 	}
 	printf("played %d %.9f %.9f\n", rank, now_of() - begun, computed);

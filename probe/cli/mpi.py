@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from checkpoint.paths import cache_dir
+from probe.cli.mpi_options import MPI_VERSION, network_options, runner, where_of
+from probe.cli.mpi_rank import rank_clusters
 from probe.cli.node_options import SshChoice, ssh_options
 from probe.cli.parameters import PROGRAM, QUIET, Size
 from probe.cli.rows import AS_JSON
@@ -20,13 +22,10 @@ from probe.formats.phase_record import CRIU, DIRECT
 from probe.terminal import one_line, say, say_json
 
 if TYPE_CHECKING:
-    from probe.candidates.result import RunResult
     from probe.mpi.simulate import Simulated, Where
+    from probe.ssh.addresses import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-MPI_VERSION = 1
-"""Of the JSON of `probe mpi`."""
 
 _RECORDING = click.argument("recording_folder", metavar="RECORDING", type=click.Path(path_type=Path, readable=False))
 
@@ -124,38 +123,8 @@ def replay_rank(rank: int, as_json: bool, recording_folder: Path) -> None:
     )
 
 
-_ON_NETWORK = (
-    click.option("--platform", type=click.Path(path_type=Path, readable=False), help="Platform file of SimGrid."),
-    click.option("--network", metavar="NAME", help="A network instead, such as torus:4x4x4."),
-    click.option("--bandwidth", type=float, default=2e9, show_default=True, help="Of its links, bytes a second."),
-    click.option("--latency", type=float, default=1e-6, show_default=True, help="Of its links, seconds."),
-    click.option("--ranks-per-node", type=click.IntRange(1), default=1, show_default=True, help="Ranks on each host."),
-    click.option(
-        "--mapping", type=click.Choice(("block", "cyclic")), default="block", show_default=True,
-        help="Neighbours on one host, or from host to host.",
-    ),
-    click.option("--limit", type=float, default=3600.0, show_default=True, help="Seconds that simulating may take."),
-)  # fmt: skip
-
-
-def _network_options(command: Command) -> Command:
-    for option in reversed(_ON_NETWORK):
-        command = option(command)
-    return command
-
-
-def _where(given: dict[str, Any]) -> Where:
-    from probe.mpi.simulate import Where
-    from probe.simulation.platform import Links
-
-    if (given["platform"] is None) == (given["network"] is None):
-        raise click.UsageError("one of --platform and --network is wanted")
-    links = Links(given["bandwidth"], given["latency"])
-    return Where(given["platform"], given["network"] or "", links, given["ranks_per_node"], given["mapping"])
-
-
 @mpi.command("simulate")
-@_network_options
+@network_options
 @click.option("--computing", type=float, default=1.0, show_default=True, help="Times that computing takes.")
 @AS_JSON
 @_RECORDING
@@ -164,7 +133,7 @@ def simulate_recording(computing: float, as_json: bool, recording_folder: Path, 
     from probe.mpi.recording import read_recording
     from probe.mpi.simulate import simulate
 
-    where = _where(given)
+    where = where_of(given)
     found = simulate(read_recording(recording_folder), where, scale=computing, limit=given["limit"])
     if as_json:
         say_json({"format_version": MPI_VERSION, "network": where.name, **_simulated_json(found)})
@@ -190,7 +159,7 @@ def _print_simulated(where: Where, found: Simulated) -> None:
 
 
 @mpi.command("report")
-@_network_options
+@network_options
 @click.option("--computing", type=float, default=1.0, show_default=True, help="Times that computing takes.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, readable=False), help="The page to write.")
 @click.option(
@@ -220,7 +189,7 @@ def report_recording(
     if output is None and figures is None:
         raise click.UsageError("give -o for a page, or --figures for a folder, or both")
     done = write_mpi_report(
-        read_recording(recording_folder), _where(given), page=output, figures=figures, scale=computing,
+        read_recording(recording_folder), where_of(given), page=output, figures=figures, scale=computing,
         limit=given["limit"], display=display_for(quiet),
     )  # fmt: skip
     if as_json:
@@ -289,7 +258,7 @@ def build_probes(
 
 
 @mpi.command("run")
-@_network_options
+@network_options
 @click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Repeats of each phase.")
 @ssh_options
 @QUIET
@@ -301,9 +270,9 @@ def run_probes(repeat: int, quiet: bool, as_json: bool, mpi_probe: Path, **given
     from probe.mpi.probes.predicting import predict
 
     choice = SshChoice(**{name: given[name] for name in SshChoice.__dataclass_fields__})
-    where = _where(given)
+    where = where_of(given)
     with opened(mpi_probe) as probe:
-        found = predict(probe, _runner(choice, repeat, quiet), where, limit=given["limit"])
+        found = predict(probe, runner(_nodes(choice), choice.ssh(), repeat, quiet), where, limit=given["limit"])
     if as_json:
         prediction = {"seconds": found.seconds, "low": found.low, "high": found.high}
         clusters = [
@@ -354,24 +323,14 @@ def measure_network(output: Path, nodes: int, mpicc: str | None, as_json: bool, 
     say(f"sends return before they are received up to {found.eager} bytes; overlap {found.overlap:.0%}")
 
 
-def _runner(choice: SshChoice, repeat: int, quiet: bool) -> Callable[[Path], RunResult]:
-    from probe.progress import display_for
-
+def _nodes(choice: SshChoice) -> tuple[Address, ...] | None:
+    """Those of --on or --hosts, all alike; None: this one."""
     if not (choice.on or choice.hosts):
-        from probe.candidates.local import run
-
-        return lambda probe: run(probe, repeats=repeat, display=display_for(quiet))
+        return None
     groups = choice.groups()
     if len(groups) != 1:
         raise click.UsageError("all ranks run on nodes of one kind: give one --on")
-    from probe.candidates.agent_client import Orders
-    from probe.candidates.remote import run_on
+    return groups[0]
 
-    def on_node(probe: Path) -> RunResult:
-        (done,) = run_on(probe, groups, ssh=choice.ssh(), orders=Orders(repeats=repeat))
-        if done.result is None:
-            assert done.error is not None
-            raise done.error
-        return done.result
 
-    return on_node
+mpi.add_command(rank_clusters)

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_SSH_OPTIONS = (
+_WHICH_OPTIONS = (
     click.option("--on", multiple=True, metavar="[USER@]NODE[:PORT]", help="A node to reach over SSH. Repeatable."),
     click.option(
         "--hosts",
         type=click.Path(path_type=Path, readable=False),
         help="File with a node on each line; several, with commas between them, are declared identical.",
     ),
+)
+_REACHING_OPTIONS = (
     click.option("--accept-new-host-key", is_flag=True, help="Trust host keys never seen before, and remember them."),
     click.option("--identity", type=click.Path(path_type=Path, readable=False), help="Private key to log in with."),
     click.option(
@@ -87,7 +89,14 @@ _EMULATION_OPTIONS = (
 
 def ssh_options(command: _Command) -> _Command:
     """Add the options that name nodes and say how to reach them; the command gets them as keywords, for SshChoice."""
-    for option in reversed(_SSH_OPTIONS):
+    for option in reversed((*_WHICH_OPTIONS, *_REACHING_OPTIONS)):
+        command = option(command)
+    return command
+
+
+def reaching_options(command: _Command) -> _Command:
+    """Add the options that say how nodes are reached, which the command names otherwise."""
+    for option in reversed(_REACHING_OPTIONS):
         command = option(command)
     return command
 

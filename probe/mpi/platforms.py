@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
+
 from checkpoint.errors import ModelInvalid
 from checkpoint.foreign_file import read_foreign
 
@@ -16,6 +18,10 @@ _MEASURED = (
     "smpi/lat-factor", "smpi/bw-factor", "smpi/os", "smpi/ois", "smpi/or", "smpi/async-small-thresh",
     "smpi/send-is-detached-thresh",
 )  # fmt: skip
+_EAGER = "smpi/async-small-thresh"
+BEGUN, REDUCED = "probe-begun", "probe-reduced"
+"""Properties of a zone, as `smpi/or`: from so many bytes on, so many seconds and so many for each byte, to begin a
+receive, and to compute in a reduction."""
 _RATES = ("bandwidth", "bw", "speed")
 _LATENCY = re.compile(r"\b((?:latency|(?:bb_)?lat)\s*=\s*[\"'])([0-9.]+(?:[eE][+-]?[0-9]+)?)")
 _BANDWIDTH = re.compile(r"\b((?:bandwidth|(?:bb_)?bw)\s*=\s*[\"'])([0-9.]+(?:[eE][+-]?[0-9]+)?)")
@@ -64,6 +70,38 @@ def settings_of(platform: Path) -> list[str]:
             if not re.fullmatch(r"[0-9.eE+:;-]+", value):
                 raise ModelInvalid(f"{platform}: {name} is {value[:40]!r}, which are no numbers")
             found.append(f"--cfg={name}:{value}")
+    return found
+
+
+def costs_of(platform: Path) -> bytes:
+    """What the player reads as `costs`: the eager limit, two counts and their lines (`Line` in player.c), all doubles.
+
+    Raises ModelInvalid: a value that is no lines.
+    """
+    tables: dict[str, list[tuple[float, float, float]]] = {BEGUN: [], REDUCED: []}
+    eager = 0.0
+    for one in ElementTree.fromstring(read_foreign(platform)).iter("prop"):
+        name, value = one.get("id", ""), one.get("value", "")
+        if name in tables:
+            tables[name] = _lines(platform, name, value)
+        elif name == _EAGER and re.fullmatch(r"[0-9]{1,18}", value):
+            eager = float(value)
+    numbers = [eager, *(float(len(lines)) for lines in tables.values())]
+    numbers += [number for lines in tables.values() for line in lines for number in line]
+    return np.array(numbers, dtype="<f8").tobytes()
+
+
+def _lines(platform: Path, name: str, value: str) -> list[tuple[float, float, float]]:
+    found = []
+    for piece in value.split(";"):
+        words = piece.split(":")
+        if len(words) != 3 or not all(
+            re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?(e[+-]?[0-9]{1,2})?", w) for w in words
+        ):
+            raise ModelInvalid(f"{platform}: {name} has {piece[:40]!r}, where BYTES:SECONDS:SECONDS is wanted")
+        found.append((float(words[0]), float(words[1]), float(words[2])))
+    if found != sorted(found, key=lambda line: line[0]):
+        raise ModelInvalid(f"{platform}: {name} must have its sizes in ascending order")
     return found
 
 

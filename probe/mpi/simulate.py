@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, ProbeError, StorageError
 from probe.formats.arrays import FloatArray
 from probe.mpi.generate import player_source
-from probe.mpi.platforms import hosts_of, placed, settings_of, with_other_links
+from probe.mpi.platforms import costs_of, hosts_of, placed, settings_of, with_other_links
 from probe.mpi.play import Played, write_play
 from probe.mpi.recording import Recording
 from probe.mpi.trace import read_calls
 from probe.simulation.networks import network_of
 from probe.simulation.platform import Links, write_platform
 from probe.simulation.smpirun import COMMAND, installed, simulated
+from reducer.output_file import storage_errors
 
 COMPILER = "smpicc"
 _OPTIONS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-DPROBE_SIMULATED")
@@ -94,6 +96,29 @@ class Watched:
     calls: tuple[FloatArray, ...]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What is played of a recording, written once for several simulations."""
+
+    folder: Path
+    played: tuple[Played, ...]
+
+
+@contextmanager
+def prepared(recording: Recording) -> Iterator[Prepared]:
+    """Write what is played; it goes away with the context.
+
+    Raises ProbeFileDamaged, ProgramUnsupported, StorageError.
+    """
+    with tempfile.TemporaryDirectory(prefix="probe-mpi-plays-") as made:
+        yield _prepared(recording, Path(made))
+
+
+def _prepared(recording: Recording, folder: Path) -> Prepared:
+    played = (write_play(read_calls(recording.folder, rank), folder) for rank in range(len(recording.ranks)))
+    return Prepared(folder, tuple(played))
+
+
 def simulate(
     recording: Recording,
     where: Where,
@@ -101,32 +126,52 @@ def simulate(
     scale: float = 1.0,
     scales: Mapping[int, float] | None = None,
     limit: float = 3600.0,
+    plays: Prepared | None = None,
 ) -> Simulated:
     """Play a recording on a network. scale: computing takes so many times its recorded time; scales: of each rank.
 
+    plays: what `prepared` wrote of this recording.
     Raises ToolMissing without SimGrid; ModelInvalid: too few hosts, a bad platform, a simulation that fails or takes
     longer than `limit` seconds; ProbeFileDamaged, ProgramUnsupported, StorageError.
     """
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
-        return _simulated(recording, where, _scales(recording, scale, scales), limit, Path(made))[0]
+        return _simulated(recording, where, _scales(recording, scale, scales), limit, Path(made), plays)[0]
 
 
-def watch(recording: Recording, where: Where, *, scale: float = 1.0, limit: float = 3600.0) -> Watched:
+def refuse_unusable(recording: Recording, where: Where) -> None:
+    """Raise ModelInvalid or StorageError where the network cannot have the program's ranks, or is none."""
+    with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
+        _platform(where, len(recording.ranks), Path(made))
+
+
+def watch(
+    recording: Recording,
+    where: Where,
+    *,
+    scale: float = 1.0,
+    limit: float = 3600.0,
+    plays: Prepared | None = None,
+) -> Watched:
     """The same, with the times of all calls. Raises what `simulate` raises."""
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
         folder = Path(made)
-        done, played = _simulated(recording, where, _scales(recording, scale), limit, folder, _TIMES)
+        done, played = _simulated(recording, where, _scales(recording, scale), limit, folder, plays, _TIMES)
         return Watched(done, tuple(_times(folder / f"times.{rank}", one.calls) for rank, one in enumerate(played)))
 
 
 def link_loads(
-    recording: Recording, where: Where, *, scale: float = 1.0, limit: float = 3600.0
+    recording: Recording,
+    where: Where,
+    *,
+    scale: float = 1.0,
+    limit: float = 3600.0,
+    plays: Prepared | None = None,
 ) -> tuple[LinkLoad, ...]:
     """The links that carry something, in the platform's order. Raises what `simulate` raises."""
     # What is carried does not depend on latency; the plugin counts right where there is none.
     there = replace(where, times_latency=0.0)
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
-        _simulated(recording, there, _scales(recording, scale), limit, Path(made), _LINKS)
+        _simulated(recording, there, _scales(recording, scale), limit, Path(made), plays, _LINKS)
         return tuple(_links(Path(made) / "links"))
 
 
@@ -137,12 +182,24 @@ def _scales(recording: Recording, scale: float, scales: Mapping[int, float] | No
 
 
 def _simulated(
-    recording: Recording, where: Where, scales: Mapping[int, float], limit: float, folder: Path, written: str = ""
-) -> tuple[Simulated, list[Played]]:
+    recording: Recording,
+    where: Where,
+    scales: Mapping[int, float],
+    limit: float,
+    folder: Path,
+    plays: Prepared | None,
+    written: str = "",
+) -> tuple[Simulated, tuple[Played, ...]]:
     ranks = len(recording.ranks)
     installed(COMMAND)
     platform = _platform(where, ranks, folder)
-    played = [write_play(read_calls(recording.folder, rank), folder, scale=scales[rank]) for rank in range(ranks)]
+    plays = plays or _prepared(recording, folder)
+    played = plays.played
+    with storage_errors("write", folder):
+        for rank in range(ranks):
+            if plays.folder != folder:
+                (folder / f"play.{rank}").symlink_to(plays.folder / f"play.{rank}")
+        (folder / "scales").write_bytes(np.array([scales[rank] for rank in range(ranks)], dtype="<f8").tobytes())
     words = [str(_player(folder)), str(folder), str(max(one.largest for one in played))]
     # Behind the options that leave links as they are described, and so in their place.
     measured = [] if where.platform is None else settings_of(where.platform)
@@ -200,6 +257,7 @@ def _platform(where: Where, ranks: int, folder: Path) -> tuple[Path, Path]:
         text = where.platform.read_bytes().decode("latin-1")
         described = with_other_links(text, where.times_latency, where.times_bandwidth)
         platform.write_bytes(described.encode("latin-1"))
+        (folder / "costs").write_bytes(costs_of(where.platform))
     listed.write_text("".join(f"{host}\n" for host in placed(hosts, ranks, where.per_node, where.mapping)))
     return platform, listed
 

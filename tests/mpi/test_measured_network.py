@@ -8,12 +8,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from mpi_parts import call, part
-from mpi_programs import allow_root
+from mpi_programs import LIBRARIES, allow_root, launched
+from mpi_recordings import made_call, made_recording
 from published import schema_errors
 
 from checkpoint.errors import ModelInvalid, ProgramFailed, StorageError, ToolMissing
@@ -34,7 +36,8 @@ def made(hosts: tuple[str, str] = ("a", "b"), eager: int = 4096) -> Measured:
     """Half a microsecond, 4 GB/s to the eager limit, then 10 GB/s behind 3 more microseconds."""
     sizes = np.array([float(2**n) for n in range(23)])
     half = np.where(sizes <= eager, 5e-7 + sizes / 4e9, 3.5e-6 + sizes / 10e9)
-    return Measured(hosts, sizes, half, half * 1.5, half / 4, eager, 0.5)
+    bytes_ = np.array([8.0, 64.0, 4096.0, 65536.0])
+    return Measured(hosts, sizes, half, half * 1.5, half / 4, np.column_stack([bytes_, bytes_ * 1e-9]), eager, 0.5)
 
 
 def ping_pong(folder: Path, size: int) -> Recording:
@@ -59,6 +62,46 @@ def test_a_simulation_gives_the_measured_times_back(size: int, hosts: tuple[str,
     assert found == pytest.approx(np.interp(size, measured.sizes, measured.half), rel=0.05)
 
 
+def both_sides(folder: Path, body: bytes, **network: Any) -> float:
+    """Simulated seconds of one of many equal calls that both ranks make, on a network with these other measurements."""
+    folder.mkdir()
+    write_measured(replace(made(("a", "a")), **network), folder / "net.xml", nodes=1)
+    recording = made_recording(folder / "recording", [[body] * TRIPS] * 2)
+    return simulate(recording, Where(folder / "net.xml", per_node=2)).seconds / TRIPS
+
+
+@pytest.mark.parametrize("size", [1, 96, 3000])
+def test_ranks_that_send_to_each_other_take_what_was_measured(size: int, tmp_path: Path) -> None:
+    """Beyond half a round trip: both begin their receives before anything is under way."""
+    ends = [
+        made_call("Sendrecv", peer=1 - rank, other=1 - rank, count=size, element=1, extras=(0, size)) for rank in (0, 1)
+    ]
+    measured = replace(made(("a", "a")), both=made().half * 1.2)
+    write_measured(measured, tmp_path / "net.xml", nodes=1)
+    recording = made_recording(tmp_path / "recording", [[end] * TRIPS for end in ends])
+    found = simulate(recording, Where(tmp_path / "net.xml", per_node=2)).seconds / TRIPS
+    assert found == pytest.approx(np.interp(size, measured.sizes, measured.both), rel=0.05)
+
+
+@pytest.mark.parametrize("each", [1e-9, 20e-9])
+def test_reductions_compute(each: float, tmp_path: Path) -> None:
+    """A sum of 64 doubles in MPI_Allreduce: once on each of two ranks."""
+    body = made_call("Allreduce", count=64, element=8)
+    bytes_ = np.array([8.0, 64.0, 4096.0, 65536.0])
+    free = both_sides(tmp_path / "free", body, reduced=np.column_stack([bytes_, bytes_ * 1e-13]))
+    found = both_sides(tmp_path / "dear", body, reduced=np.column_stack([bytes_, bytes_ * each]))
+    assert found - free == pytest.approx(512 * each, rel=0.05)
+
+
+@pytest.mark.parametrize("value", ["", "0:1", "0:1:x", "0:-1:0", "8:1:1;0:1:1", "0:1e999:0"])
+def test_costs_that_are_no_numbers(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.xml"
+    write_measured(made(), path, nodes=2)
+    path.write_text(re.sub(r'(id="probe-begun" value=)"[^"]*"', rf'\1"{value}"', path.read_text()))
+    with pytest.raises(ModelInvalid, match=r"probe-begun (has|must have)"):
+        simulate(ping_pong(tmp_path, 8), Where(path))
+
+
 def test_eager_messages_do_not_wait(tmp_path: Path) -> None:
     """Two ranks that send before they receive: below the limit both go on, above it SimGrid stands still."""
     write_measured(made(eager=1024), tmp_path / "net.xml", nodes=2)
@@ -76,13 +119,14 @@ def crossing(folder: Path, size: int) -> Recording:
 
 
 def test_a_step_up_is_never_faster(tmp_path: Path) -> None:
-    """Noise of a measurement may make a larger message faster; the description does not."""
+    """A disturbed message may be slower than a larger one; in the description it is not, nor are those behind it."""
     noisy = made()
     half = noisy.half.copy()
-    half[10] *= 0.2
+    half[10] *= 9
     write_measured(replace(noisy, half=half), tmp_path / "net.xml", nodes=2)
     seconds = [simulate(ping_pong(tmp_path, size), Where(tmp_path / "net.xml")).seconds for size in (500, 1024, 1500)]
     assert seconds == sorted(seconds)
+    assert seconds[-1] / (2 * TRIPS) == pytest.approx(np.interp(1500, noisy.sizes, made().half), rel=0.25)
 
 
 def test_settings_that_are_no_numbers(tmp_path: Path) -> None:
@@ -124,10 +168,11 @@ def test_what_cannot_be_measured(
         measure(launcher, compiler)
 
 
-def test_this_machine_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_this_machine_is_measured(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allow_root(monkeypatch)
-    words = ["net", "-o", str(tmp_path / "net.xml"), "--mpicc", "mpicc.openmpi", "--json", "--"]
-    launcher = ["mpirun.openmpi", "--oversubscribe", "-n", "2"]
+    words = ["net", "-o", str(tmp_path / "net.xml"), "--mpicc", f"mpicc.{library}", "--json", "--"]
+    launcher = launched(library, 2, Path("x"))[:-1]
     done = CliRunner().invoke(cli, ["mpi", *words, *launcher], catch_exceptions=False)
     answer = json.loads(done.stdout)
     assert schema_errors("probe-mpi-net", answer) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from probe.mpi.recording import Recording
 from probe.mpi.report.analysis import EAGER, Analysis, analyse
 from probe.mpi.report.matching import Matched, matched
 from probe.mpi.report.paths import critical_path, without_network
-from probe.mpi.simulate import Where, _links, link_loads, simulate, watch
+from probe.mpi.simulate import Where, _links, link_loads, prepared, simulate, watch
 from probe.mpi.trace import RankCalls, read_calls
 from probe.report.drawing import COLOURS
 from probe.simulation.platform import Links
@@ -53,6 +54,18 @@ def late(tmp_path: Path) -> Recording:
     return made_recording(
         tmp_path / "late", [[send], [receive, made_call("Send", 0.5, peer=-1, count=0, **DOUBLE)]]
     )  # fmt: skip
+
+
+def test_what_was_prepared_once_is_played_with_any_computing(late: Recording) -> None:
+    where = on(2, latency=1e-6)
+    with prepared(late) as plays:
+        shutil.rmtree(late.folder)
+        found = [simulate(late, where, scale=scale, plays=plays) for scale in (1.0, 0.5)]
+        ranks = simulate(late, where, scales={0: 2.0, 1: 3.0}, plays=plays)
+    assert [one.computing for one in found] == [(1.0, 0.6), (0.5, 0.3)]
+    assert [one.seconds for one in found] == pytest.approx([1.5, 0.75], rel=1e-3)
+    assert ranks.computing == pytest.approx((2.0, 1.8)) and ranks.seconds == pytest.approx(3.5, rel=1e-3)
+    assert not plays.folder.exists()
 
 
 # -- matching
@@ -94,6 +107,33 @@ def test_communicators_are_made_of_each_other_without_end(tmp_path: Path) -> Non
     ends = [made_call("Barrier", 1.0 + rank, comm=1299) for rank in range(2)]
     made = made_recording(tmp_path / "chain", [[*chain, ends[0]], [*chain, ends[1]]])
     assert [one[-1] for one in free(made)[0]] == [2.0, 2.0]
+
+
+def scanned(folder: Path, order: list[int], name: str = "Scan") -> Recording:
+    """Each rank computes as many seconds as its number and one, then scans in a communicator of that order."""
+    new = made_call("Comm_split", other=2, extras=order)
+    return made_recording(
+        folder, [[new, made_call(name, 1.0 + rank, comm=2, count=1, **DOUBLE)] for rank in sorted(order)]
+    )
+
+
+def test_scans_wait_in_the_order_of_their_communicator(tmp_path: Path) -> None:
+    made = scanned(tmp_path / "scan", [2, 0, 1])
+    ends, found = free(made)
+    assert [one[1] for one in ends] == [3.0, 3.0, 3.0]
+    watched = watch(made, on(3, latency=1e-6))
+    path = critical_path(watched.calls, found)
+    assert {one.rank for one in path.segments if one.is_computing} == {2}
+    with pytest.raises(ModelInvalid, match="call 1 of rank 1, MPI_Scan, waits for ranks before it"):
+        new = made_call("Comm_split", other=2, extras=[0, 1])
+        lone = made_recording(tmp_path / "lone", [[new], [new, made_call("Scan", comm=2, count=1, **DOUBLE)]])
+        free(lone)
+
+
+def test_scans_of_many_ranks_take_no_room_for_each_pair(tmp_path: Path) -> None:
+    ends, found = free(scanned(tmp_path / "many", list(range(150)), "Exscan"))
+    assert [one[1] for one in ends] == [1.0 + rank for rank in range(150)]
+    assert sum(len(calls) for one in found.waits for calls in one.calls.values()) == 0
 
 
 @pytest.mark.parametrize("name", ["b\u00fcro".encode("latin-1"), "a\x85b\u2028c d".encode(), b"plain"])

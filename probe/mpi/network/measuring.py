@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from checkpoint.compiled import built
 from checkpoint.errors import ProgramFailed, ToolMissing
-from probe.applications.network import read_bandwidths
 from probe.formats.arrays import FloatArray
 from probe.mpi.generate import SOURCES
 from probe.mpi.libraries import found_compiler
@@ -26,8 +25,8 @@ SECONDS = 300.0
 """That a measuring may take."""
 
 _OPTIONS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
-_SIZE = re.compile(r"^size (\d+) ([\d.e+-]+) ([\d.e+-]+)$", re.M)
-_BANDWIDTH = re.compile(r"^\d+ [\d.e+-]+$", re.M)
+_SIZE = re.compile(r"^size (\d+) ([\d.e+-]+) ([\d.e+-]+) ([\d.e+-]+)$", re.M)
+_REDUCED = re.compile(r"^reduced (\d+) ([\d.e+-]+)$", re.M)
 _LEAST_SIZES = 4
 
 
@@ -36,6 +35,7 @@ class Measured:
     """hosts: of the two ranks. sizes: bytes, ascending; half: seconds of half a round trip; both: of two messages that
     pass each other; streamed: seconds of one among many under way. Equal shapes.
 
+    reduced: (sizes, 2) bytes, ascending, and seconds to sum so many bytes of doubles.
     eager: bytes of the largest message whose send does not wait for its receiver. overlap: share of a large message's
     time that goes on behind computing.
     """
@@ -45,25 +45,19 @@ class Measured:
     half: FloatArray
     both: FloatArray
     streamed: FloatArray
+    reduced: FloatArray
     eager: int
     overlap: float
 
 
 def measure(launcher: Sequence[str] = LAUNCHER, compiler: str | None = None) -> Measured:
-    """Run the two measuring programs by the launcher, on its two ranks.
+    """Run the measuring program by the launcher, on its two ranks.
 
-    Raises ToolMissing without an MPI compiler or the launcher, ProgramFailed where a program fails.
+    Raises ToolMissing without an MPI compiler or the launcher, ProgramFailed where the program fails.
     """
     name = found_compiler(compiler)
     with tempfile.TemporaryDirectory(prefix="probe-mpi-net-") as made:
-        folder = Path(made)
-        exchanged = _exchanged(_run(launcher, "exchange", name, folder))
-        # Launchers say more than the ranks do.
-        lines = _BANDWIDTH.findall(_run(launcher, "bandwidth", name, folder))
-        (folder / "bandwidth").write_text("".join(f"{line}\n" for line in lines))
-        many = read_bandwidths(folder / "bandwidth")
-    streamed = np.exp(np.interp(np.log(exchanged.sizes), np.log(many.sizes), np.log(many.seconds)))
-    return replace(exchanged, streamed=streamed)
+        return _exchanged(_run(launcher, "exchange", name, Path(made)))
 
 
 def _run(launcher: Sequence[str], program: str, compiler: str, folder: Path) -> str:
@@ -87,12 +81,22 @@ def _temporary() -> str:
 
 
 def _exchanged(told: str) -> Measured:
-    """What exchange.c printed, with no time of many messages yet."""
-    found = np.array([[float(word) for word in row] for row in _SIZE.findall(told)])
+    """What exchange.c printed. Launchers say more than the ranks do."""
+    found, reduced = _least(_SIZE.findall(told)), _least(_REDUCED.findall(told))
     hosts = re.search(r"^hosts (\S+) (\S+)$", told, re.M)
     eager = re.search(r"^eager (\d+)$", told, re.M)
     overlap = re.search(r"^overlap ([\d.]+)$", told, re.M)
-    if len(found) < _LEAST_SIZES or hosts is None or eager is None or overlap is None or (found <= 0).any():
+    few = min(len(found), len(reduced)) < _LEAST_SIZES
+    if few or hosts is None or eager is None or overlap is None or (found <= 0).any() or (reduced <= 0).any():
         raise ProgramFailed(f"the network was not measured; the ranks printed: {told[-400:].strip()}")
-    sizes, half, both = found.T
-    return Measured((hosts[1], hosts[2]), sizes, half, both, half, int(eager[1]), float(overlap[1]))
+    sizes, half, both, streamed = found.T
+    return Measured((hosts[1], hosts[2]), sizes, half, both, streamed, reduced, int(eager[1]), float(overlap[1]))
+
+
+def _least(rows: Sequence[Sequence[str]]) -> FloatArray:
+    """Sizes, ascending, and the least of each of their times."""
+    found: dict[float, list[float]] = {}
+    for row in rows:
+        size, *seconds = map(float, row)
+        found[size] = [min(pair) for pair in zip(found.get(size, seconds), seconds, strict=True)]
+    return np.array([[size, *found[size]] for size in sorted(found)])

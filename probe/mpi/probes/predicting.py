@@ -10,7 +10,7 @@ from pathlib import Path
 from probe.candidates.result import RunResult
 from probe.mpi.probes.building import MpiProbe
 from probe.mpi.probes.clusters import Cluster
-from probe.mpi.simulate import Simulated, Where, simulate
+from probe.mpi.simulate import Simulated, Where, prepared, simulate
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ def predict(probe: MpiProbe, run: Callable[[Path], RunResult], where: Where, *, 
         told, reference = result.prediction, result.manifest.reference.seconds
         ratios.append(Ratio(cluster, told.seconds / reference, told.low / reference, told.high / reference))
         warnings += [f"rank {cluster.representative}: {warning}" for warning in result.warnings]
-    middle, low, high = (
-        simulate(probe.recording, where, scales=_scales(ratios, end), limit=limit) for end in ("ratio", "low", "high")
-    )
+    with prepared(probe.recording) as plays:
+        middle, low, high = (
+            simulate(probe.recording, where, scales=_scales(ratios, end), limit=limit, plays=plays)
+            for end in ("ratio", "low", "high")
+        )
     return MpiPrediction(middle.seconds, low.seconds, high.seconds, middle, tuple(ratios), tuple(warnings))
 
 

@@ -13,7 +13,7 @@ from probe.mpi.recording import Recording
 from probe.mpi.report.matching import matched
 from probe.mpi.report.paths import Path, critical_path, waited, without_network
 from probe.mpi.report.what_if import Change, changed
-from probe.mpi.simulate import LinkLoad, Watched, Where, link_loads, watch
+from probe.mpi.simulate import LinkLoad, Prepared, Watched, Where, link_loads, prepared, watch
 from probe.mpi.trace import RankCalls, read_calls
 from probe.progress import Display, Silent
 
@@ -78,11 +78,17 @@ def analyse(
 
     Raises ProgramUnsupported for ranks that make no calls, and what `simulate` raises.
     """
-    shown = display or Silent()
+    with prepared(recording) as plays:
+        return _analysed(recording, where, scale, limit, display or Silent(), plays)
+
+
+def _analysed(
+    recording: Recording, where: Where, scale: float, limit: float, shown: Display, plays: Prepared
+) -> Analysis:
     with shown.stage("simulate") as report:
-        watched = watch(recording, where, scale=scale, limit=limit)
+        watched = watch(recording, where, scale=scale, limit=limit, plays=plays)
         report(0.5)
-        links = link_loads(recording, where, scale=scale, limit=limit)
+        links = link_loads(recording, where, scale=scale, limit=limit, plays=plays)
         report(1.0)
     if not watched.simulated.seconds:
         raise ProgramUnsupported(f"{recording.folder}: takes no time on {where.name}: there is nothing to draw")
@@ -93,7 +99,7 @@ def analyse(
         path = critical_path(watched.calls, found)
         report(1.0)
     with shown.stage("change") as report:
-        changes = changed(recording, where, scale=scale, limit=limit, report=report)
+        changes = changed(recording, where, scale=scale, limit=limit, plays=plays, report=report)
     longest = max(float(one[-1, 1]) if len(one) else 0.0 for one in free)
     return Analysis(
         recording, where, scale, ranks, watched, waited(watched.calls, found), path, longest, changes, links

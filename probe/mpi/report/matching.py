@@ -30,15 +30,20 @@ class Waits:
     """What one rank waits for. calls: by number, the calls of others that must have been entered before it ends.
 
     groups: by number, places in `Matched.groups` of collective calls that all must have entered.
+    before: by number, such a place and how many of its first members must have entered (MPI_Scan): one number for each
+    rank, where the calls themselves would be as many as the ranks squared.
     """
 
     calls: dict[int, list[Place]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    before: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Matched:
-    """What the ranks wait for, and the members of each collective call."""
+    """What the ranks wait for, and the members of each collective call: in the order of their communicator, where some
+    wait for those before them.
+    """
 
     waits: tuple[Waits, ...]
     groups: tuple[tuple[Place, ...], ...]
@@ -46,7 +51,7 @@ class Matched:
 
 _Key = tuple[Any, ...]
 _Wish = tuple[str, _Key, int]
-"""The n-th send or receive with a key; or a collective call, of all ranks (-1) or of one."""
+"""The n-th send or receive with a key; or a collective call, of all ranks (-1), of one, or of the first so many."""
 
 
 class _Scan:
@@ -57,6 +62,7 @@ class _Scan:
         self.sends: dict[_Key, list[Place]] = defaultdict(list)
         self.receives: dict[_Key, list[Place]] = defaultdict(list)
         self.together: dict[_Key, list[Place]] = defaultdict(list)
+        self.ordered: dict[_Key, list[int]] = {}
         self.wishes: list[dict[int, list[_Wish]]] = []
         self.made: dict[_Key, int] = {}
 
@@ -102,6 +108,8 @@ class _Scan:
                     # A number, since keys of communicators made of others would nest without end.
                     made = (*turn, *members[other][:1])
                     comms[other] = ("made", self.made.setdefault(made, len(self.made)))
+                if function in _IN_ORDER:
+                    self.ordered[turn] = members[comm]
                 wanted = _collective(function, turn, found.rank, members[comm], other)
             if function in _AT_ONCE | _LATER:
                 pending[request] = wanted
@@ -131,7 +139,7 @@ def _collective(function: int, turn: _Key, rank: int, members: Sequence[int], ro
     if function in _TO_ROOT:
         return [("all", turn, -1)] if members[root] == rank else []
     if function in _IN_ORDER:
-        return [("one", turn, lower) for lower in members[: members.index(rank)]]
+        return [("before", turn, members.index(rank))] if members[0] != rank else []
     return [("all", turn, -1)]
 
 
@@ -145,6 +153,11 @@ def matched(ranks: Sequence[RankCalls], eager: int) -> Matched:
         scan.rank(found)
     turns = {turn: number for number, turn in enumerate(scan.together)}
     by_rank = {turn: dict(places) for turn, places in scan.together.items()}
+    whole = {}
+    for turn, members in scan.ordered.items():
+        here = by_rank[turn]
+        whole[turn] = next((n for n, rank in enumerate(members) if rank not in here), len(members))
+        scan.together[turn] = [(rank, here[rank]) for rank in members if rank in here]
     waits = []
     for found, wishes in zip(ranks, scan.wishes, strict=True):
         one = Waits()
@@ -152,6 +165,11 @@ def matched(ranks: Sequence[RankCalls], eager: int) -> Matched:
             for kind, key, which in wanted:
                 if kind == "all":
                     one.groups[number].append(turns[key])
+                    continue
+                if kind == "before":
+                    if which > whole[key]:
+                        raise _alone(found, number, kind)
+                    one.before[number] = (turns[key], which)
                     continue
                 listed = scan.sends if kind == "send" else scan.receives
                 if kind == "one":
@@ -168,5 +186,7 @@ def matched(ranks: Sequence[RankCalls], eager: int) -> Matched:
 
 def _alone(found: RankCalls, number: int, kind: str) -> ModelInvalid:
     name = names()[int(found.calls[number]["function"])]
-    what = {"send": "a message that nobody sends", "receive": "a receive that nobody begins"}.get(kind, "its root")
+    what = {"send": "a message that nobody sends", "receive": "a receive that nobody begins"}.get(
+        kind, "its root" if kind == "one" else "ranks before it"
+    )
     return ModelInvalid(f"call {number} of rank {found.rank}, MPI_{name}, waits for {what}; record the program again")

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
 from checkpoint.errors import ModelInvalid
 from probe.formats.arrays import FloatArray
-from probe.mpi.report.matching import Matched, Place
+from probe.mpi.report.matching import Matched, Place, Waits
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class _FreeRun:
             place: number for number, places in enumerate(matched.groups) for place in places
         }
         self.sleeping: dict[Place | int, list[int]] = defaultdict(list)
+        self.until_left: dict[Place, list[int]] = defaultdict(list)
 
     @property
     def times(self) -> tuple[list[list[float]], list[list[float]]]:
@@ -107,7 +110,16 @@ class _FreeRun:
                     self.sleeping[group].append(rank)
                     return
                 end = max(end, self.latest[group])
+            if number in waits.before:
+                # Who stands right before has waited for all before it.
+                group, count = waits.before[number]
+                other, call = self.matched.groups[group][count - 1]
+                if len(self.left[other]) <= call:
+                    self.until_left[other, call].append(rank)
+                    return
+                end = max(end, self.left[other][call])
             left.append(end)
+            yield from self.until_left.pop((rank, number), ())
 
     def _woken(self, rank: int, number: int) -> Iterator[int]:
         yield from self.sleeping.pop((rank, number), ())
@@ -119,18 +131,28 @@ class _FreeRun:
                 yield from self.sleeping.pop(group, ())
 
 
-def _last_of(times: Sequence[FloatArray], matched: Matched) -> list[Place]:
-    """Of each collective call, who entered it last."""
-    return [max(places, key=lambda place: times[place[0]][place[1], 0]) for places in matched.groups]
+class _Last:
+    """Of each collective call, who entered it last: of all, and of the members before each where that is waited for."""
+
+    def __init__(self, times: Sequence[FloatArray], matched: Matched) -> None:
+        self.of_all = [max(places, key=lambda place: times[place[0]][place[1], 0]) for places in matched.groups]
+        self.before: dict[int, list[Place]] = {}
+        for group in {group for waits in matched.waits for group, _ in waits.before.values()}:
+            places = matched.groups[group]
+            self.before[group] = list(accumulate(places, partial(max, key=lambda place: times[place[0]][place[1], 0])))
+
+
+def _waiting(waits: Waits) -> set[int]:
+    return waits.calls.keys() | waits.groups.keys() | waits.before.keys()
 
 
 def waited(times: Sequence[FloatArray], matched: Matched) -> tuple[FloatArray, ...]:
     """Of each rank, until when each call waited for others to enter theirs: from its entry on, to its end at most."""
-    last = _last_of(times, matched)
+    last = _Last(times, matched)
     found = []
     for rank, one in enumerate(times):
         until = one[:, 0].copy()
-        for number in matched.waits[rank].calls.keys() | matched.waits[rank].groups.keys():
+        for number in _waiting(matched.waits[rank]):
             place = _awaited(times, matched, last, (rank, number))
             if place is not None:
                 until[number] = times[place[0]][place[1], 0]
@@ -138,12 +160,15 @@ def waited(times: Sequence[FloatArray], matched: Matched) -> tuple[FloatArray, .
     return tuple(found)
 
 
-def _awaited(times: Sequence[FloatArray], matched: Matched, last: Sequence[Place], place: Place) -> Place | None:
+def _awaited(times: Sequence[FloatArray], matched: Matched, last: _Last, place: Place) -> Place | None:
     """The call of another rank that this one waited for longest, if it waited."""
     rank, number = place
     waits = matched.waits[rank]
     entered, left = times[rank][number]
-    others = [*waits.calls.get(number, ()), *(last[group] for group in waits.groups.get(number, ()))]
+    others = [*waits.calls.get(number, ()), *(last.of_all[group] for group in waits.groups.get(number, ()))]
+    if number in waits.before:
+        group, count = waits.before[number]
+        others.append(last.before[group][count - 1])
     late = [(float(times[other][call, 0]), (other, call)) for other, call in others]
     late = [one for one in late if entered < one[0] <= left]
     return max(late)[1] if late else None
@@ -154,7 +179,7 @@ def critical_path(times: Sequence[FloatArray], matched: Matched) -> Path:
 
     times: of each rank, (calls, 2) seconds at which its calls were entered and left.
     """
-    last = _last_of(times, matched)
+    last = _Last(times, matched)
     ends = [float(one[-1, 1]) if len(one) else 0.0 for one in times]
     rank = ends.index(max(ends))
     number = len(times[rank]) - 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from probe.mpi.recording import Recording
-from probe.mpi.simulate import Where, simulate
+from probe.mpi.simulate import Prepared, Where, simulate
 
 _FREE = 1e6
 """Times the bandwidth at which transfers take no time to speak of."""
@@ -43,13 +43,14 @@ def changed(
     *,
     scale: float = 1.0,
     limit: float = 3600.0,
+    plays: Prepared | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> tuple[Change, ...]:
     """Simulate each of CHANGES. Raises what `simulate` raises."""
     found = []
     for number, one in enumerate(CHANGES):
         there = replace(where, times_latency=one.latency, times_bandwidth=one.bandwidth)
-        done = simulate(recording, there, scale=scale / one.cores, limit=limit)
+        done = simulate(recording, there, scale=scale / one.cores, limit=limit, plays=plays)
         found.append(replace(one, seconds=done.seconds))
         report((number + 1) / len(CHANGES))
     return tuple(found)
