@@ -135,6 +135,11 @@ class TimedProfile:
         cpu = [*self.again_cpu, *(run.interval_cpu for run in runs)]
         return replace(self, again_wall=np.array(wall), again_cpu=np.array(cpu)) if runs else self
 
+    @property
+    def stamped_share(self) -> float:
+        """Of the timing run, what its stamps took."""
+        return float(self.stamping.sum()) / max(float(self.seconds.sum()), LEAST_SECONDS) if len(self.stamping) else 0.0
+
     def unstamped(self) -> IntervalRun:
         """The timing run as a plain one: less what its stamps took, but of no interval more than half."""
         stamping = self.stamping if len(self.stamping) else np.zeros(self.intervals)

@@ -24,7 +24,7 @@ from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measu
 from probe.pipeline import validate
 from probe.pipeline.outputs import compare_few, note_run
 from probe.pipeline.reference import SpreadRuns, early_run_names
-from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns
+from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, between_runs, trusted
 from probe.pipeline.stage import Build
 from probe.pipeline.validate import interval_run
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
@@ -201,12 +201,19 @@ def run(build: Build, report: Report) -> None:
         note_run(folder, name, build.profile.written)
         return made
 
-    plan = build.plan
+    plan, stamped = build.plan, build.timed.stamped_share
+    wanted = between_runs(plan, options.runs, stamped)
+    if wanted > plan.between:
+        build.notes.append(
+            f"{wanted} plain runs were made in place of {plan.between}: stamps may have cost {stamped:.0%} of the "
+            "timing run, which does not tell how long the program takes"
+        )
+    votes = trusted(stamped) and (plan.few or not wanted)
     runs = SpreadRuns(
         between,
-        runs=plan.between,
+        runs=wanted,
         rounds=options.repeats,
-        timing=build.timed.unstamped() if plan.few or not plan.between else None,
+        timing=build.timed.unstamped() if votes else None,
         on_demand=not (plan.few and unasked),
     )
     done = self_check(

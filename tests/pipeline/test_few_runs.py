@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow(minutes=2)
 
 Make = Callable[..., tuple[BuiltProbe, int, str]]
 
-ROUNDS = "25"
+ROUNDS = "40"
 
 
 @pytest.fixture
@@ -117,6 +117,17 @@ def test_runs_asked_for_are_made(make: Make) -> None:
     built, runs, _ = make(3)
     assert runs == 6 and len(built.manifest.reference.runs) == 3
     assert not any("ET_ref" in said for said in built.manifest.warnings)
+
+
+@pytest.mark.parametrize(("wanted", "between"), [(None, 2), (0, 1), (1, 1)])
+def test_a_timing_run_with_dear_stamps_does_not_count(
+    wanted: int | None, between: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "TRUSTED_STAMPS", -1.0)
+    built, runs, _ = make(wanted)
+    assert runs == 3 + between and len(built.manifest.reference.runs) == between
+    noted = [said for said in built.manifest.notes if said.startswith(f"{between} plain runs were made in place of")]
+    assert len(noted) == (wanted != 1)
 
 
 def test_a_program_of_half_a_minute(make: Make) -> None:

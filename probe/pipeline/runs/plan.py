@@ -30,6 +30,13 @@ tell a slow interval from a disturbed one."""
 BETWEEN_SHORT, BETWEEN_FEW, BETWEEN_LONG = 3, 2, 1
 """Plain runs between the rounds of the self-check, where nobody asks for a number."""
 
+TRUSTED_STAMPS = 0.02
+"""Share of the timing run that its stamps may take for the rest to be a plain run's time. What a stamp in a hot loop
+takes depends on the loop: between nothing and several times what is assumed."""
+
+PAIR = 2
+"""Plain runs that tell a spread, where the timing run cannot be one of two."""
+
 VOTING = 3
 """Runs that ET_ref should come from. Where fewer plain ones are made the timing run is one of them."""
 
@@ -62,6 +69,19 @@ def full_runs_for(seconds: float, wanted: int | None = None, *, by_itself: bool 
         return FullRuns(EARLY_RUNS, 1, again, BETWEEN_SHORT if wanted is None else wanted, few=False)
     usual = BETWEEN_LONG if seconds >= LONG_SECONDS else BETWEEN_FEW
     return FullRuns(0 if by_itself else 1, 0, 0, usual if wanted is None else wanted, few=True)
+
+
+def trusted(stamped: float) -> bool:
+    """Whether the timing run tells how long the program takes, of which stamps took the share `stamped`."""
+    return stamped <= TRUSTED_STAMPS
+
+
+def between_runs(plan: FullRuns, wanted: int | None, stamped: float) -> int:
+    """Plain runs between the rounds, where stamps took the share `stamped` of the timing run: one at least where that
+    run does not tell how long the program takes, two where nobody asks for a number."""
+    if trusted(stamped):
+        return plan.between
+    return max(plan.between, PAIR if wanted is None else 1)
 
 
 def length(wall: float, cpu: float) -> float:
