@@ -30,7 +30,7 @@ from probe.cli.parameters import (
 )
 from probe.cli.rows import AS_JSON
 from probe.cli.show import print_description
-from probe.formats.choices import AUTO, DEFAULT_RUNS, RECONSTRUCT, SELECTIONS, SelectionOptions
+from probe.formats.choices import AUTO, RECONSTRUCT, SELECTIONS, SelectionOptions
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.progress import display_for
 from probe.terminal import say
@@ -85,10 +85,8 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
 @COMPRESS
 @click.option(
     "--runs",
-    type=click.IntRange(1, 1000),
-    default=DEFAULT_RUNS,
-    show_default=True,
-    help="Full runs between the rounds of the self-check, from which ET_ref comes.",
+    type=click.IntRange(0, 1000),
+    help="Full runs between the rounds of the self-check, from which ET_ref comes; without it by the program's length.",
 )
 @click.option(
     "--capture",
@@ -141,7 +139,7 @@ def build(
     how: Reduction,
     external: tuple[str, ...],
     compress: Compression,
-    runs: int,
+    runs: int | None,
     capture: str,
     flow: bool,
     synthetic_data: bool,

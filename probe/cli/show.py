@@ -99,6 +99,10 @@ def _data(described: dict[str, Any]) -> list[str]:
     return [*lines, *(f"real data       in phases {', '.join(ids)}: {why}" for why, ids in kept.items())]
 
 
+def _own_environment(found: float | None) -> str:
+    return "" if found is None else f"; {seconds(found)} in its plain environment"
+
+
 def print_probe(description: dict[str, Any]) -> None:
     """The description for people."""
     from rich.table import Table
@@ -108,8 +112,8 @@ def print_probe(description: dict[str, Any]) -> None:
     compared = f"{percent(saved)} less than" if saved >= 0 else "more than"
     lines = [
         f"program         {' '.join(d['program'])}",
-        f"ET_ref          {seconds(d['et_ref_seconds'])} ({d['clock']} time, from {len(d['et_ref_runs'])} runs; "
-        f"{seconds(d['et_plain_environment_seconds'])} in its plain environment)",
+        f"ET_ref          {seconds(d['et_ref_seconds'])} ({d['clock']} time, from {len(d['et_ref_runs'])} runs"
+        f"{_own_environment(d['et_plain_environment_seconds'])})",
         f"size            {size(d['size_bytes'])}, {compared} its raw checkpoints ({size(d['raw_bytes'])})",
         f"intervals       {d['intervals']} of {_interval(d)}, {len(d['phases'])} phases"
         f"{' left of ' + str(d['trimmed_from']) if d['trimmed_from'] else ''}, "

@@ -82,7 +82,3 @@ TRACERS = ("auto", NATIVE, VALGRIND, PIN)
 def unit_of(tracer: str) -> str:
     """What the intervals of that tracer are equal in, and what their length is given in."""
     return SECONDS if tracer in ("auto", NATIVE) else INSTRUCTIONS
-
-
-DEFAULT_RUNS = 3
-"""Plain runs of the whole program that ET_ref is the median of."""

@@ -45,7 +45,10 @@ OUTSIDE_VERSION = 3
 THREADS_VERSION = 4
 """Of a probe of threads that share the work: a reader of version 3 would give them one processor."""
 
-READ_VERSIONS = (1, MANIFEST_VERSION, OUTSIDE_VERSION, THREADS_VERSION)
+FEW_RUNS_VERSION = 5
+"""Of a probe for which few full runs were made: a reader of version 4 would take it for damaged."""
+
+READ_VERSIONS = (1, MANIFEST_VERSION, OUTSIDE_VERSION, THREADS_VERSION, FEW_RUNS_VERSION)
 
 OUTPUT = "output"
 """Purpose of private copies in the probe's list of files; this node's own files never stand in for them."""
@@ -267,7 +270,9 @@ class Manifest:
             for one in (said, *said["phases"]):
                 one.pop("sharing")
             del said["threads"]
-        return {"manifest_version": version if self.threads == 1 else THREADS_VERSION, **said}
+        if self.threads > 1:
+            version = THREADS_VERSION
+        return {"manifest_version": FEW_RUNS_VERSION if self.reference.few else version, **said}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Manifest:

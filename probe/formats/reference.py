@@ -21,10 +21,11 @@ class Reference:
     """Plain runs of the whole program, seconds.
 
     `wall`, `cpu`: of each run, under the environment that every other run shares; ET_ref comes from them.
-    `early_wall`, `early_cpu`: the same of runs made right before the timing run, whose cost they show.
-    `plain_environment`: one run under the caller's own environment, wall and CPU. `clock` says which of the two is
-    the program's time. Of the wall time of the early runs the program slept `blocked_share`, and waited for a processor
-    `waited_share`.
+    Where few runs were made the timing run, less what its stamps cost, is the first of them.
+    `early_wall`, `early_cpu`: the same of runs made right before the timing run, whose cost they show; empty where few
+    runs were made. `plain_environment`: one run under the caller's own environment, wall and CPU; or empty. `clock`
+    says which of the two is the program's time. Of the wall time of the early runs, or of the timing run, the program
+    slept `blocked_share`, and waited for a processor `waited_share`.
     `voted`: the program's level (probe/formats/timing.py), interval by interval from the runs that `wall` is of, wall
     and CPU seconds; `voted_error`: relative standard errors of both; `voted_noise`: relative standard deviations of
     one undisturbed run. Empty where runs were not stamped.
@@ -33,10 +34,10 @@ class Reference:
     wall: tuple[float, ...] = field(metadata=many(TIME, 1))
     cpu: tuple[float, ...] = field(metadata=many(TIME, 1))
     blocked_share: float = field(metadata=SHARE)
-    plain_environment: tuple[float, float] = field(metadata=many(TIME, 2, 2))
+    plain_environment: tuple[float, ...] = field(metadata=many(TIME, 0, 2))
     clock: Clock = field(metadata=one_of("wall", "cpu"))
-    early_wall: tuple[float, ...] = field(metadata=many(TIME, 1))
-    early_cpu: tuple[float, ...] = field(metadata=many(TIME, 1))
+    early_wall: tuple[float, ...] = field(metadata=many(TIME))
+    early_cpu: tuple[float, ...] = field(metadata=many(TIME))
     waited_share: float = field(default=0.0, metadata=SHARE)
     voted: tuple[float, ...] = field(default=(), metadata=many(TIME, 0, 2))
     voted_error: tuple[float, ...] = field(default=(), metadata=many(_ERROR, 0, 2))
@@ -64,13 +65,20 @@ class Reference:
 
     @property
     def early_seconds(self) -> float:
-        """The median run right before the timing run."""
+        """The median run right before the timing run; ET_ref where there was none."""
+        if not self.early_wall:
+            return self.seconds
         return statistics.median(self.early_cpu if self.clock == "cpu" else self.early_wall)
 
     @property
-    def plain_seconds(self) -> float:
-        """The run under the caller's own environment, by `clock`."""
-        return self._by_clock(self.plain_environment)
+    def plain_seconds(self) -> float | None:
+        """The run under the caller's own environment, by `clock`; None where none was made."""
+        return self._by_clock(self.plain_environment) if self.plain_environment else None
+
+    @property
+    def few(self) -> bool:
+        """Whether runs that every reader of older probes expects were not made."""
+        return not (self.early_wall and self.plain_environment)
 
     def to_json(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
@@ -82,6 +90,8 @@ class Reference:
     def flaw(self) -> str:
         if len(self.cpu) != len(self.wall) or len(self.early_cpu) != len(self.early_wall):
             return "not as many cpu times as wall times"
+        if len(self.plain_environment) == 1:
+            return "one time in the caller's own environment"
         if len(self.voted) == 1 or not len(self.voted) == len(self.voted_error) == len(self.voted_noise):
             return "a voted time without its error"
         return ""

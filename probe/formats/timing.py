@@ -17,11 +17,17 @@ from checkpoint.errors import StorageError
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 
 _ARRAYS = ("seconds", "cpu", "columns", "executions", "first_row")
-_LATER_ARRAYS = ("kernel", "again_wall", "again_cpu")
+_LATER_ARRAYS = ("kernel", "again_wall", "again_cpu", "stamping")
 """Files from before there were these lack them."""
+
+_SHARES = ("blocked_share", "waited_share", "loading")
+"""Numbers that files from before there were these lack."""
 
 _COUNTS = ("unmarked", "missing", "out_of_order", "agreeing", "compared", "shifted")
 
+
+LEAST_SECONDS = 1e-9
+"""What takes less, takes this: times are above zero."""
 
 QUANTILE = 0.25
 """Share of the times below the level. Chosen from recorded runs: docs/estimators.md, "One location for all times"."""
@@ -80,6 +86,9 @@ class TimedProfile:
     outside        time of these children, which no interval holds: `seconds` and `cpu` are the program's own
     shifted        those of the agreeing whose totals differ, but by less than MOST_SHIFT intervals (exact tracers)
     resident       bytes of memory that the program had at its fullest; 0 where that is not known
+    stamping       seconds that the stamps took in each interval, by what one takes, M; empty where that is not known
+    blocked_share, waited_share  of the timing run the program slept, and waited for a processor
+    loading        seconds of the program before its entry point, in no interval
     """
 
     counts: sp.csr_array = field(repr=False)
@@ -101,6 +110,10 @@ class TimedProfile:
     beside: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool), repr=False)
     outside: Outside = field(default_factory=Outside)
     resident: int = 0
+    stamping: FloatArray = field(default_factory=lambda: np.zeros(0), repr=False)
+    blocked_share: float = 0.0
+    waited_share: float = 0.0
+    loading: float = 0.0
 
     @property
     def alone(self) -> BoolArray:
@@ -122,6 +135,22 @@ class TimedProfile:
         cpu = [*self.again_cpu, *(run.interval_cpu for run in runs)]
         return replace(self, again_wall=np.array(wall), again_cpu=np.array(cpu)) if runs else self
 
+    @property
+    def stamped_share(self) -> float:
+        """Of the timing run, what its stamps took."""
+        return float(self.stamping.sum()) / max(float(self.seconds.sum()), LEAST_SECONDS) if len(self.stamping) else 0.0
+
+    def unstamped(self) -> IntervalRun:
+        """The timing run as a plain one: less what its stamps took, but of no interval more than half."""
+        stamping = self.stamping if len(self.stamping) else np.zeros(self.intervals)
+        wall, cpu = (np.maximum(own - stamping, own / 2) for own in (self.seconds, self.cpu))
+        return IntervalRun(
+            wall=self.wall_seconds + self.loading - float((self.seconds - wall).sum()),
+            cpu=float(cpu.sum()) + self.loading + self.outside.cpu,
+            interval_wall=wall,
+            interval_cpu=cpu,
+        )
+
     def levels(self, clock: str) -> FloatArray:
         """Each interval's level over all runs by that clock, (M,)."""
         first, again = (self.cpu, self.again_cpu) if clock == "cpu" else (self.seconds, self.again_wall)
@@ -141,13 +170,14 @@ def join_intervals(timed: TimedProfile, together: int) -> TimedProfile:
     group = timed.first_row[:-1] // together
     inner = np.flatnonzero(np.diff(group)) + 1
     first = np.concatenate([[0], inner])
-    kernel = np.add.reduceat(timed.kernel, first) if len(timed.kernel) else timed.kernel
+    kernel, stamping = (np.add.reduceat(one, first) if len(one) else one for one in (timed.kernel, timed.stamping))
     return replace(
         timed,
         counts=sum_rows(timed.counts, np.concatenate([first, [timed.intervals]])),
         seconds=np.add.reduceat(timed.seconds, first),
         cpu=np.add.reduceat(timed.cpu, first),
         kernel=kernel,
+        stamping=stamping,
         again_wall=_columns_joined(timed.again_wall, first),
         again_cpu=_columns_joined(timed.again_cpu, first),
         beside=np.logical_or.reduceat(timed.beside, first) if len(timed.beside) else timed.beside,
@@ -163,7 +193,7 @@ def _columns_joined(runs: FloatArray, first: IntArray) -> FloatArray:
 
 def save_timing(timed: TimedProfile, path: Path) -> None:
     """Write as .npz, next to the profile."""
-    scalars = ("wall_seconds", *_COUNTS)
+    scalars = ("wall_seconds", *_SHARES, *_COUNTS)
     np.savez_compressed(
         path,
         counts_data=timed.counts.data,
@@ -185,14 +215,15 @@ def load_timing(path: Path) -> TimedProfile:
             counts = sp.csr_array(
                 (z["counts_data"], z["counts_indices"], z["counts_indptr"]), shape=tuple(z["counts_shape"])
             )
-            whole: dict[str, Any] = {n: int(z[n]) for n in _COUNTS}
+            numbers: dict[str, Any] = {n: int(z[n]) for n in _COUNTS}
+            numbers |= {n: float(z[n]) for n in _SHARES if n in z.files}
             return TimedProfile(
                 counts=counts,
                 **{name: z[name] for name in (*_ARRAYS, *_LATER_ARRAYS) if name in _ARRAYS or name in z.files},
                 wall_seconds=float(z["wall_seconds"]),
                 resident=int(z["resident"]) if "resident" in z.files else 0,
                 **_outside(z),
-                **whole,
+                **numbers,
             )
     except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise StorageError(f"{path}: not a readable timing: {error}; build without --resume") from error

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -13,11 +14,13 @@ from pathlib import Path
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import children_of, run_plain
 from checkpoint.process.program import resolve_program
-from checkpoint.process.waiting import peak_resident
+from checkpoint.process.waiting import peak_resident, threads_of
+from probe.formats.choices import SECONDS, unit_of
 from probe.pipeline.build import full_runs
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, output_streams
 from probe.pipeline.reduce import most_copies
+from probe.pipeline.runs.plan import FullRuns, full_runs_for, length
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,15 @@ def estimate_build(
 ) -> BuildEstimate:
     """Run `argv` once, plainly, and say what building takes. Raises ProgramNotRunnable, ProgramFailed, StorageError."""
     program = resolve_program(argv, isa=options.isa, stdin=stdin, cwd=None, env=os.environ)
-    fullest = 0
+    fullest, many = 0, False
 
     def look(pid: int) -> None:
-        nonlocal fullest
+        nonlocal fullest, many
         fullest = max(fullest, peak_resident(pid))
+        with contextlib.suppress(OSError):
+            many |= len(threads_of(pid)) > 1
         for child in children_of(pid):
+            many = True
             look(child)
 
     with tempfile.TemporaryDirectory(prefix="probe-estimate-") as name:
@@ -71,12 +77,17 @@ def estimate_build(
         run.wall,
         run.cpu,
         fullest,
-        full_runs(options, run.wall),
+        full_runs(options, _plan(options, length(run.wall, run.cpu), many=many)),
         phases,
         fullest * most_copies(phases, fullest),
         folder,
         shutil.disk_usage(folder).free,
     )
+
+
+def _plan(options: BuildOptions, seconds: float, *, many: bool) -> FullRuns:
+    """`many`: whether the program had other processes or threads."""
+    return full_runs_for(seconds, options.runs, by_itself=not many and unit_of(options.tracer) == SECONDS)
 
 
 def _existing(path: Path) -> Path:

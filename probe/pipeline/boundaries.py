@@ -23,7 +23,7 @@ from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import NO_SITE, BlockTable, Profile
 from probe.formats.selection import Selection
-from probe.formats.timing import IntervalRun, Outside, TimedProfile
+from probe.formats.timing import LEAST_SECONDS, IntervalRun, Outside, TimedProfile
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 from probe.tracers.lives import Lives
 
@@ -39,8 +39,6 @@ alone: a marker's stub runs the whole time, not just near its boundary."""
 
 MOST_COST = 0.002
 """Share of a run that all stamps together may cost where the run is to be a plain one."""
-
-LEAST_SECONDS = 1e-9
 
 _DEAR = 0.02
 _NEAR = 5
@@ -63,7 +61,7 @@ class StampedRun:
 
     It started at the entry point of the traced image, with the stubs in place, and ended at the exit event. `ended_cpu`
     is the program's own; `others` has its children's, and all before the execve of a wrapper's worker. Of
-    `started_cpu`, `executed_cpu` was before that.
+    `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor.
     """
 
     wall: FloatArray
@@ -80,6 +78,18 @@ class StampedRun:
     others: Outside = field(default_factory=Outside)
     executed_cpu: float = 0.0
     resident: int = 0
+    waited: float = 0.0
+
+    @property
+    def waited_share(self) -> float:
+        """Of its wall time, in which the program was ready and something else had the processor."""
+        return min(1.0, self.waited / max(self.ended - self.started, LEAST_SECONDS))
+
+    @property
+    def blocked_share(self) -> float:
+        """Of its wall time, asleep."""
+        wall = max(self.ended - self.started, LEAST_SECONDS)
+        return min(1.0, max(0.0, wall - (self.ended_cpu - self.started_cpu) - self.waited) / wall)
 
 
 def site_counts(profile: Profile) -> sp.csr_array:
@@ -244,6 +254,13 @@ def cheap_boundaries(profile: Profile, timed: TimedProfile) -> IntArray:
     order = np.argsort(cost / marked, kind="stable")
     kept = columns[order][np.cumsum(cost[order]) <= MOST_COST]
     return np.flatnonzero(np.isin(timed.columns, kept)).astype(np.int64)
+
+
+def stamping_seconds(profile: Profile, wanted: Collection[Candidate]) -> FloatArray:
+    """What stamps at these candidates take in each of the profile's intervals, by what one execution takes, (N,)."""
+    columns = sorted({c.column for c in wanted})
+    executions = np.asarray(site_counts(profile)[:, columns].sum(axis=1), dtype=np.float64).ravel()
+    return np.asarray(executions * MARKER_SECONDS, dtype=np.float64)
 
 
 def shared_out(like: FloatArray, edges: IntArray, seconds: FloatArray) -> FloatArray:

@@ -34,6 +34,7 @@ from probe.pipeline import (
 )
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build, KeptStage, Stage
 from probe.prediction.target_error import check_target_error
 from probe.progress import Display, Silent
@@ -53,11 +54,10 @@ STAGE_FILES = tuple(StageFiles(stage.NAME, stage.FILES, stage.OPTIONS) for stage
 OPTIONS_OF_NO_FILE = tuple(option for stage in ANEW for option in stage.OPTIONS)
 
 
-def full_runs(options: BuildOptions, seconds: float) -> dict[str, int]:
-    """By the names of the stages that make any: how often each runs the whole program, which takes so many seconds."""
+def full_runs(options: BuildOptions, plan: FullRuns) -> dict[str, int]:
+    """By the names of the stages that make any: how often each runs the whole program."""
     stages = [stage for stage in KEPT if stage is not warmup or options.warmup == AUTO]
-    runs = {stage.NAME: stage.runs(options) for stage in (*stages, *ANEW)}
-    runs[validate.NAME] += validate.more_runs(seconds)
+    runs = {stage.NAME: stage.runs(plan) for stage in (*stages, *ANEW)}
     return {name: number for name, number in runs.items() if number}
 
 
@@ -85,11 +85,12 @@ def build(
 ) -> BuiltProbe:
     """Trace `argv`, choose its phases, checkpoint them and write the probe to `output` (mode 0600).
 
-    Runs the program in `cwd` (default: here) with environment `env` (default: ours), nine times in full: traced, twice
-    plainly, once in `env` as it is, timed, captured, and `options.runs` (3) times between the rounds of the self-check.
-    It lacks the variables that `scrub` names (checkpoint/process/environment.py). With `work` every stage leaves its
-    result there; `resume` goes on after the last finished one, in the environment of that build. Needs root for
-    checkpoints by CRIU alone (`options.capture`); as root AUTO takes it where direct capture cannot hold the program.
+    Runs the program in `cwd` (default: here) with environment `env` (default: ours) in full: traced, timed, captured,
+    and plainly `options.runs` times between the rounds of the self-check. A program of seconds is run some times more
+    (probe.pipeline.runs.plan). It lacks the variables that `scrub` names (checkpoint/process/environment.py). With
+    `work` every stage leaves its result there; `resume` goes on after the last finished one, in the environment of that
+    build. Needs root for checkpoints by CRIU alone (`options.capture`); as root AUTO takes it where direct capture
+    cannot hold the program.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
     Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
@@ -188,7 +189,7 @@ def run_stages(build: Build) -> None:
 
 def _runs_to_come(build: Build) -> str:
     each = statistics.median(build.reference.wall)
-    left = sum(n for name, n in full_runs(build.options, each).items() if not build.folder.is_finished(name))
+    left = sum(n for name, n in full_runs(build.options, build.plan).items() if not build.folder.is_finished(name))
     return f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
 
 

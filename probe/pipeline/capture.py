@@ -37,9 +37,9 @@ from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
-from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.reduce import Unfit, most_copies, reduced_at_once
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -265,7 +265,7 @@ def take_checkpoints(
     )
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """The run that checkpoints are taken from."""
     return 1
 

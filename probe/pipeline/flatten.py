@@ -25,8 +25,8 @@ from probe.contents.captured_files import restore_job
 from probe.flow.recording import record_flow
 from probe.flow.stored import PhaseFlow, as_json, from_json
 from probe.formats.checkpoints import FlatPhase
-from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.work_folder import each
@@ -92,7 +92,7 @@ def _touched(folder: Path, phase: int) -> list[int]:
     return [int(address) for address in np.frombuffer(path.read_bytes(), dtype="<u8") & ~np.uint64(PAGE_SIZE - 1)]
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """None."""
     return 0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from checkpoint.binary.isa import DEFAULT_ISA
-from probe.formats.choices import AUTO, DEFAULT_RUNS, DEFAULT_WARMUP, SelectionOptions
+from probe.formats.choices import AUTO, DEFAULT_WARMUP, SelectionOptions
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection.simpoint import Point
 from reducer.choices import Compression, Reduction
@@ -16,7 +16,8 @@ from reducer.choices import Compression, Reduction
 @dataclass(frozen=True)
 class BuildOptions:
     """All choices of a build. `interval` in the tracer's unit (None: its default); `warmup` in intervals;
-    AUTO: as few as do (probe.pipeline.warmup).
+    AUTO: as few as do (probe.pipeline.warmup). `runs`: plain runs between the rounds of the self-check (None: by the
+    program's length, probe.pipeline.runs.plan).
 
     `external`: files, or folders of files, that are left out and that every node must have. `with_criu`: carry CRIU
     along, for nodes that have none. `points`: the intervals to represent the run by, chosen elsewhere
@@ -35,7 +36,7 @@ class BuildOptions:
     interval: float | None = None
     warmup: int | Literal["auto"] = DEFAULT_WARMUP
     isa: str = DEFAULT_ISA
-    runs: int = DEFAULT_RUNS
+    runs: int | None = None
     repeats: int = DEFAULT_REPEATS
     reduce: Reduction = "drop"
     external: tuple[str, ...] = ()

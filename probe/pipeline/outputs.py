@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,26 @@ def compare_run(folder: Path, plain: Sequence[str], run: str, what: str) -> Comp
     printed = compare_outputs([streams[name] for name in plain], streams[run], what)
     noted = [folder / f"{name}.files.json" for name in plain]
     return printed + compare_written_files(noted, folder / f"{run}.files.json", what)
+
+
+def compare_few(folder: Path, plain: Sequence[str], runs: Mapping[str, str]) -> Compared:
+    """Compare what `runs` printed and wrote, each named by a sentence, where there are few `plain` runs.
+
+    One plain run cannot tell output that a program never repeats from one that depends on being traced. Then each run
+    is compared with all others: where two agree and one does not, a warning says which. Raises StorageError.
+    """
+    if len(plain) > 1:
+        each = [compare_run(folder, plain, run, what) for run, what in runs.items()]
+        return sum(each[1:], each[0])
+    named = {**runs, **dict.fromkeys(plain, "the plain run")}
+    each = [
+        compare_run(folder, [other for other in named if other != run], run, f"{what}, beside the other runs")
+        for run, what in named.items()
+    ]
+    if not plain:
+        each = each[:1]
+    warnings = [said for one in each for said in one.warnings]
+    return Compared([] if warnings else [said for one in each for said in one.notes], warnings)
 
 
 @contextmanager

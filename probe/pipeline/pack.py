@@ -45,8 +45,8 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import touched_file
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_phases
 from probe.prediction.sharing import sharing_of
@@ -63,7 +63,7 @@ LEAST_COVERAGE = 0.9
 _MOST_COMMANDS = 20
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """None."""
     return 0
 

@@ -28,7 +28,7 @@ from checkpoint.state.process_state import ProcessState
 from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.node.facts import available_memory
-from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.work_folder import each
@@ -198,7 +198,7 @@ def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
     return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=how, folder=folder)
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """None."""
     return 0
 

@@ -14,10 +14,11 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program
 from probe.formats.arrays import FloatArray
-from probe.formats.reference import Reference
-from probe.formats.timing import IntervalRun
-from probe.pipeline.options import BuildOptions
+from probe.formats.profile import Profile
+from probe.formats.reference import Clock, Reference
+from probe.formats.timing import LEAST_SECONDS, IntervalRun, TimedProfile
 from probe.pipeline.outputs import compare_run, note_run, output_streams
+from probe.pipeline.runs.plan import EARLY_RUNS, VOTING, FullRuns, full_runs_for, length
 from probe.pipeline.stage import Build
 from probe.prediction.level import level_of_sum
 from probe.prediction.limits import doubts_of_reference
@@ -29,15 +30,18 @@ FILES = ("reference.json", "plain-*", "own-environment.*")
 
 _RESULT = "reference.json"
 
-EARLY_RUNS = 2
-"""Plain runs before anything else: enough to see which of its output a program does not repeat."""
-
 CPU_BOUND_BLOCKED = 0.01
 """A program that sleeps for less than this share of its run is timed by its CPU clock."""
 
 
-def plain_run_names(runs: int) -> list[str]:
-    return [f"plain-{i}" for i in range(runs)]
+def plain_run_name(number: int) -> str:
+    """Name of the output of an early run."""
+    return f"plain-{number}"
+
+
+def early_run_names(reference: Reference) -> list[str]:
+    """Names of the outputs of all of them."""
+    return [plain_run_name(number) for number in range(len(reference.early_wall))]
 
 
 def plain_run(
@@ -60,33 +64,52 @@ def plain_run(
 
 class SpreadRuns:
     """Full runs spread between the rounds of the self-check, so that ET_ref and T_ref meet the same machine: its
-    speed drifts by several percent within minutes. `make` makes one of them."""
+    speed drifts by several percent within minutes. `make` makes one of them, from how many there are.
 
-    def __init__(self, make: Callable[[], IntervalRun], *, runs: int, rounds: int) -> None:
-        self._make = make
+    `timing`: the timing run as a plain one, which votes where fewer than VOTING others are made. `on_demand`: whether
+    more may be made for a narrower interval.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], IntervalRun],
+        *,
+        runs: int,
+        rounds: int,
+        timing: IntervalRun | None = None,
+        on_demand: bool = True,
+    ) -> None:
+        self._make, self._timing = make, timing
         self._runs, self._rounds = runs, rounds
+        self.on_demand = on_demand
         self.done: list[IntervalRun] = []
 
+    @property
+    def voting(self) -> list[IntervalRun]:
+        """The runs that ET_ref comes from."""
+        return [self._timing, *self.done] if self._timing and len(self.done) < VOTING else self.done
+
     def after_round(self, rounds: int) -> None:
-        """Make the runs that are due after so many rounds. Raises ProgramFailed."""
-        while len(self.done) < rounds * self._runs // self._rounds:
+        """Make the runs that are due after so many rounds: with rounds on both sides. Raises ProgramFailed."""
+        while len(self.done) < (rounds * self._runs + self._rounds // 2) // self._rounds:
             self.more()
 
     def more(self) -> None:
         """Make one more. Raises ProgramFailed."""
-        self.done.append(self._make())
+        self.done.append(self._make(len(self.done)))
 
     def reference(self, early: Reference) -> Reference:
         """`early` with ET_ref from these runs, interval by interval."""
+        runs = self.voting
         voted = [
-            level_of_sum(_parts(getattr(run, clock), getattr(run, f"interval_{clock}")) for run in self.done)
+            level_of_sum(_parts(getattr(run, clock), getattr(run, f"interval_{clock}")) for run in runs)
             for clock in ("wall", "cpu")
         ]
-        known = len(self.done) > 1
+        known = len(runs) > 1
         return replace(
             early,
-            wall=tuple(r.wall for r in self.done),
-            cpu=tuple(r.cpu for r in self.done),
+            wall=tuple(r.wall for r in runs),
+            cpu=tuple(r.cpu for r in runs),
             voted=tuple(one.seconds for one in voted) if known else (),
             voted_error=tuple(one.error for one in voted) if known else (),
             voted_noise=tuple(one.noise for one in voted) if known else (),
@@ -101,6 +124,7 @@ def _parts(whole: float, intervals: FloatArray) -> FloatArray:
 def measure_reference(
     program: Program,
     *,
+    plan: FullRuns | None,
     folder: Path,
     cpu: int | None = None,
     expected: int = 0,
@@ -108,45 +132,81 @@ def measure_reference(
     progress: Callable[[float], None] | None = None,
     after_run: Callable[[str], None] | None = None,
 ) -> Reference:
-    """Run the program EARLY_RUNS times plainly, and once more in the caller's own environment.
+    """Run the program `plan.early` times plainly, at least once, and `plan.own` times in the caller's own environment.
 
-    Each exits with status `expected`; `others`: it starts processes. Outputs stay in `folder` for comparison.
+    `plan`: None where the first of these runs has to tell how long the program takes. Each exits with status
+    `expected`; `others`: it starts processes. Outputs stay in `folder` for comparison.
     `after_run` gets the name of each run when it is over, `progress` the share done. Raises ProgramFailed, Diverged.
     """
-    done = []
-    for name in plain_run_names(EARLY_RUNS):
+    done: list[PlainRun] = []
+    while plan is None or len(done) < plan.early:
+        name = plain_run_name(len(done))
         done.append(plain_run(program, folder, name, cpu=cpu, expected=expected, others=others))
         if after_run:
             after_run(name)
+        plan = plan or full_runs_for(length(done[0].wall, done[0].cpu), by_itself=False)
         if progress:
-            progress(len(done) / (EARLY_RUNS + 1))
-    own = plain_run(
-        program, folder, "own-environment", cpu=cpu, expected=expected, environment=program.env, others=others
-    )
+            progress(len(done) / (plan.early + plan.own))
+    own = [
+        plain_run(
+            program, folder, "own-environment", cpu=cpu, expected=expected, environment=program.env, others=others
+        )
+        for _ in range(plan.own)
+    ]
     blocked = statistics.median(r.blocked / r.wall for r in done)
     return Reference(
         wall=tuple(r.wall for r in done),
         cpu=tuple(r.cpu for r in done),
         blocked_share=blocked,
-        plain_environment=(own.wall, own.cpu),
-        # The CPU time of threads that share the work says nothing of how long it takes.
-        clock="cpu" if blocked < CPU_BOUND_BLOCKED and program.threads == 1 else "wall",
+        plain_environment=tuple(seconds for r in own for seconds in (r.wall, r.cpu)),
+        clock=_clock(blocked, program.threads),
         early_wall=tuple(r.wall for r in done),
         early_cpu=tuple(r.cpu for r in done),
         waited_share=statistics.median(min(1.0, r.waited / r.wall / program.threads) for r in done),
     )
 
 
-def runs(_options: BuildOptions) -> int:
+def _clock(blocked: float, threads: int) -> Clock:
+    """What the program is timed by, which sleeps for that share of its run."""
+    # The CPU time of threads that share the work says nothing of how long it takes.
+    return "cpu" if blocked < CPU_BOUND_BLOCKED and threads == 1 else "wall"
+
+
+def seen_in_trace(profile: Profile) -> Reference:
+    """What the traced run says of the program's time until the timing run says it."""
+    seconds = (max(float(profile.seconds.sum()), LEAST_SECONDS),)
+    return Reference(seconds, seconds, 0.0, (), "wall", (), ())
+
+
+def seen_in_timing_run(early: Reference, timed: TimedProfile) -> Reference:
+    """`early`, and where no plain run came before it what the timing run says of the program, one thread by itself."""
+    if early.early_wall:
+        return early
+    run = timed.unstamped()
+    return replace(
+        early,
+        wall=(run.wall,),
+        cpu=(run.cpu,),
+        blocked_share=timed.blocked_share,
+        waited_share=timed.waited_share,
+        clock=_clock(timed.blocked_share, 1),
+    )
+
+
+def runs(plan: FullRuns) -> int:
     """Plain runs, and the run in the caller's own environment."""
-    return EARLY_RUNS + 1
+    return plan.early + plan.own
 
 
 def run(build: Build, report: Report) -> None:
-    """The early runs. Raises ProgramFailed."""
-    folder = build.folder.path
+    """The early runs, if any. Raises ProgramFailed."""
+    folder, plan = build.folder.path, build.planned()
+    if plan is not None and not runs(plan):
+        build.reference = seen_in_trace(build.profile)
+        return
     build.reference = measure_reference(
         build.program,
+        plan=plan,
         folder=folder,
         cpu=build.cpu,
         expected=build.profile.exit_status,
@@ -168,6 +228,9 @@ def doubts(build: Build) -> list[str]:
     """Doubts about the runs themselves, and about the traced run, now that there are plain ones to compare it with."""
     if build.profile.exit_status:
         build.notes.append(f"every run exited with status {build.profile.exit_status}")
-    compared = compare_run(build.folder.path, plain_run_names(EARLY_RUNS), "trace", "the traced run")
+    found = doubts_of_reference(build.reference) if build.reference.early_wall else []
+    if len(early := early_run_names(build.reference)) < EARLY_RUNS:
+        return found  # the self-check compares, when all runs are made
+    compared = compare_run(build.folder.path, early, "trace", "the traced run")
     build.notes += compared.notes
-    return doubts_of_reference(build.reference) + compared.warnings
+    return found + compared.warnings

@@ -14,7 +14,7 @@ from probe.formats.choices import SECONDS
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, join_intervals
-from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_selection
 from probe.prediction.sharing import doubts_of_sharing, notes_of_sharing, sharing_of
@@ -39,7 +39,7 @@ JOINED = (JOINED_FINE, 2, 1)
 """How many of the intervals as traced are tried as one, from the longest on."""
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """None."""
     return 0
 

@@ -19,10 +19,12 @@ from probe.formats.phase_record import DIRECT
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.selection import Selection
-from probe.formats.timing import TimedProfile
+from probe.formats.timing import IntervalRun, TimedProfile
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.options import BuildOptions
-from probe.pipeline.reference import SpreadRuns
+from probe.pipeline import validate
+from probe.pipeline.outputs import compare_few, note_run
+from probe.pipeline.reference import SpreadRuns, early_run_names
+from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, between_runs, trusted
 from probe.pipeline.stage import Build
 from probe.pipeline.validate import interval_run
 from probe.prediction.estimators import PhaseTiming, Prediction, ReferenceRun, predict
@@ -36,6 +38,9 @@ OPTIONS = ("runs", "repeats", "target_error", "budget", "best_effort")
 
 MOST_RUNS = 20
 """Full runs for ET_ref, whatever the budget."""
+
+BETWEEN_KEPT = 2
+"""Plain runs whose output is kept apart: enough to see which of it a program does not repeat."""
 
 _PATIENCE_SECONDS, _PATIENCE_RUNS = 40.0, 6.5
 """What a build may take altogether for a width that nobody asked for: so many seconds, and so many runs of the
@@ -62,6 +67,11 @@ def judged_by(measured: Sequence[MeasuredPhase]) -> dict[int, MeasuredPhase]:
         if one.times and (one.restorer == DIRECT or one.phase not in found):
             found[one.phase] = one
     return found
+
+
+def between_name(number: int) -> str:
+    """Name of the output of a plain run; of the last ones that of one."""
+    return f"between-{min(number, BETWEEN_KEPT)}"
 
 
 def unasked_budget(so_far: float, run_seconds: float) -> float:
@@ -156,37 +166,55 @@ def self_check(
     ways = {phase: one.restorer for phase, one in judged_by(measured).items()}
     judged = [one for one in phases if ways.get(one.job.phase) == one.restorer]
     # Where phases cannot be restored there is nothing to narrow: packing says which and why.
-    if target_error is not None and runs.done:
-        run_seconds = statistics.median(one.wall for one in runs.done)
+    if target_error is not None:
+        run_seconds = statistics.median(one.wall for one in runs.voting)
         took = time.monotonic() - begun - sum(one.wall for one in runs.done)
+        more = Means((FULL_RUNS,), len(runs.voting), MOST_RUNS, run_seconds, more_runs) if runs.on_demand else None
         with contextlib.suppress(NoPrediction):
             measured, narrowed = spend(
                 measured, target_error, budget(run_seconds), repeats=repeats, predicted=predicted, again=again,
                 round_seconds=took / repeats * len(judged) / len(phases), clock=time.monotonic, causes=ON_BOTH_SIDES,
-                full_runs=Means((FULL_RUNS,), len(runs.done), MOST_RUNS, run_seconds, more_runs),
+                full_runs=more,
             )  # fmt: skip
     return SelfCheck(measured, runs.reference(early), narrowed)
 
 
-def runs(options: BuildOptions) -> int:
+def runs(plan: FullRuns) -> int:
     """Plain runs between the rounds."""
-    return options.runs
+    return plan.between
 
 
 def run(build: Build, report: Report) -> None:
     """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
     folder, options = build.folder.path, build.options
+    unasked = options.budget is None and options.best_effort
 
     def budget(run_seconds: float) -> float:
         so_far = time.monotonic() - build.began
-        if options.budget is None and options.best_effort:
+        if unasked:
             return unasked_budget(so_far, run_seconds)
         return so_far if options.budget is None else options.budget
 
+    def between(number: int) -> IntervalRun:
+        name = between_name(number)
+        made = interval_run(build.profile, build.timed, folder, name, build.cpu)
+        note_run(folder, name, build.profile.written)
+        return made
+
+    plan, stamped = build.plan, build.timed.stamped_share
+    wanted = between_runs(plan, options.runs, stamped)
+    if wanted > plan.between:
+        build.notes.append(
+            f"{wanted} plain runs were made in place of {plan.between}: stamps may have cost {stamped:.0%} of the "
+            "timing run, which does not tell how long the program takes"
+        )
+    votes = trusted(stamped) and (plan.few or not wanted)
     runs = SpreadRuns(
-        lambda: interval_run(build.profile, build.timed, folder, "between", build.cpu),
-        runs=options.runs,
+        between,
+        runs=wanted,
         rounds=options.repeats,
+        timing=build.timed.unstamped() if votes else None,
+        on_demand=not (plan.few and unasked),
     )
     done = self_check(
         _phases(build),
@@ -201,6 +229,7 @@ def run(build: Build, report: Report) -> None:
         cpu=build.cpu,
         progress=report,
     )
+    build.between = len(runs.done)
     build.measured, build.reference, build.narrowed = done.measured, done.reference, done.narrowed
     if build.narrowed is not None:
         build.narrowed = replace(build.narrowed, asked=not options.best_effort)
@@ -223,14 +252,31 @@ def _phases(build: Build) -> list[PhaseToMeasure]:
 
 
 def doubts(build: Build) -> list[str]:
-    """Doubts where a wanted width was not reached; the user is told in any case."""
+    """Doubts about what runs printed where few were made, and where ET_ref is no plain run's; and where a wanted width
+    was not reached: the user is told in any case."""
+    found = _doubts_of_few(build)
     if build.narrowed is None:
-        return []
+        return found
     said = build.narrowed.sentence()
     build.display.note(said)
     if not build.narrowed.limit:
-        return []
+        return found
     if build.options.best_effort:
         build.notes.append(said)
-        return []
-    return [said]
+        return found
+    return [*found, said]
+
+
+def _doubts_of_few(build: Build) -> list[str]:
+    plain = [*early_run_names(build.reference), *map(between_name, range(min(build.between, BETWEEN_KEPT)))]
+    found = []
+    if len(early_run_names(build.reference)) < EARLY_RUNS:
+        compared = compare_few(build.folder.path, plain, {"trace": "the traced run", validate.NAME: "the timing run"})
+        build.notes += compared.notes
+        found += compared.warnings
+    if not build.between:
+        found.append(
+            "ET_ref is the time of the timing run less what its stamps should cost: no plain run was made between the "
+            "rounds; --runs 1 makes one"
+        )
+    return found

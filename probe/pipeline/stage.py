@@ -21,6 +21,7 @@ from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs.plan import FullRuns, full_runs_of
 from probe.prediction.target_error import Narrowed
 from probe.progress import Display, Report
 from probe.work_folder import WorkFolder
@@ -61,9 +62,21 @@ class Build:
     flatten_seconds: tuple[float, float] = (0.0, 0.0)  # flatten, where it ran: for images, and for the flow
     synthetic: dict[int, Synthetic] = field(default_factory=dict)  # synthesize, by phase; empty if it was not wanted
     measured: Sequence[MeasuredPhase] = field(init=False)  # self-check: each phase in every way of restoring
+    between: int = 0  # self-check; plain runs made between its rounds
     narrowed: Narrowed | None = field(init=False)  # self-check, where a width was wanted
     manifest: Manifest = field(init=False)  # pack
     sizes: ArchiveSizes = field(init=False)  # pack
+
+    def planned(self) -> FullRuns | None:
+        """How often the traced program is run; None where its first plain run has to tell how long it takes."""
+        return full_runs_of(self.profile, getattr(self, "reference", None), self.options.runs)
+
+    @property
+    def plan(self) -> FullRuns:
+        """The same from the reference stage on."""
+        plan = self.planned()
+        assert plan is not None
+        return plan
 
 
 class Stage(Protocol):
@@ -77,7 +90,7 @@ class Stage(Protocol):
     def OPTIONS(self) -> tuple[str, ...]:
         """Build options that concern this stage before any other; an option of no stage concerns the first."""
 
-    def runs(self, options: BuildOptions, /) -> int:
+    def runs(self, plan: FullRuns, /) -> int:
         """Full runs of the program that the stage makes, if nothing has to be done twice."""
 
     def run(self, build: Build, report: Report) -> None:

@@ -17,7 +17,7 @@ from probe.flow.synthesis import Answer, PhaseToSynthesize, synthesize_phase, un
 from probe.formats.checked import read
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
-from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.progress import Report
 
@@ -40,7 +40,7 @@ _LEAST_LEFT = 1.0
 _USED_UP = "the time for it (--synthetic-budget) was used up by larger phases"
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """None."""
     return 0
 

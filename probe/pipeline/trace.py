@@ -21,8 +21,8 @@ from probe.formats.choices import NATIVE
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.node.files import file_sha256
 from probe.node.measuring import away_from, check_processors, measuring_cpu
-from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, note_run, output_streams
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.progress import Display, Report, Silent
 from probe.tracers import trace_program
@@ -76,7 +76,7 @@ def trace(
     return profile
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """The counted run; a wrapper is run once more, to find its worker."""
     return 1
 

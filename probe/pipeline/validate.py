@@ -22,6 +22,7 @@ from checkpoint.errors import Diverged
 from checkpoint.event import STAMP
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.loader import LoadWatch
+from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import peak_resident, process_cpu
@@ -40,12 +41,13 @@ from probe.pipeline.boundaries import (
     marker_of,
     site_counts,
     split,
+    stamping_seconds,
 )
-from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import compare_run, note_run, output_streams
-from probe.pipeline.reference import EARLY_RUNS, plain_run_names
+from probe.pipeline.reference import early_run_names, seen_in_timing_run
+from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns
 from probe.pipeline.stage import Build
-from probe.prediction.limits import doubts_of_outside
+from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
 from probe.tracers.lives import Lives, starting
 
@@ -66,10 +68,6 @@ MOST_SHIFT = 0.02
 """Intervals by which a marker may have fired too early or too late at the run's end, where an instruction-exact tracer
 ran the program with other addresses and another environment: so small a shift is tolerated."""
 
-MORE_RUNS, MORE_SECONDS = 2, 8.0
-"""Further stamped runs before phases are chosen, and the seconds that all of them may take: one timing run alone cannot
-tell a slow interval from a disturbed one."""
-
 MARKER_ROUNDS = 3
 """Timing runs, each with other candidates in place of those that did not repeat."""
 
@@ -89,10 +87,10 @@ def stamped_run(
     for c in wanted:
         events[marker_of(profile, c.column)][c.count] = Event(c.count, STAMP)
     with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
-        markers, status, (started, started_cpu) = _run_to_exit(
+        markers, status, (started, started_cpu, delayed) = _run_to_exit(
             tracee, {m: list(e.values()) for m, e in events.items()}, progress
         )
-        ended = _now()
+        ended, waited = _now(), run_delay(tracee.pid) - delayed
         stamps = _stamps(markers, events)
         resident = peak_resident(tracee.pid)
         columns = {c.column for c in wanted}
@@ -123,6 +121,7 @@ def stamped_run(
         started_cpu=started_cpu,
         executed_cpu=tracee.executed_cpu,
         resident=resident,
+        waited=waited,
     )
 
 
@@ -146,16 +145,17 @@ def _now() -> float:
 
 def _run_to_exit(
     tracee: Tracee, events: dict[Marker, list[Event]], progress: Callable[[float], None] | None
-) -> tuple[MarkerSet, int, tuple[float, float]]:
+) -> tuple[MarkerSet, int, tuple[float, float, float]]:
     """Let the program run to its exit event, where its memory can still be read.
 
-    Returns the markers, the exit status, and when the program began (monotonic clock and its own CPU seconds).
+    Returns the markers, the exit status, and when the program began (monotonic clock, its own CPU seconds and those
+    that it had waited for a processor).
     """
     while True:
         markers, watch = MarkerSet(tracee, events), LoadWatch(tracee)
         watch.arm()
         markers.install_new(watch)
-        began = _now(), process_cpu(tracee.pid)
+        began = _now(), process_cpu(tracee.pid), run_delay(tracee.pid)
         tracee.resume()
         replaced = False
         while not replaced:
@@ -292,6 +292,10 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         shifted=shifted,
         kernel=kernel,
         resident=run.resident,
+        stamping=np.add.reduceat(stamping_seconds(profile, wanted), first[:-1]),
+        blocked_share=run.blocked_share,
+        waited_share=run.waited_share,
+        loading=run.started_cpu - run.executed_cpu,
     )
 
 
@@ -324,14 +328,9 @@ def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str,
     return split(timed, at, stamped_run(profile, wanted, streams=output_streams(folder, name), cpu=cpu))
 
 
-def runs(_options: BuildOptions) -> int:
-    """The timing run; an exact trace may need further ones, and a short program gets `more_runs`."""
-    return 1
-
-
-def more_runs(seconds: float) -> int:
-    """Stamped runs besides, of a program that takes so many seconds."""
-    return min(MORE_RUNS, int(MORE_SECONDS / max(seconds, 1e-3)))
+def runs(plan: FullRuns) -> int:
+    """The timing run, and plain ones with stamps for a short program; an exact trace may need further timing runs."""
+    return 1 + plan.again
 
 
 def run(build: Build, report: Report) -> None:
@@ -347,9 +346,9 @@ def run(build: Build, report: Report) -> None:
     )
     note_run(build.folder.path, NAME, build.profile.written)
     again = [
-        interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu)
-        for _ in range(more_runs(expected))
+        interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
     ]
+    build.reference = seen_in_timing_run(build.reference, build.timed)
     build.timed = build.timed.with_runs(again)
 
 
@@ -359,14 +358,19 @@ def save(build: Build) -> None:
 
 def load(build: Build) -> None:
     build.timed = load_timing(build.folder.file(_RESULT))
+    build.reference = seen_in_timing_run(build.reference, build.timed)
 
 
 def doubts(build: Build) -> list[str]:
-    """Doubts about boundaries, and about what the timing run printed and wrote."""
+    """Doubts about boundaries, and about what the timing run printed and wrote; about how the program ran where no
+    plain run came before."""
     timed = build.timed
-    compared = compare_run(build.folder.path, plain_run_names(EARLY_RUNS), NAME, "the timing run")
-    build.notes += compared.notes
-    found = compared.warnings
+    early = early_run_names(build.reference)
+    found = [] if early else doubts_of_reference(build.reference)
+    if len(early) >= EARLY_RUNS:
+        compared = compare_run(build.folder.path, early, NAME, "the timing run")
+        build.notes += compared.notes
+        found += compared.warnings
     if timed.outside.commands:
         share = outside_share(timed, build.reference)
         found += doubts_of_outside(share, timed.outside.commands)

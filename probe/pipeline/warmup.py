@@ -30,8 +30,8 @@ from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
 from probe.pipeline.boundaries import RegionPlan, plan_region
 from probe.pipeline.capture import take_checkpoints
 from probe.pipeline.flatten import flatten_phases
-from probe.pipeline.options import BuildOptions
 from probe.pipeline.reduce import reduced_at_once
+from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions
 from probe.prediction.location import median_factor, relative_variance
@@ -201,7 +201,7 @@ def _error_squared(times: Sequence[float]) -> float:
     return relative_variance(np.asarray(times, dtype=np.float64)) * median_factor(len(times)) / len(times)
 
 
-def runs(_options: BuildOptions) -> int:
+def runs(_plan: FullRuns) -> int:
     """A capture run of its own."""
     return 1
 

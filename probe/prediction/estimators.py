@@ -215,8 +215,8 @@ def _warnings(
     wide = math.expm1(far)
     if wide > options.wide:
         found.append(f"the interval reaches {wide:.0%} above the prediction: more repeats or phases narrow it")
-    if len(reference.runs) < options.min_repeats:
-        found.append(f"ET_ref rests on {len(reference.runs)} full run(s), {options.min_repeats} are advised")
+    if len(reference.runs) < options.min_runs:
+        found.append(f"ET_ref rests on {len(reference.runs)} full run(s), {options.min_runs} or more are advised")
     few = sorted(m.phase.id for m in measured if min(m.ref.count, m.cand.count) < options.min_repeats)
     if few:
         found.append(f"phases {few} have fewer than {options.min_repeats} repeats: their spread is a guess")

@@ -28,6 +28,7 @@ class PredictionOptions:
     disagreement: relative difference between two estimators from which on a warning is given.
     wide: relative half width of the interval from which on a warning is given.
     disturbed: a repeat whose wall / CPU time exceeds the reference's by this share was disturbed.
+    min_runs: fewer reference runs give a warning: one has no spread.
     min_repeats: repeats that must remain for disturbed ones to be left out; fewer repeats give a warning.
     unrepeated_spread: relative standard deviation assumed where nothing was repeated.
     session_spread: relative standard deviation of the median times of a session (a probe run, a self-check) between
@@ -49,6 +50,7 @@ class PredictionOptions:
     wide: float = 0.1
     disturbed: float = DISTURBED
     min_repeats: int = 3
+    min_runs: int = 2
     unrepeated_spread: float = 0.05
     session_spread: float = 0.004
     session_freedom: float = 10.0

@@ -130,8 +130,8 @@ def _reference(found: Gathered) -> Check:
     return Check(
         "reference runs",
         f"{several(len(runs), 'run')}, {percent(spread)} apart",
-        f"3 runs within {percent(USUAL_ERROR, 0)}",
-        len(runs) >= PredictionOptions().min_repeats and spread < USUAL_ERROR,
+        f"{PredictionOptions().min_runs} runs or more within {percent(USUAL_ERROR, 0)}",
+        len(runs) >= PredictionOptions().min_runs and spread < USUAL_ERROR,
         "full runs on the reference node, which every prediction is a multiple of; a quiet node brings them together",
     )
 
@@ -147,8 +147,10 @@ def _noise(found: Gathered) -> Check:
     )
 
 
-def _environment(found: Gathered) -> Check:
+def _environment(found: Gathered) -> Check | None:
     reference = found.manifest.reference
+    if reference.plain_seconds is None:
+        return None
     apart = reference.plain_seconds / reference.seconds - 1
     return Check(
         "your own environment",

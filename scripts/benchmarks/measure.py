@@ -7,6 +7,7 @@ Everything goes through the `probe` command, as a user would do it; the plain ru
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import statistics
@@ -163,7 +164,7 @@ def figures(show: dict[str, Any], run: dict[str, Any], plain: Sequence[PlainRun]
         "validation": show["noise"],
         "boundaries": show["boundaries"],
         "sites": show["sites"],
-        "own_environment": show["et_plain_environment_seconds"] / show["et_ref_seconds"],
+        "own_environment": (show["et_plain_environment_seconds"] or math.nan) / show["et_ref_seconds"],
         "size_bytes": show["size_bytes"],
         "regions_seconds": alone,
         "one_pass_seconds": alone + sum(r["warm"] + r["restore"] for r in regions),

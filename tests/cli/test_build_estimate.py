@@ -16,17 +16,21 @@ from small_probe import command
 from probe.cli.main import cli
 from probe.pipeline.build import full_runs
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs.plan import full_runs_for
 
 
 def test_runs_by_stage() -> None:
     runs = {"trace": 1, "reference": 3, "validate": 1, "capture": 1, "self-check": 3}
-    assert full_runs(BuildOptions(), 60.0) == runs
-    assert full_runs(BuildOptions(warmup="auto", runs=5), 60.0) == {**runs, "warm-up": 1, "self-check": 5}
+    assert full_runs(BuildOptions(), full_runs_for(10.0)) == runs
+    few = {"trace": 1, "validate": 1, "capture": 1, "self-check": 1}
+    assert full_runs(BuildOptions(), full_runs_for(1200.0)) == few
+    assert full_runs(BuildOptions(warmup="auto"), full_runs_for(1200.0, 5)) == {**few, "warm-up": 1, "self-check": 5}
+    assert "self-check" not in full_runs(BuildOptions(), full_runs_for(1200.0, 0))
 
 
 @pytest.mark.parametrize(("seconds", "timed"), [(0.0, 3), (3.0, 3), (4.1, 2), (8.1, 1)])
 def test_a_short_program_is_timed_more_often(seconds: float, timed: int) -> None:
-    assert full_runs(BuildOptions(), seconds)["validate"] == timed
+    assert full_runs(BuildOptions(), full_runs_for(seconds))["validate"] == timed
 
 
 @pytest.mark.parametrize("capture", ["direct", "criu"])

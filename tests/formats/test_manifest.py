@@ -244,6 +244,7 @@ WRONG: list[tuple[str, Any]] = [
     ("reference.early_cpu", [1.0]),
     ("reference.plain_environment", [1.0]),
     ("reference.plain_environment", [1.0] * 3),
+    ("reference.early_wall", []),
     ("reference.blocked_share", 1.01),
     ("reference.blocked_share", -0.01),
     ("raw_bytes", None),

@@ -116,12 +116,14 @@ def test_unpacked_phases_are_taken_in_groups(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("runs", "rounds", "after"), [(3, 5, [0, 1, 1, 2, 3]), (3, 1, [3]), (1, 4, [0, 0, 0, 1]), (4, 4, [1, 2, 3, 4])]
+    ("runs", "rounds", "after"),
+    [(3, 5, [1, 1, 2, 2, 3]), (3, 1, [3]), (1, 5, [0, 0, 1, 1, 1]), (2, 5, [0, 1, 1, 2, 2]), (4, 4, [1, 2, 3, 4])],
 )
 def test_plain_runs_are_spread_between_rounds(runs: int, rounds: int, after: list[int]) -> None:
     made: list[float] = []
 
-    def plain() -> IntervalRun:
+    def plain(number: int) -> IntervalRun:
+        assert number == len(made)
         made.append(float(len(made) + 1))
         return IntervalRun(made[-1], made[-1] / 2, np.full(4, made[-1] / 5), np.full(4, made[-1] / 10))
 

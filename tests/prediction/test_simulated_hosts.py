@@ -30,9 +30,9 @@ TRIALS = {"quiet": 20, "bursts": 60, "neighbours": 60, "drift": 40, "one process
 
 
 @cache
-def trials(kind: str, reference_too: bool) -> list[Trial]:
+def trials(kind: str, reference_too: bool, runs: int = 10) -> list[Trial]:
     rng = np.random.default_rng(2011)
-    return [trial(rng, KINDS[kind], reference_too=reference_too) for _ in range(TRIALS[kind])]
+    return [trial(rng, KINDS[kind], reference_too=reference_too, runs=runs) for _ in range(TRIALS[kind])]
 
 
 def share(found: list[bool]) -> float:
@@ -54,6 +54,19 @@ def test_the_interval_holds_where_disturbances_come_and_go(kind: str, reference_
     if kind == "bursts":
         apart = [one.said.seconds / one.said.undisturbed.seconds for one in done if one.said.undisturbed]
         assert np.median(apart) > 1.04
+
+
+@pytest.mark.parametrize("kind", ["quiet", "bursts", "pauses"])
+def test_two_reference_runs_do_on_a_quiet_node(kind: str) -> None:
+    done = trials(kind, False, runs=2)
+    assert share([one.holds(one.meanwhile) for one in done]) >= HELD_DISTURBED
+    assert share([one.holds_alone for one in done]) >= HELD_DISTURBED
+
+
+def test_one_reference_run_has_no_spread() -> None:
+    done = trials("quiet", False, runs=1)
+    assert share([one.holds(one.meanwhile) for one in done]) >= HELD
+    assert np.median([one.said.half_width for one in done]) > 0.1
 
 
 def test_a_clock_that_falls_to_half_widens_the_interval_enough() -> None:

@@ -42,6 +42,7 @@ FLOORS = (
     ("probe/emulation",),
     ("probe/emulation/counting",),
     ("probe/candidates", "probe/pipeline"),
+    ("probe/pipeline/runs",),
     ("probe/contents", "probe/doctor", "probe/flow", "probe/prediction"),
     ("probe/node", "probe/selection", "probe/tracers"),
     ("probe/applications",),

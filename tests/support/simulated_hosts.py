@@ -163,18 +163,20 @@ class Trial:
 
     @property
     def holds_alone(self) -> bool:
-        assert self.said.undisturbed is not None
+        if self.said.undisturbed is None:
+            return self.holds(self.alone)
         return self.said.undisturbed.low <= self.alone <= self.said.undisturbed.high
 
 
-def trial(rng: np.random.Generator, kind: Kind, *, reference_too: bool, rounds: int = 30) -> Trial:
-    """Build on one host, run on another that `kind` disturbs; `reference_too`: the first one as well."""
+def trial(rng: np.random.Generator, kind: Kind, *, reference_too: bool, rounds: int = 30, runs: int = 10) -> Trial:
+    """Build on one host with so many `runs`, run on another that `kind` disturbs; `reference_too`: the first one as
+    well."""
     effect = rng.uniform(0.0, 0.4, PHASES)
     speed = float(rng.uniform(0.5, 2.0))
     reference = Host(rng, 1.0, (kind if reference_too else nothing)(rng, effect))
     candidate = Host(rng, speed, kind(rng, effect))
-    runs = [reference.run()[:, 1] for _ in range(10)]
-    voted = level_of_sum(runs)
+    made = [reference.run()[:, 1] for _ in range(runs)]
+    voted = level_of_sum(made)
     ref, begun = reference.repeats(20), candidate.now
     cand, ended = candidate.repeats(rounds), candidate.now
     phases = [
@@ -186,8 +188,8 @@ def trial(rng: np.random.Generator, kind: Kind, *, reference_too: bool, rounds: 
     ]  # fmt: skip
     said = predict(
         ReferenceRun(
-            [float(run.sum()) for run in runs], INTERVALS * INTERVALS / PHASES,
-            voted=(voted.seconds, voted.error, voted.noise), selection_error=SELECTION_ERROR,
+            [float(run.sum()) for run in made], INTERVALS * INTERVALS / PHASES,
+            voted=(voted.seconds, voted.error, voted.noise) if runs > 1 else None, selection_error=SELECTION_ERROR,
         ),
         phases,
     )  # fmt: skip
@@ -195,11 +197,11 @@ def trial(rng: np.random.Generator, kind: Kind, *, reference_too: bool, rounds: 
     return Trial(said, candidate.mean_run(begun, ended), candidate.mean_run(0.0, LASTS), alone)
 
 
-def coverage(seed: int, trials: int, kind: Kind, *, reference_too: bool) -> dict[str, float]:
+def coverage(seed: int, trials: int, kind: Kind, *, reference_too: bool, runs: int = 10) -> dict[str, float]:
     """Shares of the trials whose interval holds each of the truths; median half width, and of the error to meanwhile,
     all relative."""
     rng = np.random.default_rng(seed)
-    done = [trial(rng, kind, reference_too=reference_too) for _ in range(trials)]
+    done = [trial(rng, kind, reference_too=reference_too, runs=runs) for _ in range(trials)]
     apart = [one.said.seconds / one.meanwhile - 1 for one in done]
     return {
         "meanwhile": float(np.mean([one.holds(one.meanwhile) for one in done])),

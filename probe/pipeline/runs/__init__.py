@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full runs of the program: how many a build makes."""
