@@ -20,17 +20,15 @@ class ProgramNotRunnable(ProbeError):
 
 
 class ProgramUnsupported(ProbeError):
-    """The program does what a probe cannot hold yet: threads, child processes, sockets, pipes, shared memory."""
+    """The program does what a probe cannot hold yet: threads, child processes, sockets, pipes, shared memory.
+
+    `for_criu`: what direct capture cannot hold, and CRIU can, where that is at fault."""
 
     exit_code = 4
 
-
-class OnlyCriu(ProgramUnsupported):
-    """The program holds, where phases start, what direct capture cannot hold and CRIU can; `held` names it."""
-
-    def __init__(self, message: str, held: str = "") -> None:
+    def __init__(self, message: str = "", for_criu: str = "") -> None:
         super().__init__(message)
-        self.held = held
+        self.for_criu = for_criu
 
 
 class ProgramTooShort(ProbeError):

@@ -54,7 +54,7 @@ def require_room(folder: Path, pages: int, what: str) -> None:
     free = status.f_bavail * status.f_frsize
     if pages * PAGE_SIZE > free:
         raise StorageError(
-            f"{what}: no room for a copy of the process ({pages * PAGE_SIZE / 1e9:.2f} GB needed, {free / 1e9:.2f} GB "
+            f"{what}: no room for a copy of the process ({pages * PAGE_SIZE / 1e6:.1f} MB needed, {free / 1e6:.1f} MB "
             f"free in {folder}): give --work on a larger disk"
         )
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoint.errors import OnlyCriu, ProgramUnsupported
+from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.maps import MapEntry, read_maps
 from checkpoint.process.socket_pairs import nameless_pairs
 
@@ -101,8 +101,7 @@ def refusal(name: str, found: Iterable[str], when: str) -> ProgramUnsupported:
 
 
 def refusal_of_phases(name: str, faults: Mapping[int, Collection[str]]) -> ProgramUnsupported:
-    """The error that names all that is at fault, with the phases where it is; `faults` of each phase. OnlyCriu where
-    CRIU could hold some of it."""
+    """The error that names all that is at fault, with the phases where it is; `faults` of each phase."""
     phases: dict[str, list[int]] = defaultdict(list)
     for phase, found in faults.items():
         for fault in found:
@@ -110,13 +109,16 @@ def refusal_of_phases(name: str, faults: Mapping[int, Collection[str]]) -> Progr
     named = [f"{fault} (phase {', '.join(map(str, sorted(of)))})" for fault, of in phases.items()]
     by_criu = [fault for fault in phases if fault.endswith(ONLY_CRIU)]
     if phases and len(by_criu) == len(phases):
-        return OnlyCriu(f"{name}: holds {'; '.join(named)}: build as root with --capture criu", "; ".join(by_criu))
+        return ProgramUnsupported(
+            f"{name}: direct capture cannot hold {'; '.join(named)}: build as root with --capture criu",
+            "; ".join(by_criu),
+        )
     said = (
         f"{name}: a probe cannot hold {'; '.join(named)}: it reaches outside the process, or is not there "
         "when a phase is restored. Close it before the computation starts, or probe the computing program by itself, "
         "with files in place of pipes and sockets."
     )
-    return OnlyCriu(said, "; ".join(by_criu)) if by_criu else ProgramUnsupported(said)
+    return ProgramUnsupported(said, "; ".join(by_criu))
 
 
 def is_write_end(flags: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint.capture.conditions import check_traceable
 from checkpoint.criu.tool import Criu, find_criu
-from checkpoint.errors import OnlyCriu, PrivilegeMissing, ProbeError, StorageError
+from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramUnsupported, StorageError
 from checkpoint.process.environment import scrubbed
 from checkpoint.process.program import Program, check_randomisation_control, resolve_program
 from probe.formats.checkpoints import WarmupChoice
@@ -197,20 +197,20 @@ def _run(stage: Stage, build: Build) -> None:
     try:
         with build.display.stage(stage.NAME) as report:
             stage.run(build, report)
-    except OnlyCriu as error:
-        if not build.may_take_criu or build.criu is not None:
+    except ProgramUnsupported as error:
+        if not error.for_criu or not build.may_take_criu or build.criu is not None:
             raise
         _go_over_to_criu(build, error)
         with build.display.stage(stage.NAME) as report:
             stage.run(build, report)
 
 
-def _go_over_to_criu(build: Build, refusal: OnlyCriu) -> None:
+def _go_over_to_criu(build: Build, refusal: ProgramUnsupported) -> None:
     """Let CRIU take the checkpoints from here on. Raises `refusal` where there is none."""
     try:
         build.criu = find_criu()
     except ProbeError as error:
         raise refusal from error
-    said = f"checkpoints are captured by CRIU: the program holds {refusal.held}"
+    said = f"checkpoints are captured by CRIU: the program holds {refusal.for_criu}"
     build.display.note(said)
     build.notes.append(said)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -63,7 +62,7 @@ def run(build: Build, report: Report) -> None:
 def _allowed(build: Build) -> float:
     """Seconds: as much of the build's time as may be added to it, without what recording the flow has taken."""
     images, flow = build.flatten_seconds
-    runs = build.options.runs * statistics.median(build.reference.wall)
+    runs = build.plan.between * build.timed.wall_seconds
     without = time.monotonic() - build.began - flow + runs + _SELF_CHECK_ROUNDS * images
     return max(_LEAST_SECONDS, _SHARE_OF_BUILD * without - flow)
 

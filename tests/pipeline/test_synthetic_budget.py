@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What synthesizing may take unasked: half of the build, and recording the flow counts."""
+"""Seconds that synthesizing may take unasked: half of the build, and recording the flow counts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def allowed(*, gone: float, images: float, flow: float, wall: float = 10.0) -> f
     build = SimpleNamespace(
         began=time.monotonic() - gone,
         flatten_seconds=(images, flow),
-        options=SimpleNamespace(runs=3),
-        reference=SimpleNamespace(wall=[wall, 0.0, 10 * wall]),
+        plan=SimpleNamespace(between=3),
+        timed=SimpleNamespace(wall_seconds=wall),
     )
     return synthesize._allowed(cast(Any, build))
 
