@@ -36,6 +36,7 @@ class OpenFiles:
         self._pid = pid
         self._by_name: dict[tuple[str, int], int] = {}
         self._removed: dict[int, str] = {}
+        self._inode: dict[int, int] = {}
         self.files: dict[int, File] = {}
 
     def named(self, path: str, inode: int = 0) -> int:
@@ -50,6 +51,7 @@ class OpenFiles:
         number = self.named(area.file, area.inode if area.file.endswith(DELETED) else 0)
         if number in self._removed:
             self._removed[number] = f"map_files/{area.start:x}-{area.end:x}"
+            self._inode[number] = area.inode
         return number
 
     def link(self, name: str) -> int:
@@ -88,7 +90,7 @@ class OpenFiles:
         """Put contents of deleted files into `folder`; the number of the copy of each by the file's, None where this
         user may not read it. Raises StorageError.
 
-        Only root may read a file through its mapping (/proc/PID/map_files): others where a descriptor leads to it.
+        Only root may read a file through its mapping (/proc/PID/map_files). For others a descriptor must lead to it.
         """
         found: dict[int, int | None] = {}
         copies: dict[tuple[int, int], int] = {}
@@ -96,6 +98,8 @@ class OpenFiles:
         for number, source in sorted(self._removed.items(), key=lambda item: item[1]):
             which, found[number] = self._identity(source), None
             if which is None:
+                same = [copy for (_, inode), copy in copies.items() if inode == self._inode.get(number)]
+                found[number] = same[0] if len(same) == 1 else None
                 continue
             if which not in copies and _copy(f"/proc/{self._pid}/{source}", folder / deleted_name(len(copies) + 1)):
                 copies[which] = len(copies) + 1

@@ -26,7 +26,8 @@ from checkpoint.process.socket_pairs import Connected, connected_sockets
 from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
 from checkpoint.state.process_state import OWN_KINDS, Descriptor, File, FileKind
 
-_KCMP_EPOLL_TFD = 7
+_KCMP_FILE, _KCMP_EPOLL_TFD = 0, 7
+_F_GETOWN_EX = 16
 _SO_GET_FILTER, _SO_PEEK_OFF = 26, 42
 _MOST_MESSAGES, _MOST_BYTES = 1 << 14, 1 << 23
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(4 * 253)
@@ -47,6 +48,9 @@ def own_descriptors(pid: int, descriptors: Sequence[Descriptor], files: Mapping[
     for item in descriptors:
         if item.kind in OWN_KINDS:
             first.setdefault(item.file_id, item.fd)
+    if not all(_libc.syscall(call_number("kcmp"), pid, pid, _KCMP_FILE, fd, fd) == 0 for fd in first.values()):
+        # Nobody says which descriptors are one open file.
+        return found
     for identifier, fd in first.items():
         file = files[identifier]
         said = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
@@ -88,7 +92,11 @@ def _duplicate(pid: int, fd: int) -> Iterator[int | None]:
 
 
 def _signals_somebody(file: File, twin: int | None) -> bool:
-    return bool(file.flags & os.O_ASYNC) or (twin is not None and fcntl.fcntl(twin, fcntl.F_GETOWN) != 0)
+    if twin is None:
+        return bool(file.flags & os.O_ASYNC)
+    # F_GETOWN has negative numbers for process groups, which look like errors.
+    _, whom = struct.unpack("ii", fcntl.fcntl(twin, _F_GETOWN_EX, bytes(8)))
+    return bool(whom)
 
 
 def _number(said: str, name: str, base: int = 10) -> int:

@@ -6,6 +6,7 @@ The file stays in the work folder of a build. A probe carries the flat image mad
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from checkpoint.state.process_state import (
     Descriptor,
     ExtendedState,
     File,
+    FileKind,
     Layout,
     OtherThread,
     PageRun,
@@ -216,6 +218,13 @@ def _extended(value: Any) -> ExtendedState:
     )
 
 
+def _kinds(own: OwnDescriptors) -> list[tuple[int, Iterable[int]]]:
+    return [
+        (FileKind.PIPE, own.pipes), (FileKind.UNIX_SOCKET, own.sockets), (FileKind.EVENTFD, own.events),
+        (FileKind.SIGNALFD, own.masks), (FileKind.TIMERFD, own.timers), (FileKind.EPOLL, own.sets),
+    ]  # fmt: skip
+
+
 def _check(path: Path, state: ProcessState) -> None:
     """As for CRIU's images: all that is used is described, and the pages image has the right size."""
     wanted = {item.file_id for item in state.descriptors} | {vma.file_id for vma in state.vmas if vma.is_file}
@@ -223,6 +232,9 @@ def _check(path: Path, state: ProcessState) -> None:
         raise damaged(path, "a file is used but not described")
     if not state.tasks:
         raise damaged(path, "it names no process")
+    for kind, described in _kinds(state.own or OwnDescriptors()):
+        if any(number not in state.files or state.files[number].kind != kind for number in described):
+            raise damaged(path, "a descriptor is described as what it is not")
     registers = [state.registers, *(one.registers for one in state.others)]
     if any(set(one) != set(REGISTERS) for one in registers) or len(state.timers) > TIMERS:
         raise damaged(path, "its registers or timers are not those of a process")

@@ -137,8 +137,8 @@ class TimedProfile:
 
     @property
     def stamped_share(self) -> float:
-        """Of the timing run, what its stamps took."""
-        return float(self.stamping.sum()) / max(float(self.seconds.sum()), LEAST_SECONDS) if len(self.stamping) else 0.0
+        """Of the timing run, what its stamps took; all of it where earlier versions did not tell."""
+        return float(self.stamping.sum()) / max(float(self.seconds.sum()), LEAST_SECONDS) if len(self.stamping) else 1.0
 
     def unstamped(self) -> IntervalRun:
         """The timing run as a plain one: less what its stamps took, but of no interval more than half."""

@@ -61,7 +61,8 @@ class StampedRun:
 
     It started at the entry point of the traced image, with the stubs in place, and ended at the exit event. `ended_cpu`
     is the program's own; `others` has its children's, and all before the execve of a wrapper's worker. Of
-    `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor.
+    `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor,
+    for `held` seconds the tracer looked at what was loaded.
     """
 
     wall: FloatArray
@@ -79,6 +80,7 @@ class StampedRun:
     executed_cpu: float = 0.0
     resident: int = 0
     waited: float = 0.0
+    held: float = 0.0
 
     @property
     def waited_share(self) -> float:
@@ -89,7 +91,7 @@ class StampedRun:
     def blocked_share(self) -> float:
         """Of its wall time, asleep."""
         wall = max(self.ended - self.started, LEAST_SECONDS)
-        return min(1.0, max(0.0, wall - (self.ended_cpu - self.started_cpu) - self.waited) / wall)
+        return min(1.0, max(0.0, wall - (self.ended_cpu - self.started_cpu) - self.waited - self.held) / wall)
 
 
 def site_counts(profile: Profile) -> sp.csr_array:

@@ -149,7 +149,7 @@ def capture_here(options: BuildOptions) -> str:
     """How checkpoints are captured, CRIU or DIRECT, where the choice may be AUTO."""
     if options.capture != AUTO:
         return options.capture
-    return CRIU if options.with_criu else DIRECT
+    return CRIU if options.with_criu and not os.geteuid() else DIRECT
 
 
 def check_machine(target: Path, capture: str) -> Criu | None:
@@ -210,7 +210,7 @@ def _go_over_to_criu(build: Build, refusal: ProgramUnsupported) -> None:
     try:
         build.criu = find_criu()
     except ProbeError as error:
-        raise refusal from error
+        raise ProgramUnsupported(f"{refusal}; and {error}") from error
     said = f"checkpoints are captured by CRIU: the program holds {refusal.for_criu}"
     build.display.note(said)
     build.notes.append(said)

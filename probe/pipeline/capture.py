@@ -294,7 +294,7 @@ def run(build: Build, report: Report) -> None:
             on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
             unfit=unfit,
         )
-        if build.may_take_criu and any(one.endswith(ONLY_CRIU) for found in unfit.values() for one in found):
+        if build.may_take_criu and not done and all(_for_criu(found) for found in unfit.values()):
             raise refusal_of_phases(build.program.argv[0], unfit)
         for phase, found in unfit.items():
             faults[phase] = list(dict.fromkeys([*faults.get(phase, ()), *found]))
@@ -306,6 +306,10 @@ def run(build: Build, report: Report) -> None:
         raise refusal_of_phases(build.program.argv[0], faults)
     build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
     _leave_out(build)
+
+
+def _for_criu(faults: Sequence[str]) -> bool:
+    return any(fault.endswith(ONLY_CRIU) for fault in faults)
 
 
 def room_sentence(build: Build) -> str:
@@ -357,8 +361,9 @@ def save(build: Build) -> None:
 
 def load(build: Build) -> None:
     build.captured = build.folder.read(_RESULT, each(CapturedPhase.from_json))
-    if build.may_take_criu and not all((build.folder.path / c.folder / STATE).exists() for c in build.captured):
+    if build.criu is None and not all((build.folder.path / c.folder / STATE).exists() for c in build.captured):
         build.criu = find_criu()
+        build.notes.append("checkpoints are captured by CRIU: the program holds what direct capture cannot hold")
     build.selection = with_representatives(build.selection, {c.phase: c.interval for c in build.captured})
     _leave_out(build)
 

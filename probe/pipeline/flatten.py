@@ -33,7 +33,8 @@ from probe.work_folder import each
 
 NAME = "flatten"
 OPTIONS = ("records_flow",)
-FILES = ("flat.json", "flow.json", "phase-*/direct.img", "phase-*/gone-*.img")
+FILES = ("flat.json", "flow.json", "phase-*/direct.img")
+"""Not the contents of deleted files, which direct capture leaves beside the pages."""
 
 _THREADS = "several threads work in it: what they execute together is not the same in two runs"
 

@@ -187,7 +187,11 @@ def _require_flat(build: Build, phase: CapturedPhase, folder: Path) -> None:
     try:
         write_flat_image(job, read_state(job.images), phase.huge)
     except NotFlat as error:
-        raise Unfit([f"{reason}, {ONLY_CRIU}" for reason in error.reasons]) from error
+        # Threads are captured directly alone.
+        by_criu = "" if build.profile.first is not None or build.profile.helper_threads else f", {ONLY_CRIU}"
+        raise Unfit([f"{reason}{by_criu}" for reason in error.reasons]) from error
+    except ValueError as error:
+        raise Unfit([str(error)]) from error
 
 
 def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:

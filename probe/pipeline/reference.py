@@ -99,8 +99,10 @@ class SpreadRuns:
         self.done.append(self._make(len(self.done)))
 
     def reference(self, early: Reference) -> Reference:
-        """`early` with ET_ref from these runs, interval by interval."""
+        """`early` with ET_ref from these runs, interval by interval; `early` where none was made."""
         runs = self.voting
+        if not runs:
+            return early
         voted = [
             level_of_sum(_parts(getattr(run, clock), getattr(run, f"interval_{clock}")) for run in runs)
             for clock in ("wall", "cpu")

@@ -166,7 +166,7 @@ def self_check(
     ways = {phase: one.restorer for phase, one in judged_by(measured).items()}
     judged = [one for one in phases if ways.get(one.job.phase) == one.restorer]
     # Where phases cannot be restored there is nothing to narrow: packing says which and why.
-    if target_error is not None:
+    if target_error is not None and judged and runs.voting:
         run_seconds = statistics.median(one.wall for one in runs.voting)
         took = time.monotonic() - begun - sum(one.wall for one in runs.done)
         more = Means((FULL_RUNS,), len(runs.voting), MOST_RUNS, run_seconds, more_runs) if runs.on_demand else None
@@ -203,10 +203,10 @@ def run(build: Build, report: Report) -> None:
 
     plan, stamped = build.plan, build.timed.stamped_share
     wanted = between_runs(plan, options.runs, stamped)
-    if wanted > plan.between:
+    if plan.few and not trusted(stamped):
         build.notes.append(
-            f"{wanted} plain runs were made in place of {plan.between}: stamps may have cost {stamped:.0%} of the "
-            "timing run, which does not tell how long the program takes"
+            f"ET_ref comes from {wanted} plain runs alone: stamps may have cost {stamped:.0%} of the timing run, which "
+            "does not tell how long the program takes"
         )
     votes = trusted(stamped) and (plan.few or not wanted)
     runs = SpreadRuns(
@@ -214,7 +214,7 @@ def run(build: Build, report: Report) -> None:
         runs=wanted,
         rounds=options.repeats,
         timing=build.timed.unstamped() if votes else None,
-        on_demand=not (plan.few and unasked),
+        on_demand=not (unasked and (plan.few or options.runs is not None)),
     )
     done = self_check(
         _phases(build),

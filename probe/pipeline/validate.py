@@ -87,7 +87,7 @@ def stamped_run(
     for c in wanted:
         events[marker_of(profile, c.column)][c.count] = Event(c.count, STAMP)
     with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
-        markers, status, (started, started_cpu, delayed) = _run_to_exit(
+        markers, status, (started, started_cpu, delayed, held) = _run_to_exit(
             tracee, {m: list(e.values()) for m, e in events.items()}, progress
         )
         ended, waited = _now(), run_delay(tracee.pid) - delayed
@@ -122,6 +122,7 @@ def stamped_run(
         executed_cpu=tracee.executed_cpu,
         resident=resident,
         waited=waited,
+        held=held,
     )
 
 
@@ -145,11 +146,11 @@ def _now() -> float:
 
 def _run_to_exit(
     tracee: Tracee, events: dict[Marker, list[Event]], progress: Callable[[float], None] | None
-) -> tuple[MarkerSet, int, tuple[float, float, float]]:
+) -> tuple[MarkerSet, int, tuple[float, float, float, float]]:
     """Let the program run to its exit event, where its memory can still be read.
 
-    Returns the markers, the exit status, and when the program began (monotonic clock, its own CPU seconds and those
-    that it had waited for a processor).
+    Returns the markers, the exit status, when the program began (monotonic clock, its own CPU seconds and those that it
+    had waited for a processor), and the seconds for which it was held afterwards.
     """
     while True:
         markers, watch = MarkerSet(tracee, events), LoadWatch(tracee)
@@ -157,15 +158,16 @@ def _run_to_exit(
         markers.install_new(watch)
         began = _now(), process_cpu(tracee.pid), run_delay(tracee.pid)
         tracee.resume()
-        replaced = False
+        replaced, held = False, 0.0
         while not replaced:
             occurrence = tracee.wait(_PROGRESS_SECONDS)
             if occurrence.what is What.TIMEOUT:
                 if progress:
                     progress(_now() - tracee.started_at)
                 continue
+            stopped = _now()
             if occurrence.what is What.EXITING:
-                return markers, occurrence.status, began
+                return markers, occurrence.status, (*began, held)
             if occurrence.what is What.ENDED:
                 raise Diverged(f"{tracee.program.argv[0]}: was killed in its timing run (status {occurrence.status})")
             if occurrence.what is What.EXECUTED:
@@ -177,6 +179,7 @@ def _run_to_exit(
                 tracee.resume()
             else:
                 tracee.resume()
+            held += _now() - stopped
 
 
 def _stamps(markers: MarkerSet, events: dict[Marker, dict[int, Event]]) -> dict[tuple[Marker, int], Any]:

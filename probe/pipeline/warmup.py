@@ -84,7 +84,8 @@ def try_warmups(
     """Capture the SAMPLED phases with most time once per length in TRIED, time them, and choose.
 
     Runs the program once more. All repeats are made in rounds, so that every length meets the same node. `folder` is
-    made, and removed; `on_captured` as for `capture`. Raises what capturing raises.
+    made, and removed; `on_captured` as for `capture`. A phase that no probe can hold there is left out. Raises what
+    capturing raises.
     """
     sampled = sampled_phases(timed, selection)
     if not sampled:
@@ -98,7 +99,7 @@ def try_warmups(
     try:
         plans, of = _plans(profile, timed, sampled)
         captured = take_checkpoints(
-            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, on_captured=on_captured,
+            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, on_captured=on_captured, unfit={},
             progress=lambda share: progress(share / 4),
         )  # fmt: skip
         jobs = [

@@ -160,8 +160,12 @@ def test_what_is_held_for_long_ends_the_run(
 def test_what_leads_to_the_program_itself(capture: str, kind: str, tmp_path: Path, program: MakeProgram) -> None:
     """Pipes, one of them full, sockets, epoll sets, deleted files, a file named by the process's number; or no standard
     streams at all."""
-    options = replace(QUICK, capture=capture)
-    built = build([str(program("inside")), kind, "300"], tmp_path / "out", options=options, cwd=str(tmp_path))
+    options, argv, work = replace(QUICK, capture=capture), [str(program("inside")), kind, "300"], tmp_path / "work"
+    built = build(argv, tmp_path / "out", options=options, cwd=str(tmp_path), work=work)
+    again = build(
+        argv, tmp_path / "again", options=replace(options, flow=True), cwd=str(tmp_path), work=work, resume=True
+    )
+    assert not [phase.direct.failure for phase in again.manifest.phases if phase.direct.failure]
     for restorer in ("direct", "criu")[: 1 + (capture == "criu")]:
         result = run(tmp_path / "out", repeats=1, restorer=restorer)
         assert len(result.phases) == len(built.manifest.phases) and all(phase.times for phase in result.phases)

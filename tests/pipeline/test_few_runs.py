@@ -137,8 +137,8 @@ def test_a_timing_run_with_dear_stamps_does_not_count(
     monkeypatch.setattr(plan, "TRUSTED_STAMPS", -1.0)
     built, runs, _ = make(wanted)
     assert runs == 3 + between and len(built.manifest.reference.runs) == between
-    noted = [said for said in built.manifest.notes if said.startswith(f"{between} plain runs were made in place of")]
-    assert len(noted) == (wanted != 1)
+    noted = [said for said in built.manifest.notes if said.startswith(f"ET_ref comes from {between} plain runs alone")]
+    assert len(noted) == 1
 
 
 def test_a_program_of_half_a_minute(make: Make) -> None:

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoint.restore.criu_restore import RegionTime
 from probe.formats.phase_record import CRIU, DIRECT
-from probe.node.measuring import MeasuredPhase
-from probe.pipeline.self_check import judged_by, unasked_budget
+from probe.formats.reference import Reference
+from probe.formats.timing import IntervalRun
+from probe.node.measuring import MeasuredPhase, Restorers
+from probe.pipeline.reference import SpreadRuns
+from probe.pipeline.self_check import Known, judged_by, self_check, unasked_budget
 
 SECONDS = st.floats(0.0, 1e6)
 
@@ -29,6 +35,20 @@ def test_a_build_at_most_doubles_and_does_not_outlast_patience(so_far: float, ru
 )
 def test_budgets_of_usual_builds(so_far: float, run_seconds: float, budget: float) -> None:
     assert unasked_budget(so_far, run_seconds) == pytest.approx(budget)
+
+
+def test_without_a_phase_that_can_be_restored_nothing_is_narrowed(tmp_path: Path) -> None:
+    """Packing says which phases cannot, and why."""
+
+    def none(number: int) -> IntervalRun:
+        raise AssertionError(number)
+
+    early = Reference((2.0,), (2.0,), 0.0, (), "cpu", (), ())
+    found = self_check(
+        [], Restorers(tmp_path, None), SpreadRuns(none, runs=0, rounds=5), early, cast(Known, None), repeats=5,
+        target_error=0.03, budget=lambda _: 60.0, scratch=tmp_path, cpu=None, progress=lambda _: None,
+    )  # fmt: skip
+    assert (found.measured, found.reference, found.narrowed) == ([], early, None)
 
 
 def test_direct_repeats_judge_where_there_are_any() -> None:
