@@ -97,11 +97,11 @@ RECEIVE = 1e-3
 """Seconds to begin a receive, far above all else that small messages take."""
 
 
-def receives(folder: Path, ranks: Sequence[Sequence[bytes]]) -> float:
-    """How many receives are begun behind each other where each rank makes these calls."""
+def receives(folder: Path, ranks: Sequence[Sequence[bytes]], line: str = f"0:{RECEIVE}:0") -> float:
+    """How many receives are begun behind each other where each rank makes these calls, and one takes `line`."""
     write_measured(made(("a", "a")), folder / "net.xml", nodes=1)
     text = (folder / "net.xml").read_text()
-    text, count = re.subn(r'(id="probe-begun" value=)"[^"]*"', rf'\1"0:{RECEIVE}:0"', text)
+    text, count = re.subn(r'(id="probe-begun" value=)"[^"]*"', rf'\1"{line}"', text)
     assert count == 1
     (folder / "net.xml").write_text(text)
     recording = made_recording(folder / "recording", ranks)
@@ -119,6 +119,13 @@ def test_receives_of_collective_calls(name: str, extras: tuple[int, ...], wanted
     """Of eight ranks: from each other one, from all before it, or in three doublings."""
     body = made_call(name, count=0 if extras else 1, element=1 if extras else 8, extras=extras)
     assert receives(tmp_path, [[body]] * 8) == pytest.approx(wanted, abs=0.3)
+
+
+def test_receives_of_different_sizes_cost_what_they_do_in_the_mean(tmp_path: Path) -> None:
+    """A microsecond for a byte: 1000 of each in the mean, of three other ranks. Each gives what the others take."""
+    counts = (500, 1500, 1500, 500)
+    ranks = [[made_call("Alltoallv", element=1, extras=(counts[rank],) * 4 + counts)] for rank in range(4)]
+    assert receives(tmp_path, ranks, f"0:0:{RECEIVE / 1000}") == pytest.approx(3, abs=0.3)
 
 
 def test_receives_from_nobody_cost_nothing(tmp_path: Path) -> None:
