@@ -80,7 +80,8 @@ class RegionTime:
 
     `kernel` of `cpu` were spent in the kernel, by its own ticks; `faults`: page faults; `switches`, where threads share
     the work: how often they lost their processors. None where these were not stamped. `delay`, likewise: how long the
-    thread that waited longest for a processor has done so in warm-up and region.
+    thread that waited longest for a processor has done so in warm-up and region, and in about the last 50 ms of
+    restoring.
     """
 
     wall: float

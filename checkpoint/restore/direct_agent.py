@@ -56,6 +56,8 @@ _FAILED, RESTORED = 1, 2
 _FIRST_PASSED = 3
 _LOOK_SECONDS = 0.25
 """How often somebody looks whether a phase has been restored, which its time begins with."""
+_RESTORING_LOOK_SECONDS = 0.05
+"""How often somebody looks what its threads have waited so far, while it is being restored."""
 _HIDDEN = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
 STEP_AGENT = 26
 """What this file reports when the restorer cannot even be started (enum step)."""
@@ -167,13 +169,19 @@ def launch(spec: Spec, folder: str, control: int, traced: bool = False, group: "
 def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
     """Wait for the end of the region; its stamps, or what went wrong."""
     until = time.monotonic() + spec["restore_seconds"]
-    begun = False
+    begun, restoring_delays = False, {}  # type: bool, Dict[str, int]
     while True:
-        status = wait_for_stop(pid, min(until, time.monotonic() + _LOOK_SECONDS))
+        watched = bool(spec["threads"]) and not begun
+        look = _RESTORING_LOOK_SECONDS if watched else _LOOK_SECONDS
+        status = wait_for_stop(pid, min(until, time.monotonic() + look))
+        # Before the report: what is not restored behind it had not been at this moment.
+        delays = run_delays() if watched else {}
         progress, step, error, copied, address, detail, restored, confined = control.report()
         if progress == _FAILED:
             return {"status": "direct", "step": step, "errno": error, "address": address, "detail_number": detail}
-        if progress == RESTORED and not begun:
+        if progress != RESTORED:
+            restoring_delays = delays
+        elif not begun:
             begun, until = True, time.monotonic() + spec["region_seconds"]
         if status is None and time.monotonic() < until:
             continue
@@ -189,23 +197,31 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
         warm, start, end = (control.event(spec[name]) for name in ("warm", "start", "end"))
         if end[0]:
             found = {"restored": restored, "copied": copied, "confined": confined}
-            delayed = {"delay": longest_delay()} if spec["threads"] else {}
+            delayed = {"delay": longest_delay(restoring_delays)} if spec["threads"] else {}
             return {**region_times(warm, start, end), **found, **delayed}
         os.kill(pid, signal.SIGCONT)
 
 
-def longest_delay() -> float:
-    """Seconds that the thread of the stopped phase that waited longest for a processor has waited since it was started.
+def longest_delay(before: Dict[str, int]) -> float:
+    """Seconds that the thread of the stopped phase that waited longest for a processor has waited since `before`."""
+    return max((delay - before.get(thread, 0) for thread, delay in run_delays().items()), default=0) * 1e-9
 
-    Second field of /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats); 0 where that is not kept.
+
+def run_delays() -> Dict[str, int]:
+    """Nanoseconds that each thread of our children has waited for a processor since it was started, by its number.
+
+    Second field of /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats). Threads of which that is not
+    kept, or cannot be read, are left out: no repeat fails for want of it.
     """
-    longest = 0
-    for pid in children():
-        for number in os.listdir("/proc/%d/task" % pid):
-            path = "/proc/%d/task/%s/schedstat" % (pid, number)
-            with contextlib.suppress(OSError, IndexError, ValueError), open(path) as file:
-                longest = max(longest, int(file.read().split()[1]))
-    return longest * 1e-9
+    found = {}
+    with contextlib.suppress(OSError):
+        for pid in children():
+            folder = "/proc/%d/task" % pid
+            for number in os.listdir(folder):
+                path = "%s/%s/schedstat" % (folder, number)
+                with contextlib.suppress(OSError, IndexError, ValueError), open(path) as file:
+                    found[number] = int(file.read().split()[1])
+    return found
 
 
 def enter_private_view(spec: Spec) -> None:

@@ -100,9 +100,11 @@ static void begin_receives(double bytes, int count)
 #endif
 }
 
-// Receives that a rank begins behind each other in a collective call of trees or doublings.
-static int receives_of(int32_t function, int size, double bytes, int is_root)
+// Receives that a rank begins behind each other in a collective call: of trees or doublings, but for all-to-all, where
+// each rank receives from all others, and SimGrid's scans, where it does from all before it.
+static int receives_of(int32_t function, int size, int me, int root, double bytes)
 {
+	const int is_root = me == root;
 	int steps = 0;
 	while (size >> steps > 1)
 		steps++;
@@ -119,6 +121,13 @@ static int receives_of(int32_t function, int size, double bytes, int is_root)
 	case F_Igather:
 	case F_Gatherv:
 		return is_root && is_eager(bytes) ? steps : 0;
+	case F_Alltoall:
+	case F_Ialltoall:
+	case F_Alltoallv:
+		return size - 1;
+	case F_Scan:
+	case F_Exscan:
+		return me;
 	default:
 		return steps;
 	}

@@ -130,12 +130,14 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 	// A collective of one rank costs nothing; SimGrid 3.32 aborts in some ("Actor pid=-1 is gone").
 	if (size == 1)
 		return;
-	const double bytes = (double)step->count * width;
-	begin_receives(bytes, receives_of(step->function, size, bytes, me == step->other));
+	double bytes = (double)step->count * width;
 	if (step->extras >= size)
 		places = places_of(extras, size);
-	if (step->extras >= 2 * size)
+	if (step->extras >= 2 * size) {
 		more = places_of(extras + size, size);
+		bytes = ((double)more[size - 1] + extras[2 * size - 1]) / size;
+	}
+	begin_receives(bytes, receives_of(step->function, size, me, step->other, bytes));
 	switch (step->function) {
 	case F_Barrier:
 		MPI_Barrier(comm);
@@ -234,10 +236,11 @@ static void play(Player *player, const Step *step, const int32_t *extras)
 	const MPI_Datatype type = step->element > 0 ? type_of(player, step->element) : MPI_BYTE;
 	const int count = step->element > 0 ? (int)step->count : 0;
 	const int peer = step->peer < 0 ? MPI_PROC_NULL : step->peer;
+	const double bytes = (double)count * step->element;
 	// A large message begins to move when its receive has begun: half a round trip holds that already.
-	if (step->function == F_Irecv || (step->function == F_Recv && is_eager((double)count * step->element)))
-		begin_receives((double)count * step->element, 1);
-	if (step->function == F_Sendrecv || step->function == F_Sendrecv_replace)
+	if (step->peer >= 0 && (step->function == F_Irecv || (step->function == F_Recv && is_eager(bytes))))
+		begin_receives(bytes, 1);
+	if (step->other >= 0 && (step->function == F_Sendrecv || step->function == F_Sendrecv_replace))
 		begin_receives(extras[1], 1);
 	switch (step->function) {
 	case F_Send:

@@ -29,5 +29,5 @@ def sharing_words(found: dict[str, Any]) -> str:
     imbalance = "imbalance not known" if found["imbalance"] is None else f"imbalance {percent(found['imbalance'])}"
     return (
         f"{percent(found['marking'])} of the counted instructions by the thread that tells places, which works alone "
-        f"for {percent(found['alone'])} of the time; {imbalance}; asleep {percent(found['waiting'])}"
+        f"for {percent(found['alone'])} of the time; {imbalance}; not running {percent(found['waiting'])}"
     )

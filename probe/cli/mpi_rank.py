@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 HERE = "here"
 _XML = ".xml"
+_SHOWN = 20
+"""Characters of a number that is none."""
 
 
 @click.command("rank")
@@ -76,8 +79,10 @@ def _cluster(text: str, given: dict[str, Any]) -> Cluster:
         raise click.UsageError(f"--cluster {text}: NODE,NETWORK or NODE,NETWORK,RANKS is wanted")
     ranks = given["ranks_per_node"]
     if len(rest) == 2:
-        if not rest[1].isascii() or not rest[1].isdecimal() or not 1 <= int(rest[1][:9]) == int(rest[1]):
-            raise click.UsageError(f"--cluster {text}: {rest[1]} is no number of ranks")
+        # int() raises ValueError for more than 4300 digits.
+        if not re.fullmatch("[0-9]{1,9}", rest[1]) or int(rest[1]) < 1:
+            shown = rest[1] if len(rest[1]) <= _SHOWN else f"{rest[1][:_SHOWN]}..."
+            raise click.UsageError(f"--cluster {node},{rest[0]}: {shown} is no number of ranks")
         ranks = int(rest[1])
     is_file = rest[0].endswith(_XML)
     named = {"platform": Path(rest[0]) if is_file else None, "network": None if is_file else rest[0]}

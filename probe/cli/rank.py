@@ -93,7 +93,10 @@ def rank(
     else:
         with open_store(url, create=False) as opened:
             probe = find_probe(opened, probe_name)
-            chosen = pool_from_file(pool, candidates(opened, probe)) if pool else pool_from_store(opened, probe)
+            if pool:
+                chosen = pool_from_file(pool, candidates(opened, probe), threads=probe.threads)
+            else:
+                chosen = pool_from_store(opened, probe)
     assert chosen is not None
     _print_decision(decide(chosen, work, threshold=threshold), form, explain)
 

@@ -139,7 +139,7 @@ def print_probe(description: dict[str, Any]) -> None:
     for line in lines:
         say(one_line(line))
     table = Table(box=None, pad_edge=False)
-    shared = ("alone", "imbalance", "asleep") if d["sharing"] else ()
+    shared = ("alone", "imbalance", "not running") if d["sharing"] else ()
     for name in (
         "phase",
         "at/s",

@@ -178,7 +178,7 @@ class SharingRecord:
     marking     of the counted instructions, by the thread that tells places
     alone       of the time, in which that thread works alone
     imbalance   how unequal the threads' work is, 1 where one has it all; None if it was not recorded by thread
-    waiting     of the time of as many processors as threads work, in which threads sleep
+    waiting     of the time of as many processors as threads work, in which no thread runs
     """
 
     marking: float = field(metadata=PART)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell how several threads share the work of a run: how equally, when one works alone, when they sleep, and how fast
-more threads could make it."""
+"""Tell how several threads share the work of a run: how equally, when one works alone, when they do not run, and how
+fast more threads could make it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Sharing:
     seconds: by interval, wall seconds of the timing run, (M,).
     instructions, own: by interval, counted instructions of all threads, and of the marking one, (M,).
     imbalance: by interval, how unequal the threads' counted instructions are, 0 to 1, (M,); None if not recorded.
-    waiting: by interval, share of the time of `threads` processors in which no thread runs, 0 to 1, (M,).
+    waiting: by interval, share of the time of `threads` processors in which no thread runs, 0 to 1, (M,). Threads may
+        be asleep, queued for a processor, or not started yet.
     """
 
     threads: int
@@ -131,7 +132,7 @@ def notes_of_sharing(sharing: Sharing, phases: Iterable[Phase]) -> list[str]:
     said = f"the thread that tells places executes {sharing.marking:.0%} of the counted instructions"
     equal = [
         *([f"imbalance {whole.imbalance:.0%}"] if whole.imbalance is not None else []),
-        f"asleep for {whole.waiting:.0%} of their time",
+        f"not running for {whole.waiting:.0%} of their time",
     ]
     shared = f"threads at work, interval by interval: {', '.join(equal)}"
     if sharing.alone_share < _WORTH_SAYING:

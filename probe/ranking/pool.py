@@ -12,7 +12,7 @@ from typing import Any, Final
 from checkpoint.errors import NotInStore, ProbeError
 from checkpoint.foreign_file import read_foreign_json
 from probe.store.opening import Store
-from probe.store.reading import all_clusters, candidates
+from probe.store.reading import all_clusters, candidates, runs_at_once
 from probe.store.records import Candidate, StoredProbe
 
 POOL_VERSION: Final = 1
@@ -125,8 +125,9 @@ def pool_from_store(store: Store, probe: StoredProbe) -> Pool:
     return Pool(tuple(clusters))
 
 
-def pool_from_file(path: Path, predicted: Sequence[Candidate] = ()) -> Pool:
-    """The pool in a JSON file (docs/ranking.md); nodes without `seconds` take theirs from `predicted`.
+def pool_from_file(path: Path, predicted: Sequence[Candidate] = (), *, threads: int = 1) -> Pool:
+    """The pool in a JSON file (docs/ranking.md); nodes without `seconds` take theirs from `predicted`, and run no more
+    tasks of `threads` at once than their processors hold.
 
     Raises ProbeError for what is no such file, StorageError, NotInStore for a node of which nothing was predicted.
     """
@@ -135,13 +136,13 @@ def pool_from_file(path: Path, predicted: Sequence[Candidate] = ()) -> Pool:
     try:
         if value["format_version"] != POOL_VERSION:
             raise ProbeError(f"{path}: format_version {value['format_version']!r}; this program reads {POOL_VERSION}")
-        clusters = tuple(_cluster(entry, by_name) for entry in value["clusters"])
+        clusters = tuple(_cluster(entry, by_name, threads) for entry in value["clusters"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProbeError(f"{path}: not a pool ({error!r}); docs/ranking.md says what one looks like") from error
     return Pool(clusters)
 
 
-def _cluster(entry: Mapping[str, Any], predicted: Mapping[str, Candidate]) -> Cluster:
+def _cluster(entry: Mapping[str, Any], predicted: Mapping[str, Candidate], threads: int) -> Cluster:
     networks = {
         key: float(entry[key]) for key in ("local_network", "inbound", "outbound") if entry.get(key) is not None
     }
@@ -151,7 +152,9 @@ def _cluster(entry: Mapping[str, Any], predicted: Mapping[str, Candidate]) -> Cl
         if node.get("seconds") is None:
             if name not in predicted:
                 raise NotInStore(f"node {name}: no time in the pool, no prediction in the store; run the probe there")
-            nodes.append(_node(predicted[name], node.get("workers")))
+            known = predicted[name]
+            given = int(node.get("workers") or known.workers)
+            nodes.append(_node(known, runs_at_once(given, known.cores, threads)))
         else:
             seconds = float(node["seconds"])
             low, high = (float(node.get(key) or seconds) for key in ("low", "high"))

@@ -4,11 +4,11 @@
     probe-slurm-table 1 WRITTEN DEFAULT-PARTITION
     KEY <tab> PREDICTION <tab> SECONDS <tab> LOW <tab> HIGH <tab> LIMITS <tab> PREFERENCES [<tab> WIDE]
 
-KEY is `n:` and the probe's name, or `c:` and its command line. LIMITS are PARTITION=MINUTES, PREFERENCES are
-PARTITION=FEATURE:CPUS:MEMORY, both parted by commas: a job that asks for no more than CPUS processors and MEMORY MB can
-run on every node with FEATURE in PARTITION. WIDE stands where threads share the work, as THREADS:PARTITION=MEMORY,...:
-each partition that has nodes with so many processors, and what all of these have in MB. Other partitions would refuse
-the job. A hook from before there was this field leaves such jobs as they are.
+KEY is `n:` and the probe's name, or `c:` and a command line that no other probe has. LIMITS are PARTITION=MINUTES,
+PREFERENCES are PARTITION=FEATURE:CPUS:MEMORY, both parted by commas: a job that asks for no more than CPUS processors
+and MEMORY MB can run on every node with FEATURE in PARTITION. WIDE stands where threads share the work, as
+THREADS:PARTITION=MEMORY,...: each partition that has nodes with so many processors, and what all of these have in MB.
+Other partitions would refuse the job. A hook from before there was this field leaves such jobs as they are.
 """
 
 from __future__ import annotations
@@ -69,15 +69,16 @@ def advise(
 ) -> list[Advice]:
     """For every probe with a prediction on a node of this cluster. `commands`: by its command line, too."""
     names = Counter(item.probe.name for item in predicted)
+    lines = Counter(line for item in predicted for line in _lines(item))
     found = []
     for item in predicted:
         known = predictions_of(item.nodes, facts.nodes)
         if not known:
             continue
-        # Two probes of one name: nobody could say which a job means.
+        # Two probes of one name, or of one command with other threads or input: nobody could say which a job means.
         keys = [f"n:{item.probe.name}"] if names[item.probe.name] == 1 else [f"n:{item.probe.key}"]
         if commands:
-            keys += [f"c:{line}" for line in {" ".join(item.probe.program), shlex.join(item.probe.program)}]
+            keys += [f"c:{line}" for line in sorted(_lines(item)) if lines[line] == 1]
         here = [candidate for candidate in item.nodes if candidate.node in known]
         first = here[0] if here else item.nodes[0]
         limits, preferences, missing, wide = {}, {}, {}, {}
@@ -100,6 +101,11 @@ def advise(
             )
         )  # fmt: skip
     return found
+
+
+def _lines(predicted: Predicted) -> set[str]:
+    """How a script may have the command of a probe: with and without quotes."""
+    return {" ".join(predicted.probe.program), shlex.join(predicted.probe.program)}
 
 
 def wide_enough(nodes: Sequence[SlurmNode], predicted: Predicted) -> list[SlurmNode]:

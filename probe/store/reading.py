@@ -86,7 +86,7 @@ def candidates(store: Store, probe: StoredProbe, *, limit: int | None = None) ->
     with store.reading() as connection:
         return [
             Candidate(
-                name, cluster, tuple(features), cores, _runs_at_once(workers, cores, probe.threads), prediction,
+                name, cluster, tuple(features), cores, runs_at_once(workers, cores, probe.threads), prediction,
                 made_at, seconds, low, high, "" if state == now else STALE, too_few(probe.threads, cores),
             )
             for name, cluster, features, cores, workers, now, prediction, made_at, seconds, low, high, state in
@@ -99,8 +99,9 @@ def too_few(threads: int, processors: int) -> str:
     return f"{threads} threads share the work, and it has {processors} processors" if processors < threads else ""
 
 
-def _runs_at_once(workers: int, cores: int, threads: int) -> int:
-    return workers if threads == 1 else max(1, min(workers, cores // threads))
+def runs_at_once(workers: int, cores: int, threads: int) -> int:
+    """Of the tasks that somebody wants to run at once on a node, those for whose threads it has processors."""
+    return workers if threads == 1 else min(workers, max(1, cores // threads))
 
 
 def history(

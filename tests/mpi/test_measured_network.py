@@ -93,6 +93,54 @@ def test_reductions_compute(each: float, tmp_path: Path) -> None:
     assert found - free == pytest.approx(512 * each, rel=0.05)
 
 
+RECEIVE = 1e-3
+"""Seconds to begin a receive, far above all else that small messages take."""
+
+
+def receives(folder: Path, ranks: Sequence[Sequence[bytes]], line: str = f"0:{RECEIVE}:0") -> float:
+    """How many receives are begun behind each other where each rank makes these calls, and one takes `line`."""
+    write_measured(made(("a", "a")), folder / "net.xml", nodes=1)
+    text = (folder / "net.xml").read_text()
+    text, count = re.subn(r'(id="probe-begun" value=)"[^"]*"', rf'\1"{line}"', text)
+    assert count == 1
+    (folder / "net.xml").write_text(text)
+    recording = made_recording(folder / "recording", ranks)
+    return simulate(recording, Where(folder / "net.xml", per_node=len(ranks))).seconds / RECEIVE
+
+
+@pytest.mark.parametrize(
+    ("name", "extras", "wanted"),
+    [
+        ("Alltoall", (), 7), ("Alltoallv", (8,) * 16, 7), ("Scan", (), 7), ("Exscan", (), 7), ("Allreduce", (), 3),
+        ("Allgather", (), 3),
+    ],
+)  # fmt: skip
+def test_receives_of_collective_calls(name: str, extras: tuple[int, ...], wanted: int, tmp_path: Path) -> None:
+    """Of eight ranks: from each other one, from all before it, or in three doublings."""
+    body = made_call(name, count=0 if extras else 1, element=1 if extras else 8, extras=extras)
+    assert receives(tmp_path, [[body]] * 8) == pytest.approx(wanted, abs=0.3)
+
+
+def test_receives_of_different_sizes_cost_what_they_do_in_the_mean(tmp_path: Path) -> None:
+    """A microsecond for a byte: 1000 of each in the mean, of three other ranks. Each gives what the others take."""
+    counts = (500, 1500, 1500, 500)
+    ranks = [[made_call("Alltoallv", element=1, extras=(counts[rank],) * 4 + counts)] for rank in range(4)]
+    assert receives(tmp_path, ranks, f"0:0:{RECEIVE / 1000}") == pytest.approx(3, abs=0.3)
+
+
+def test_receives_from_nobody_cost_nothing(tmp_path: Path) -> None:
+    """At the ends of a chain: MPI_PROC_NULL stands for the rank that is not there."""
+    nobody = [
+        made_call("Sendrecv", count=8, element=1, extras=(0, 8)), made_call("Recv", count=8, element=1),
+        made_call("Irecv", count=8, element=1),
+    ]  # fmt: skip
+    first = made_call("Sendrecv", peer=1, count=8, element=1, extras=(0, 8))
+    last = made_call("Sendrecv", other=0, count=8, element=1, extras=(0, 8))
+    (tmp_path / "nobody").mkdir()
+    assert receives(tmp_path / "nobody", [nobody] * 2) < 0.3
+    assert receives(tmp_path, [[first], [last]]) == pytest.approx(1, abs=0.3)
+
+
 @pytest.mark.parametrize("value", ["", "0:1", "0:1:x", "0:-1:0", "8:1:1;0:1:1", "0:1e999:0"])
 def test_costs_that_are_no_numbers(value: str, tmp_path: Path) -> None:
     path = tmp_path / "net.xml"

@@ -122,7 +122,13 @@ def test_real_probes_here_and_on_a_node_that_is_not_there(tmp_path: Path, monkey
     assert isinstance(ranked("--cluster", nowhere, "app.mpiprobe").exception, NodeUnreachable)
 
 
-@pytest.mark.parametrize("text", ["here", "here,", ",torus:2", "here,torus:2,0", "here,torus:2,x", "a,b,1,2", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "here", "here,", ",torus:2", "here,torus:2,0", "here,torus:2,x", "a,b,1,2", "", "here,torus:2,1000000000",
+        pytest.param("here,torus:2," + "9" * 5000, id="more digits than int() takes"),
+    ],
+)  # fmt: skip
 def test_what_is_no_cluster(text: str, tmp_path: Path) -> None:
     done = ranked("--cluster", text, packed_probe(tmp_path))
     assert done.exit_code == 2

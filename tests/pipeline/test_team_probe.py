@@ -180,7 +180,7 @@ def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Pat
     said = command("show", "team.probe", cwd=tmp_path).stdout
     assert "threads         2 share the work" in said
     assert "note: the thread that tells places executes " in said
-    assert "\nsharing         " in said and " imbalance" in said and " asleep" in said
+    assert "\nsharing         " in said and " imbalance" in said and " not running" in said
     of_phases = [phase["sharing"] for phase in shown["phases"]]
     assert shown["sharing"]["waiting"] < 1 and all(0 <= one["imbalance"] <= 1 for one in of_phases)
     explained = json.loads(command("explain", "team.probe", "--json", cwd=tmp_path).stdout)

@@ -63,7 +63,7 @@ def test_the_marking_thread_alone_bounds_what_more_threads_bring() -> None:
     assert sharing.alone_share == pytest.approx(0.6) and sharing.fastest == pytest.approx(5 / 3)
     assert sharing.marking == pytest.approx((100 + 20 + 90 + 10) / (220 + 60 + 50))
     note, shared = notes_of_sharing(sharing, [phase(0, 0, 2), phase(1, 1, 3)])
-    assert shared == "threads at work, interval by interval: asleep for 50% of their time"
+    assert shared == "threads at work, interval by interval: not running for 50% of their time"
     assert note == (
         "the thread that tells places executes 67% of the counted instructions, and works alone for 60% of the time "
         "(phase 0): more threads make the run 1.7 times as fast at most (Amdahl's bound)"
@@ -91,7 +91,7 @@ def test_nothing_counted_is_nothing_known() -> None:
     assert sharing_of(profile, timed) is None
 
 
-def test_imbalance_and_sleep_of_a_phase_are_means_over_its_time() -> None:
+def test_imbalance_and_idleness_of_a_phase_are_means_over_its_time() -> None:
     """Two threads: equal; one has three quarters; one has all. CPU time of two, one and a half, and one processor."""
     run = run_of(
         [[5, 0], [5, 0], [5, 0]], [[5, 0], [5, 0], [0, 0]], cpu=[2.0, 1.5, 2.0], seconds=[1.0, 1.0, 2.0],
@@ -105,7 +105,7 @@ def test_imbalance_and_sleep_of_a_phase_are_means_over_its_time() -> None:
     assert (first.imbalance, first.waiting) == pytest.approx((1 / 3, 0.125), abs=1e-6)
     assert (last.imbalance, last.waiting, last.marking, last.alone) == (1.0, 0.5, 1.0, 1.0)
     said = notes_of_sharing(sharing, [phase(0, 0, 1, 2)])[-1]
-    assert said == "threads at work, interval by interval: imbalance 67%, asleep for 31% of their time"
+    assert said == "threads at work, interval by interval: imbalance 67%, not running for 31% of their time"
 
 
 def test_more_slots_than_threads_that_work_are_idle_helpers() -> None:

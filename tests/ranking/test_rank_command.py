@@ -131,6 +131,19 @@ def test_a_pool_file(stored: Path) -> None:
         rank("--pool", "pool.json", "--tasks", "30")
 
 
+def test_a_pool_file_gives_no_more_workers_than_processors_hold(stored: Path) -> None:
+    """Tasks of three threads on eight processors: two at once, whatever the file or the store says."""
+    with open_store() as store:
+        import_results(store, [result(10.0, probe="team", threads=3, node="h1")], made_at=1.7e9)
+    for workers, seconds in ((8, 150.0), (1, 300.0), (None, 300.0)):
+        nodes = [{"name": "h1", "workers": workers}]
+        (stored / "pool.json").write_text(
+            json.dumps({"format_version": 1, "clusters": [{"name": "c", "home": True, "nodes": nodes}]})
+        )
+        said = json.loads(rank("team", "--pool", "pool.json", "--tasks", "30", "--format", "json"))
+        assert said["seconds"] == pytest.approx(seconds), workers
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
