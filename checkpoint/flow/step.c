@@ -11,26 +11,30 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* SIGCHLD may go to another thread of ours: look again after so many seconds. */
-#define LOOK 0.05
+/* SIGCHLD may go to another thread of ours: look again after so many nanoseconds. */
+#define LOOK 50000000
 
-/* Wait until the process stops or ends, at most until `until` on the monotonic clock: a system call may last for ever.
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Wait until the process stops or ends, about until `until` on the monotonic clock: a system call may last for ever.
  * SIGCHLD is blocked. */
 static int wait_until(int pid, double until, const sigset_t *child, int *status)
 {
+    static const struct timespec look = {0, LOOK};
     for (;;) {
+        int told = sigtimedwait(child, NULL, &look);
         pid_t found = waitpid(pid, status, __WALL | WNOHANG);
         if (found)
             return found == pid ? 0 : -1;
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        double left = until - (double)now.tv_sec - (double)now.tv_nsec * 1e-9;
-        if (left <= 0) {
+        if (told < 0 && seconds_now() > until) {
             errno = ETIMEDOUT;
             return -1;
         }
-        struct timespec most = {0, (long)((left < LOOK ? left : LOOK) * 1e9)};
-        sigtimedwait(child, NULL, &most);
     }
 }
 
