@@ -29,7 +29,8 @@ static inline int64_t ordinary_float(uint64_t word)
  *
  * Doubles whose upper half is such a float are above 2^1016 or below 2^-1015. The lower half of a double may be any
  * float, and one of 128 is NaN or denormal. So lower halves count only on pages of floats: where at least nine of ten
- * that are not zero are floats of an ordinary size or special ones. Of doubles half are neither. */
+ * that are not zero are floats of an ordinary size or special ones. Of doubles half are neither. Beside an upper half
+ * that is no float, they belong to a pointer or an integer. */
 FOR_ALL void look(const uint64_t *word, long pages, long words, int64_t (*found)[7])
 {
     for (long page = 0; page < pages; page++, word += words) {
@@ -43,8 +44,10 @@ FOR_ALL void look(const uint64_t *word, long pages, long words, int64_t (*found)
             int64_t is_infinite = (size == 0x7ffULL << 52) | (size >> 32 == NAN_FLOAT);
             int64_t is_nan = (exponent >= 0x7f8) & !is_infinite;
             int64_t is_denormal = (exponent < 8) & (size >= LEAST);
-            int64_t low_is_infinite = low == NAN_FLOAT, low_is_nan = low > NAN_FLOAT;
-            int64_t low_is_denormal = (low < NORMAL_FLOAT) & (low >= LEAST_FLOAT);
+            int64_t beside_float = ordinary_float(word[k] >> 32) | is_infinite | is_nan | is_denormal;
+            int64_t low_is_infinite = (low == NAN_FLOAT) & beside_float,
+                    low_is_nan = (low > NAN_FLOAT) & beside_float;
+            int64_t low_is_denormal = (low < NORMAL_FLOAT) & (low >= LEAST_FLOAT) & beside_float;
             filled += word[k] != 0;
             numbers += is_double | are_floats;
             floats += are_floats;
@@ -52,8 +55,8 @@ FOR_ALL void look(const uint64_t *word, long pages, long words, int64_t (*found)
             nan += is_nan;
             denormal += is_denormal;
             zero += !size;
-            low_filled += low != 0;
-            low_floats += low_ordinary | low_is_infinite | low_is_nan | low_is_denormal;
+            low_filled += (low != 0) & beside_float;
+            low_floats += (low_ordinary & beside_float) | low_is_infinite | low_is_nan | low_is_denormal;
             low_infinite += low_is_infinite & !is_infinite;
             low_nan += low_is_nan & !is_nan;
             low_denormal += low_is_denormal & !is_denormal;

@@ -146,6 +146,10 @@ def test_lower_halves_of_doubles_are_no_numbers() -> None:
     """One of 256 looks like a float that is NaN."""
     doubles = 1.0 + np.random.default_rng(1).random(512 * 64)
     assert classes_of(doubles.view(np.uint64)) == NumberClasses(512 * 64)
+    # Nor are pointers beside doubles whose lower halves all look like floats.
+    pointers = np.full(512, 0x3FF000003F800000, dtype=np.uint64)
+    pointers[::8] = 0x200012340
+    assert classes_of(pointers) == NumberClasses(512)
     # Nor are small numbers beside floats denormal.
     pairs = np.full((512, 2), np.float32(1.5).view(np.uint32))
     pairs[:, 0] = np.arange(512)
