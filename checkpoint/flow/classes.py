@@ -12,16 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.compiled import built
+from checkpoint.linux import PAGE_SIZE
 
 _LARGEST = 1e-3
 """Share of the numbers by which a class may differ."""
 
+_PAGE_WORDS = PAGE_SIZE // 8
 _OPTIONS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
 class NumberClasses:
-    """How many 64-bit words were looked at, and what they are, read as doubles or as floats (numbers.c)."""
+    """How many 64-bit words were looked at, and what they are, read as doubles or as pairs of floats
+    (numbers.c)."""
 
     words: int = 0
     nan: int = 0
@@ -75,5 +78,6 @@ def classes_in(looked: npt.NDArray[np.int64], words: int) -> NumberClasses:
 
 
 def classes_of(words: npt.NDArray[np.uint64]) -> NumberClasses:
-    """Classes of 64-bit words."""
-    return classes_in(look(words.reshape(1, -1)), words.size)
+    """Classes of 64-bit words, whole pages of them where they are so many."""
+    page = _PAGE_WORDS if words.size % _PAGE_WORDS == 0 else words.size
+    return classes_in(look(words.reshape(-1, page)), page)

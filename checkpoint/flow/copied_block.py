@@ -241,13 +241,31 @@ def _movable(i: Instruction) -> bool:
         return False
     if i.flow_control == FlowControl.NEXT or i.flow_control in _BY_REGISTER:
         # A far transfer, or one through memory beside the code, is left to the processor.
-        return i.mnemonic not in (Mnemonic.IRETQ, Mnemonic.RETF)
+        return i.mnemonic not in (Mnemonic.IRETQ, Mnemonic.RETF) and not _stepped_alone(i)
     near = i.op_count > 0 and i.op0_kind == OpKind.NEAR_BRANCH64
     return near and i.flow_control in (
         FlowControl.UNCONDITIONAL_BRANCH,
         FlowControl.CONDITIONAL_BRANCH,
         FlowControl.CALL,
     )
+
+
+_BY_64_BITS = (
+    Code.MOV_AL_MOFFS8, Code.MOV_AX_MOFFS16, Code.MOV_EAX_MOFFS32, Code.MOV_RAX_MOFFS64,
+    Code.MOV_MOFFS8_AL, Code.MOV_MOFFS16_AX, Code.MOV_MOFFS32_EAX, Code.MOV_MOFFS64_RAX,
+)  # fmt: skip
+"""No `lea` has their operand."""
+
+_UNTIL_DIFFERENT = (
+    Mnemonic.CMPSB, Mnemonic.CMPSW, Mnemonic.CMPSD, Mnemonic.CMPSQ,
+    Mnemonic.SCASB, Mnemonic.SCASW, Mnemonic.SCASD, Mnemonic.SCASQ,
+)  # fmt: skip
+"""Repeated, contents of memory say how often. What is noted before they run does not tell."""
+
+
+def _stepped_alone(i: Instruction) -> bool:
+    repeated = i.is_string_instruction and (i.has_rep_prefix or i.has_repne_prefix)
+    return i.code in _BY_64_BITS or (repeated and i.mnemonic in _UNTIL_DIFFERENT)
 
 
 def _general(register: Any) -> bool:

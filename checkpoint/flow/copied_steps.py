@@ -9,10 +9,12 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProgramFailed
 from checkpoint.flow.copied_block import (
     EXIT_BYTES,
@@ -29,10 +31,11 @@ from checkpoint.flow.copied_block import (
 from checkpoint.flow.flow import Window
 from checkpoint.flow.stepping import Areas, processor, step, window_of, without_area
 from checkpoint.flow.stubs_in_place import MappedImage
-from checkpoint.linux import PAGE_SIZE, PTRACE_CONT, WALL
-from checkpoint.process.maps import find_gap, read_maps
+from checkpoint.linux import PAGE_SIZE, PTRACE_CONT
+from checkpoint.process.maps import MapEntry, find_gap, read_maps
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.tracee import Tracee
+from checkpoint.restore.watched_phase import Lost
 
 _AREA = 8 << 20
 _HIGHEST_STATE, _LOWEST_STATE = 0x70000000, 0x10000000
@@ -48,8 +51,14 @@ _REACH = 1 << 31
 _LONGEST_COPY = 16 << 10
 _RETURN = (b"\xc3", b"\xf3\xc3", b"\xf2\xc3")
 
-Ended = Callable[[int], None]
-"""Told of a signal that the process got while it ran a copy: raises where it ends the process."""
+_CHANGING_CODE = {call_number(name) for name in ("mmap", "munmap", "mremap", "mprotect", "pkey_mprotect")}
+_REMAP = call_number("mremap")
+
+Signalled = Callable[[int], NoReturn]
+"""Told of a signal that comes while steps are noted: raises Lost. Its handler would see addresses of the copies."""
+
+Wait = Callable[[], int]
+"""Waits for the next stop of the process, and gives its status. Raises Lost at the run's deadline."""
 
 
 class _Area:
@@ -70,11 +79,16 @@ class _Area:
 
 
 class CopiedSteps:
-    """Copies of the code of one traced process, which is stopped. Raises LookupError, OSError where they have no
-    room."""
+    """Copies of the code of one traced process, which is stopped: of images and stubs, which stay as they are while no
+    call maps memory over them. Raises LookupError, OSError where the copies have no room."""
 
-    def __init__(self, tracee: Tracee, images: Sequence[MappedImage], stubs: Areas, ended: Ended) -> None:
-        self._tracee, self._pid, self._ended = tracee, tracee.pid, ended
+    def __init__(
+        self, tracee: Tracee, images: Sequence[MappedImage], stubs: Areas, signalled: Signalled, wait: Wait
+    ) -> None:
+        self._tracee, self._pid, self._stubs = tracee, tracee.pid, stubs
+        self._signalled, self._wait = signalled, wait
+        self._images = [(one.low, one.high) for one in images]
+        self._code: list[tuple[int, int]] | None = None
         self._state = self._low_memory()
         self._areas = []
         for one in images:
@@ -86,6 +100,11 @@ class CopiedSteps:
                 base = find_gap(read_maps(self._pid), low, high, _AREA)
                 tracee.map_memory(base, _AREA, executable=True)
                 self._areas.append(_Area(base))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Copy all code anew where it is reached again. The room of the old copies stays used."""
+        self._code = None
         self._blocks: dict[int, CopiedBlock | None] = {}
         self._start: dict[int, int] = {}
         self._original: dict[int, int] = {}
@@ -98,9 +117,27 @@ class CopiedSteps:
                 return address
         raise LookupError("no memory is free below 2 GB")
 
-    def make(self, most: int, note_call: Callable[[npt.NDArray[np.uint64]], None], stubs: Areas) -> tuple[Window, int]:
+    def called(self, number: int, registers: Registers) -> None:
+        """Told of each system call of the process."""
+        if number not in _CHANGING_CODE:
+            return
+        changed = [(registers.rdi, registers.rdi + registers.rsi)]
+        if number == _REMAP:
+            changed.append((registers.r8, registers.r8 + registers.rdx))
+        if any(a < high and low < b for a, b in changed for low, high in (*self._images, *self._stubs)):
+            self._forget()
+
+    def call_unseen(self) -> None:
+        """Told before steps are made where system calls were made of which `called` was not told."""
+        self._forget()
+
+    def make(
+        self, most: int, note_call: Callable[[npt.NDArray[np.uint64]], None], stubs: Areas, until: float
+    ) -> tuple[Window, int]:
         """Make so many steps: the window, and the status of a stop that was none (0: all were made). `note_call` gets
-        the registers of steps made one by one, among them all system calls; `stubs` as in `window_of`."""
+        the registers of steps made one by one, among them all system calls; `stubs` as in `window_of`. Raises Lost, and
+        TimeoutError where one has not ended at `until` (time.monotonic)."""
+        self._until = until
         parts: list[Window] = []
         made = status = 0
         ours = os.sched_getaffinity(0)
@@ -110,11 +147,14 @@ class CopiedSteps:
         try:
             while made < most and not status:
                 registers = self._tracee.registers()
+                self._outside(registers.rip)
                 if self._block(registers.rip) is not None:
                     status = self._run(registers, min(_MOST_BLOCKS, (most - made) // _BLOCK_INSTRUCTIONS + 1))
+                    if status and not os.WIFSTOPPED(status):
+                        break
                     part = self._noted(int(registers.fs_base))
                 else:
-                    noted, status = step(self._pid, 1)
+                    noted, status = self._step()
                     note_call(noted)
                     part = window_of(noted, self._tracee.read, ())
                 parts.append(part)
@@ -124,16 +164,36 @@ class CopiedSteps:
                 os.sched_setaffinity(0, ours)
         return _joined(parts, most, stubs), status
 
+    def _step(self) -> tuple[npt.NDArray[np.uint64], int]:
+        noted, status = step(self._pid, 1, self._until)
+        if os.WIFSTOPPED(status):
+            self._only_stops(os.WSTOPSIG(status))
+        return noted, status
+
+    def _only_stops(self, number: int) -> None:
+        if number not in (0, signal.SIGSTOP, signal.SIGTRAP):
+            self._signalled(number)
+
+    def _outside(self, address: int) -> None:
+        if any(area.base <= address < area.base + _AREA for area in self._areas):
+            raise Lost(f"it was stopped at {address:#x}, in the midst of a copy of its code")
+
     def _block(self, address: int) -> CopiedBlock | None:
         if address not in self._blocks:
             self._blocks[address] = self._copied(address)
         return self._blocks[address]
 
     def _copied(self, address: int) -> CopiedBlock | None:
+        if self._code is None:
+            self._code = [*self._stubs, *_lasting_code(read_maps(self._pid), self._images)]
+        end = next((end for start, end in self._code if start <= address < end), None)
+        if end is None:
+            return None
         near = min((a for a in self._areas if a.reaches(address)), key=lambda a: abs(a.base - address), default=None)
         if near is None or not near.has_room():
             return None
-        found = copied_block(self._tracee.read, address, near.free, self._state)
+        read = self._tracee.read
+        found = copied_block(lambda at, size: read(at, min(size, end - at)), address, near.free, self._state)
         if found is not None:
             self._tracee.write(near.free, found.code)
             self._start[address], self._original[near.free] = near.free, address
@@ -146,26 +206,21 @@ class CopiedSteps:
         status of another stop, or 0."""
         notes = self._state + PAGE_SIZE
         self._tracee.write(self._state + LEFT_AT, struct.pack("<QQ", blocks, notes))
-        deliver = 0
         registers.rip = self._start[registers.rip]
         self._tracee.set_registers(registers)
         while True:
-            ptrace(PTRACE_CONT, self._pid, 0, deliver)
-            _, status = os.waitpid(self._pid, WALL)
+            ptrace(PTRACE_CONT, self._pid, 0, 0)
+            status = self._wait()
             if not os.WIFSTOPPED(status):
                 return status
-            deliver = 0
+            self._only_stops(os.WSTOPSIG(status))
             registers = self._tracee.registers()
             if os.WSTOPSIG(status) == signal.SIGSTOP:
-                # A point that was reached in the step before: nothing of the copy has run. Elsewhere a signal's handler
-                # has left the copies for good.
+                # A point that was reached in the step before: nothing of the copy has run.
                 registers.rip = self._original.get(registers.rip, registers.rip)
+                self._outside(registers.rip)
                 self._tracee.set_registers(registers)
                 return status
-            if os.WSTOPSIG(status) != signal.SIGTRAP:
-                deliver = os.WSTOPSIG(status)
-                self._ended(deliver)
-                continue
             left = self._exits.get(registers.rip - 1)
             if left is None:
                 raise ProgramFailed(f"a trap at {registers.rip:#x} that is none of ours")
@@ -195,7 +250,7 @@ class CopiedSteps:
             registers.rsp += 8
             return 0
         self._tracee.set_registers(registers)
-        _, status = step(self._pid, 1)
+        _, status = self._step()
         if not status:
             now = self._tracee.registers()
             ctypes.memmove(ctypes.byref(registers), ctypes.byref(now), ctypes.sizeof(Registers))
@@ -208,12 +263,24 @@ class CopiedSteps:
         blocks, starts = [], []
         at = 0
         while at < len(words):
-            block = self._blocks[int(words[at])]
-            assert block is not None
-            blocks.append(block)
+            block = self._blocks.get(int(words[at]))
             starts.append(at)
-            at += HEAD_NOTES + len(block.noted[0])
+            at += HEAD_NOTES + len(block.noted[0]) if block else len(words)
+            if block is None or at > len(words):
+                raise Lost("its steps were not noted as its blocks are")
+            blocks.append(block)
         return _window(words, blocks, np.array(starts, dtype=np.int64), segment)
+
+
+def _lasting_code(maps: Sequence[MapEntry], images: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where the images' files are mapped as code that cannot be written: no code is made there while the program
+    runs."""
+    return [
+        (one.start, one.end)
+        for one in maps
+        if one.path.startswith("/") and "x" in one.permissions and "w" not in one.permissions
+        and any(low <= one.start and one.end <= high for low, high in images)
+    ]  # fmt: skip
 
 
 _NOTHING = np.zeros(0, dtype=np.uint64)

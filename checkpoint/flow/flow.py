@@ -118,6 +118,7 @@ class Flow:
     passed   points in the order in which they were reached
     images   SHA-256 of each image, by its path at capture
     classes  of the numbers in the memory that was asked for, when the region ended
+    in_copies  whether copies of the code noted the steps: where these have no room, single steps do
     """
 
     counts: Mapping[Place, int]
@@ -126,6 +127,7 @@ class Flow:
     images: Mapping[str, str] = field(default_factory=dict)
     classes: NumberClasses | None = None
     seconds: float = 0.0
+    in_copies: bool = False
 
     @property
     def executions(self) -> int:

@@ -6,6 +6,7 @@
 
 /* Below it, a word is taken for a pointer, an integer or a flag, and not for a number near zero. */
 #define LEAST (1ULL << 48)
+#define LEAST_FLOAT (1U << 16)
 
 /* Four words at a time where the processor can. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -14,6 +15,8 @@
 #define FOR_ALL
 #endif
 
+enum { NAN_FLOAT = 0x7f800000, NORMAL_FLOAT = 0x00800000 };
+
 static inline int64_t ordinary_float(uint64_t word)
 {
     uint64_t exponent = word >> 23 & 0xff;
@@ -21,24 +24,47 @@ static inline int64_t ordinary_float(uint64_t word)
 }
 
 /* For each of `pages` times `words` words: how many are not zero; look like doubles or like pairs of floats; look like
- * pairs of floats; are NaN, infinite, denormal, zero. Each of these three as a double, or as the second of two floats:
- * doubles that look like such a float are above 2^1016 or below 2^-1015. */
+ * pairs of floats; are NaN, infinite, denormal, zero. Each of NaN, infinite and denormal as a double, or as one of two
+ * floats.
+ *
+ * Doubles whose upper half is such a float are above 2^1016 or below 2^-1015. The lower half of a double may be any
+ * float, and one of 128 is NaN or denormal. So lower halves count only on pages of floats: where at least nine of ten
+ * that are not zero are floats of an ordinary size or special ones. Of doubles half are neither. Beside an upper half
+ * that is no float, they belong to a pointer or an integer. */
 FOR_ALL void look(const uint64_t *word, long pages, long words, int64_t (*found)[7])
 {
     for (long page = 0; page < pages; page++, word += words) {
         int64_t filled = 0, numbers = 0, floats = 0, nan = 0, infinite = 0, denormal = 0, zero = 0;
+        int64_t low_filled = 0, low_floats = 0, low_nan = 0, low_infinite = 0, low_denormal = 0;
         for (long k = 0; k < words; k++) {
-            uint64_t size = word[k] & ~(1ULL << 63), exponent = size >> 52;
+            uint64_t size = word[k] & ~(1ULL << 63), exponent = size >> 52, low = word[k] & 0x7fffffff;
             int64_t is_double = (exponent > 773) & (exponent < 1273);
-            int64_t are_floats = ordinary_float(word[k]) & ordinary_float(word[k] >> 32);
-            int64_t is_infinite = (size == 0x7ffULL << 52) | (size >> 32 == 0x7f800000);
+            int64_t low_ordinary = ordinary_float(word[k]);
+            int64_t are_floats = low_ordinary & ordinary_float(word[k] >> 32);
+            int64_t is_infinite = (size == 0x7ffULL << 52) | (size >> 32 == NAN_FLOAT);
+            int64_t is_nan = (exponent >= 0x7f8) & !is_infinite;
+            int64_t is_denormal = (exponent < 8) & (size >= LEAST);
+            int64_t beside_float = ordinary_float(word[k] >> 32) | is_infinite | is_nan | is_denormal;
+            int64_t low_is_infinite = (low == NAN_FLOAT) & beside_float,
+                    low_is_nan = (low > NAN_FLOAT) & beside_float;
+            int64_t low_is_denormal = (low < NORMAL_FLOAT) & (low >= LEAST_FLOAT) & beside_float;
             filled += word[k] != 0;
             numbers += is_double | are_floats;
             floats += are_floats;
             infinite += is_infinite;
-            nan += (exponent >= 0x7f8) & !is_infinite;
-            denormal += (exponent < 8) & (size >= LEAST);
+            nan += is_nan;
+            denormal += is_denormal;
             zero += !size;
+            low_filled += (low != 0) & beside_float;
+            low_floats += (low_ordinary & beside_float) | low_is_infinite | low_is_nan | low_is_denormal;
+            low_infinite += low_is_infinite & !is_infinite;
+            low_nan += low_is_nan & !is_nan;
+            low_denormal += low_is_denormal & !is_denormal;
+        }
+        if (low_floats * 10 >= low_filled * 9) {
+            nan += low_nan;
+            infinite += low_infinite;
+            denormal += low_denormal;
         }
         int64_t counted[7] = {filled, numbers, floats, nan, infinite, denormal, zero};
         for (int k = 0; k < 7; k++)

@@ -20,6 +20,7 @@ def pieces_of(
     calls: Sequence[tuple[int, int, int]],
     passed: Sequence[Passed],
     classes: NumberClasses,
+    in_copies: bool,
 ) -> dict[str, Any]:
     """Arrays by name; places are numbered by their position in the final counts, which hold every place."""
     places = sorted(counts)
@@ -32,6 +33,7 @@ def pieces_of(
         "count": np.array([counts[place] for place in places], dtype=np.int64),
         "calls": np.array(calls, dtype=np.uint64).reshape(-1, 3),
         "classes": np.array(list(asdict(classes).values()), dtype=np.int64),
+        "in_copies": np.array(in_copies),
         "points": np.array([(number[p.point.place], p.point.count) for p in passed], dtype=np.int64).reshape(-1, 2),
         "executions": np.array([p.executions for p in passed], dtype=np.int64),
         "states": np.array([p.state for p in passed], dtype=np.str_),
@@ -61,4 +63,5 @@ def flow_of(said: Mapping[str, Any], images: Mapping[str, str], most_calls: int,
         images=dict(images),
         classes=NumberClasses(*said["classes"].tolist()),
         seconds=seconds,
+        in_copies=bool(said["in_copies"]),
     )

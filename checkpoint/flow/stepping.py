@@ -37,8 +37,9 @@ Areas = Sequence[tuple[int, int]]
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(built("step.so", (Path(__file__).with_name("step.c"),), _OPTIONS)))
-    library.step.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+    library = ctypes.CDLL(str(built("step.so", (Path(__file__).with_name("step.c"),), _OPTIONS)), use_errno=True)
+    status = ctypes.POINTER(ctypes.c_int)
+    library.step.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_double, ctypes.c_void_p, status]
     library.step.restype = ctypes.c_long
     return library
 
@@ -48,16 +49,17 @@ def prepare() -> None:
     _library()
 
 
-def step(pid: int, most: int) -> tuple[npt.NDArray[np.uint64], int]:
+def step(pid: int, most: int, until: float) -> tuple[npt.NDArray[np.uint64], int]:
     """Make up to `most` steps: registers before each of them, shape (steps, 27), in the order of struct
-    user_regs_struct; the status of a stop that was no step, or 0. Raises OSError."""
+    user_regs_struct; the status of a stop that was no step, or 0. Raises TimeoutError where a step does not end until
+    `until` (time.monotonic), OSError."""
     noted = np.zeros((most, len(_FIELDS)), dtype=np.uint64)
     status = ctypes.c_int()
     ours = os.sched_getaffinity(0)
     # On one processor with it: waking another one takes many times as long as a step.
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {processor(pid)})
-    made = _library().step(pid, most, noted.ctypes.data, ctypes.byref(status))
+    made = _library().step(pid, most, until, noted.ctypes.data, ctypes.byref(status))
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, ours)
     if made < 0:

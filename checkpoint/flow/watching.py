@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -22,7 +23,7 @@ from checkpoint.flat.image import FlatImage, Option
 from checkpoint.flow import classes
 from checkpoint.flow.classes import NumberClasses, classes_of
 from checkpoint.flow.copied_steps import CopiedSteps
-from checkpoint.flow.flow import Flow, Passed, Plan, state_of
+from checkpoint.flow.flow import Flow, Passed, Plan, Window, state_of
 from checkpoint.flow.pieces import flow_of, pieces_of
 from checkpoint.flow.stepping import calls_in, prepare, step, window_of
 from checkpoint.flow.stubs_in_place import MappedImage, StubsInPlace, mapped_images
@@ -153,11 +154,15 @@ class _Run:
             self._stubs = StubsInPlace(self._tracee, self._images, self._plan.points)
             self._ours = [*self._stubs_of_phase, *self._stubs.areas]
             if self._plan.in_copies:
-                self._copies = CopiedSteps(self._tracee, self._images, self._ours, self._signalled)
+                # Without room for them its steps are made one by one.
+                with contextlib.suppress(LookupError, OSError):
+                    self._copies = CopiedSteps(
+                        self._tracee, self._images, self._ours, self._signalled_in_steps, self._wait
+                    )
             self._deadline = time.monotonic() + self._seconds
             self._run_to_end()
             classes = self._numbers()
-            return pieces_of(self._stubs.counts(), self._calls, self._passed, classes)
+            return pieces_of(self._stubs.counts(), self._calls, self._passed, classes, self._copies is not None)
         finally:
             self._end()
 
@@ -214,6 +219,10 @@ class _Run:
         if number in _FATAL and not self._handles(number):
             raise Lost(f"it was ended by signal {number} at {self._tracee.registers().rip:#x}")
 
+    def _signalled_in_steps(self, number: int) -> NoReturn:
+        self._signalled(number)
+        raise Lost(f"it handled signals (the first: {number}) while its steps were noted")
+
     def _handles(self, number: int) -> bool:
         for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
             if line.startswith("SigCgt:"):
@@ -228,7 +237,9 @@ class _Run:
         self._note_call(r.rip, r.orig_rax, r)
 
     def _note_call(self, at: int, number: int, r: Registers) -> None:
-        """Keep a call that is the program's own: none of the stubs', which lie before `at`."""
+        """Keep a call that is the program's own: none of the stubs', which lie before `at`. Copies are told of all."""
+        if self._copies:
+            self._copies.called(number, r)
         if not any(start <= at <= end for start, end in self._ours):
             first, third = (0, 0) if number in _WITH_PROCESS_NUMBERS else (r.rdi, r.rdx)
             self._calls.append((number, first, third))
@@ -240,16 +251,23 @@ class _Run:
         if not fresh:
             return None
         counts = self._stubs.counts()
-        if self._copies:
-            window, status = self._copies.make(self._plan.steps, self._note_calls, self._stubs.areas)
-        else:
-            noted, status = step(self._pid, self._plan.steps)
-            self._note_calls(noted)
-            window = window_of(noted, self._tracee.read, self._stubs.areas)
+        try:
+            window, status = self._window()
+        except TimeoutError:
+            raise Lost("its region did not end") from None
         self._gone = bool(status) and not os.WIFSTOPPED(status)
         self._passed.append(Passed(fresh[0], sum(counts.values()), state_of(counts), window))
         self._inside = False
         return status or None
+
+    def _window(self) -> tuple[Window, int]:
+        if self._copies:
+            if len(self._calls) >= MOST_CALLS:
+                self._copies.call_unseen()
+            return self._copies.make(self._plan.steps, self._note_calls, self._stubs.areas, self._deadline)
+        noted, status = step(self._pid, self._plan.steps, self._deadline)
+        self._note_calls(noted)
+        return window_of(noted, self._tracee.read, self._stubs.areas), status
 
     def _note_calls(self, noted: npt.NDArray[np.uint64]) -> None:
         for at, r in calls_in(noted, self._tracee.read):

@@ -19,7 +19,7 @@ import numpy as np
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.image import FlatImage
 from checkpoint.flow.comparing import Difference, compare
-from checkpoint.flow.flow import Flow, Plan
+from checkpoint.flow.flow import Contents, Flow, Plan
 from checkpoint.flow.points import choose_points
 from checkpoint.flow.watching import FlowWatcher
 from checkpoint.restore.criu_restore import RestoreJob
@@ -34,11 +34,14 @@ LEAST_POINTS, LEAST_STEPS = 20, 200_000
 _MOST_UNKNOWN = 1e-3
 """Share of the steps of which nobody may know the address: gathers."""
 
-_FEWEST_ROUNDS, _ROUNDS, _MOST_ROUNDS = 5, 7, 28
+_LOOKS = {7: 2.45, 14: 2.16, 28: 2.05}
+"""Repeats after which times are compared, and what Student's distribution has in place of two standard errors there
+(95 %). Looking oftener would end at the first chance agreement."""
 _CLEARLY = 4.0
-"""Standard errors beyond what is allowed from which on another time is refused before the last round."""
+"""Standard errors beyond what is allowed from which on another time is refused before the last look."""
 _CLOSE = 0.01
-_STANDARD_ERRORS = 2.0
+_LARGEST_ERROR = 0.01
+"""From this standard error on the last look decides nothing."""
 _MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean."""
 _SPREAD = 0.7413
@@ -177,10 +180,10 @@ class _Synthesis:
         if said := other.differing(own):
             raise _Refused(f"at the begin {said}")
         plan = Plan(choose_points(self._phase.flow, POINTS), STEPS, numbers=memory.spans(modes), in_copies=True)
-        real = self._watcher.watch(plan)
-        found = compare(self._watcher.watch(replace(plan, contents=lambda: memory.contents(modes, pattern))), real)
+        real, other_flow = self._both(plan, lambda: memory.contents(modes, pattern))
+        found = compare(other_flow, real)
         if not found.none:
-            if not compare(self._watcher.watch(plan), real).none:
+            if not compare(self._watcher.watch(replace(plan, in_copies=real.in_copies)), real).none:
                 raise _Refused("two runs with its own data are not the same")
             raise _Refused(found.sentence())
         if found.unknown > _MOST_UNKNOWN * max(1, found.steps):
@@ -188,6 +191,28 @@ class _Synthesis:
         if found.points < LEAST_POINTS or found.steps < LEAST_STEPS:
             raise _Refused(f"its addresses were compared in {found.steps} steps at {found.points} points alone")
         return found
+
+    def _both(self, plan: Plan, contents: Contents) -> tuple[Flow, Flow]:
+        """The flows with its own data and with these contents, their steps noted in the same way."""
+        while True:
+            real = self._watcher.watch(plan)
+            self._as_recorded(real)
+            other = self._watcher.watch(replace(plan, contents=contents, in_copies=real.in_copies))
+            if other.in_copies == real.in_copies:
+                return real, other
+            plan = replace(plan, in_copies=False)
+
+    def _as_recorded(self, real: Flow) -> None:
+        """Compare a run whose steps were noted with the recorded one: copies must not change what is executed. More is
+        mapped in it, so addresses among the arguments of system calls may differ."""
+        own = self._phase.flow
+        differing = compare(Flow(real.counts, own.calls), Flow(own.counts, own.calls)).sentence()
+        mine, theirs = (flow.calls for flow in (real, own))
+        called = np.array_equal(mine.first[:, 0], theirs.first[:, 0])
+        if mine.complete and theirs.complete:
+            called &= mine.made == theirs.made
+        if differing or not called:
+            raise _Refused(f"noting its steps changes what it executes: {differing or 'its system calls differ'}")
 
     def _timed(self, modes: Modes, pattern: str) -> tuple[float, float]:
         """CPU time over that with the program's own data, and its standard error. Makes the folder."""
@@ -239,26 +264,30 @@ class _Checked:
 
 
 def compare_times(repeats: Sequence[Callable[[], float]]) -> tuple[float, float]:
-    """Time of the second over that of the first, by turns, and its standard error. Few repeats suffice where these
-    agree within 1 % and it is as small; else more are made while they are neither within 1 % nor within two standard
-    errors. Raises _Refused where they never are, and as soon as they are clearly not."""
+    """Time of the second over that of the first, by turns, and its standard error.
+
+    After 7 and 14 repeats these are returned where the ratio and two errors beside it lie within 1 % of 1. After 28 the
+    ratio itself must, and its error be at most 1 %: noise lets no ratio pass that would be refused without. Raises
+    _Refused where that is not so, earlier where the times clearly differ, and where noise leaves it open."""
     times: list[list[float]] = [[] for _ in repeats]
     ratio = error = 0.0
-    while len(times[0]) < _MOST_ROUNDS:
-        for one, repeat in zip(times, repeats, strict=True):
-            one.append(repeat())
-        made = len(times[0])
-        if made < _FEWEST_ROUNDS:
-            continue
+    for look, errors in _LOOKS.items():
+        while len(times[0]) < look:
+            for one, repeat in zip(times, repeats, strict=True):
+                one.append(repeat())
         ratio, error = _ratio(times[0], times[1])
-        if abs(ratio - 1) <= _CLOSE and error <= _CLOSE / 2:
-            return ratio, error
-        if made % _ROUNDS:
-            continue
-        if abs(ratio - 1) <= max(_CLOSE, _STANDARD_ERRORS * error):
+        if abs(ratio - 1) + errors * error <= _CLOSE:
             return ratio, error
         if abs(ratio - 1) > _CLOSE + _CLEARLY * error:
             break
+    else:
+        if error > _LARGEST_ERROR:
+            raise _Refused(
+                f"its time cannot be told: {ratio - 1:+.1%} of that with its own data, give or take {error:.1%}; build "
+                "it while the machine does less"
+            )
+        if abs(ratio - 1) <= _CLOSE:
+            return ratio, error
     raise _Refused(f"it takes {ratio - 1:+.1%} of the time with its own data, give or take {error:.1%}")
 
 

@@ -18,13 +18,20 @@
 //   gather    sums what vector registers address; needs AVX2
 //   huge      a plate of 8 MB for which huge pages are advised
 //   number    ends itself where its process number is another
+//   strings   compares bytes until they differ
+//   patches   changes its own code, making it writable meanwhile
+//   jit       changes code in memory of its own, without a system call
+//   faults    handles its own segmentation faults
 //   ways      every way from a block to the next, strings, and flags read behind other blocks
+#define _GNU_SOURCE
 #include <immintrin.h>
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include "site.h"
 
@@ -45,6 +52,14 @@ static uint64_t kept;
 static struct utsname first;
 static pid_t number;
 static double *large[2];
+static unsigned char *made;
+
+// Loads 8 bytes from its argument on; their place may be changed.
+__attribute__((aligned(4096))) void loading(void *from);
+extern unsigned char loading_place[];
+__asm__(".text\n\t.balign 4096\n\t.globl loading, loading_place\n\t.type loading, @function\n"
+        "loading:\tmov $7, %eax\n\t.skip 16, 0x90\n\t.byte 0x48, 0x8b, 0x87\n"
+        "loading_place:\t.long 0\n\tret\n\t.size loading, . - loading\n\t.balign 4096");
 
 __attribute__((noipa)) static void region_warm(void) { SITE(site_warm); }
 __attribute__((noipa)) static void region_start(void) { SITE(site_start); }
@@ -57,6 +72,13 @@ static void *pages(size_t size, uintptr_t wanted)
     if (found == MAP_FAILED)
         exit(2);
     return found;
+}
+
+// Passes over the load that faulted, of 3 bytes.
+static void pass_over(int number, siginfo_t *said, void *at)
+{
+    (void)number, (void)said;
+    ((ucontext_t *)at)->uc_mcontext.gregs[REG_RIP] += 3;
 }
 
 static void prepare(const char *kind)
@@ -74,6 +96,12 @@ static void prepare(const char *kind)
     }
     for (int i = 0; !strcmp(kind, "floats") && i < 2 * CELLS; i++)
         ((float *)a)[i] = ((float *)b)[i] = 1.0f + (float)(i % 97) / 97.0f;
+    static const unsigned char load[] = { 0x48, 0x8b, 0x87, 0, 0, 0, 0, 0xc3 };
+    made = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(made, load, sizeof load);
+    struct sigaction action = { .sa_sigaction = pass_over, .sa_flags = SA_SIGINFO };
+    if (!strcmp(kind, "faults") && (sigaction(SIGSEGV, &action, NULL) || mprotect(column, 4096, PROT_NONE)))
+        exit(2);
     struct cell *cells = (struct cell *)a;
     for (int i = 0; !strcmp(kind, "mixed") && i < CELLS / 8; i++) {
         cells[i].next = &cells[(i + 1234) % (CELLS / 8)];
@@ -229,6 +257,49 @@ __attribute__((noipa)) static void same_number(void)
         abort();
 }
 
+__attribute__((noipa)) static void strings(void)
+{
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int i = 0; i + 8 < CELLS; i += 8) {
+            uint64_t left = 64;
+            double *mine = a + i, *other = b + i;
+            __asm__ volatile("repe cmpsb" : "+c"(left), "+S"(mine), "+D"(other) : : "memory", "cc");
+        }
+}
+
+__attribute__((noipa)) static void patches(void)
+{
+    for (int turn = 0; turn < 500; turn++) {
+        int place = turn * 8;
+        if (mprotect(loading, 4096, PROT_READ | PROT_WRITE | PROT_EXEC))
+            _exit(3);
+        memcpy(loading_place, &place, sizeof place);
+        if (mprotect(loading, 4096, PROT_READ | PROT_EXEC))
+            _exit(3);
+        for (int i = 0; i < 10; i++)
+            loading(a);
+    }
+}
+
+__attribute__((noipa)) static void jit(void)
+{
+    for (int turn = 0; turn < 1000; turn++) {
+        int place = turn * 8;
+        memcpy(made + 3, &place, sizeof place);
+        for (int i = 0; i < 10; i++)
+            ((void (*)(void *))(uintptr_t)made)(a);
+    }
+}
+
+__attribute__((noipa)) static void faults(void)
+{
+    for (int turn = 0; turn < 500; turn++) {
+        for (int i = 0; i < 20; i++)
+            b[i] = root(a[i] + turn);
+        __asm__ volatile("mov (%0), %%rax" : : "D"(column) : "rax", "memory");
+    }
+}
+
 __attribute__((noipa)) static uint64_t fewer(uint64_t n)
 {
     return n - 1;
@@ -249,7 +320,7 @@ __attribute__((noipa)) static void ways(void)
                          "push %1\n\tcall 4f\n\tjmp 5f\n"
                          "4:\tincq 8(%%rsp)\n\tret $0\n"
                          "5:\tpop %1\n\tlea 6f(%%rip), %%rax\n\tjmp *%%rax\n\tud2\n"
-                         "6:\tmov %%fs:0, %%rax\n"
+                         "6:\tmov %%fs:0, %%rax\n\tmovabs 0x200000000, %%rax\n"
                          : "+c"(left), "+r"(carried), "+S"(from), "+D"(to)
                          :
                          : "rax", "memory", "cc");
@@ -267,7 +338,7 @@ int main(int argc, char **argv)
         { "plate", plate }, { "sparse", sparse }, { "roots", roots }, { "sorted", sorted }, { "checksum", checksum },
         { "writes", writes }, { "denormal", plate }, { "special", plate }, { "node", node }, { "clock", by_clock },
         { "floats", floats }, { "mixed", mixed }, { "gather", gather }, { "huge", huge }, { "number", same_number },
-        { "ways", ways },
+        { "ways", ways }, { "strings", strings }, { "patches", patches }, { "jit", jit }, { "faults", faults },
     };
     const char *kind = argc > 1 ? argv[1] : "plate";
     long rounds = size_argument(argc - 1, argv + 1, 1);

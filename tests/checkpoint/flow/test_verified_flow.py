@@ -133,6 +133,29 @@ def test_classes_of_numbers() -> None:
     )
 
 
+@pytest.mark.parametrize("half", [0, 1])
+def test_classes_of_floats_are_seen_in_both_halves_of_words(half: int) -> None:
+    floats = np.linspace(0.5, 1.5, 4096, dtype=np.float32)
+    floats[half : 200 * 2 : 2] = np.nan
+    floats[400 + half : 500 : 2] = -np.inf
+    floats[1024 + half : 1024 + 40 : 2] = 1e-39
+    assert classes_of(floats.view(np.uint64)) == NumberClasses(2048, 200, 50, 20, 0)
+
+
+def test_lower_halves_of_doubles_are_no_numbers() -> None:
+    """One of 256 looks like a float that is NaN."""
+    doubles = 1.0 + np.random.default_rng(1).random(512 * 64)
+    assert classes_of(doubles.view(np.uint64)) == NumberClasses(512 * 64)
+    # Nor are pointers beside doubles whose lower halves all look like floats.
+    pointers = np.full(512, 0x3FF000003F800000, dtype=np.uint64)
+    pointers[::8] = 0x200012340
+    assert classes_of(pointers) == NumberClasses(512)
+    # Nor are small numbers beside floats denormal.
+    pairs = np.full((512, 2), np.float32(1.5).view(np.uint32))
+    pairs[:, 0] = np.arange(512)
+    assert classes_of(pairs.view(np.uint64).reshape(-1)) == NumberClasses(512)
+
+
 def test_calls_made_inside_a_window_are_seen(builds: Path, tmp_path: Path) -> None:
     """A step does not stop at a system call: with points all over the region, one of them steps over it."""
     watcher = watcher_of(builds, tmp_path, "writes")
