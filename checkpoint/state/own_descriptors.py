@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open files that lead to the process itself: pipes, pairs of sockets, eventfds, epoll sets, timers, signalfds.
 
-Filled by checkpoint/criu/own_descriptors.py and by checkpoint/capture/own_descriptors.py.
+Filled by checkpoint/criu/own_descriptors.py and by checkpoint/capture/own_descriptors.py. Python 3.8, standard
+library.
 """
 
 from __future__ import annotations

@@ -11,12 +11,10 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from checkpoint.linux import PAGE_SIZE
-
-if TYPE_CHECKING:
-    from checkpoint.state.own_descriptors import OwnDescriptors
+from checkpoint.state.own_descriptors import OwnDescriptors
 
 PAGE_PARENT, PAGE_LAZY, PAGE_PRESENT = 1, 2, 4
 """Flags of a page run, those of CRIU's page map: pages are in a parent image, belong to private anonymous memory (and

@@ -166,6 +166,7 @@ def test_names_that_a_program_brings(capsys: pytest.CaptureFixture[str]) -> None
         "lines": [{**one, "file": NASTY, "line": 3, "function": NASTY}], "all_calls": True,
         "pages": {"touched": 1, "raw": 2, "kept": 1}, "calls": [{"name": NASTY, "times": 1}],
         "mappings": [{"touched": 1, "mapped": 1, "name": NASTY, "kind": ""}],
+        "sharing": None,
     }  # fmt: skip
     _print_phase(phase)
     said = capsys.readouterr().out

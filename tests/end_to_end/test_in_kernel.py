@@ -29,8 +29,9 @@ def test_phases_in_the_kernel_are_told_apart(command: Command, tmp_path: Path, p
 def tell_apart(command: Command, tmp_path: Path, program: MakeProgram) -> None:
     path = tmp_path / "inkernel.probe"
     built = command(
-        "build", "-q", "-o", path, "--json", "--interval", "20ms", "--max-phases", "8", "--", program("inkernel"), "4"
-    )
+        "build", "-q", "-o", path, "--json", "--interval", "20ms", "--max-phases", "8", "--capture", "criu",
+        "--", program("inkernel"), "4",
+    )  # fmt: skip
     assert built.returncode == 0, built.stderr
     described = json.loads(built.stdout)
     restored = {p["id"]: p for p in command.json("run", path, "--repeat", "5")["phases"]}

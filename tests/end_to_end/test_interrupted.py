@@ -14,7 +14,7 @@ from conftest import MakeProgram, Sample
 STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "flatten", "self-check"]
 BEFORE = [("trace", ""), ("reference", ""), ("validate", ""), ("select", "")]
 PLACES = {
-    "direct": [("capture", "direct_agent.py"), ("flatten", ""), ("self-check", "direct_agent.py")],
+    "direct": [("capture", ""), ("flatten", ""), ("self-check", "direct_agent.py")],
     "criu": [*BEFORE, ("capture", " dump "), ("capture", " restore "), ("flatten", ""), ("self-check", " restore ")],
 }
 """By way of capturing: stages, and what a child of them does. The stage `reduce` finds its work done."""

@@ -59,7 +59,7 @@ def test_a_wanted_width(sample: Sample, command: Command) -> None:
 @pytest.mark.slow
 def test_a_build_that_cannot_be_as_narrow_as_wanted_says_why(tmp_path: Path, program: MakeProgram) -> None:
     argv = [str(program("nbody")), "100"]
-    hard = build(argv, tmp_path / "hard.probe", options=replace(QUICK, repeats=3, target_error=0.001))
+    hard = build(argv, tmp_path / "hard.probe", options=replace(QUICK, repeats=3, target_error=0.001, capture="criu"))
     said = [w for w in show(hard.path)["warnings"] if "--target-error 0.1% is not reached" in w]
     assert len(said) == 1
     # The width is judged by direct restoring: only that is repeated for it, where more full runs are not worth more.

@@ -205,7 +205,10 @@ def test_reduce_none_leaves_the_checkpoint_alone(job: RestoreJob) -> None:
 
 
 @pytest.mark.slow
-def test_a_build_ships_such_a_phase_whole(builds: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("capture", "why"), [("direct", "without its untouched pages"), ("criu", "was dropped")])
+def test_a_build_ships_such_a_phase_whole(
+    capture: str, why: str, builds: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     real = probe.pipeline.reduce.pages_to_keep
 
     def broken(images: ProcessState, touched: TouchedSet) -> BoolArray:
@@ -215,10 +218,10 @@ def test_a_build_ships_such_a_phase_whole(builds: Path, monkeypatch: pytest.Monk
         return keep
 
     monkeypatch.setattr(probe.pipeline.reduce, "pages_to_keep", broken)
-    options = BuildOptions(interval=0.02, runs=1, repeats=1, selection=SelectionOptions(max_phases=2))
+    options = BuildOptions(interval=0.02, runs=1, repeats=1, capture=capture, selection=SelectionOptions(max_phases=2))
     built = build_probe([str(build("sorter", builds)), "1"], tmp_path / "x.probe", options=options)
     by_id = {phase.id: phase.checkpoint for phase in built.manifest.phases}
-    assert by_id[1].kept_pages == by_id[1].raw_pages and "was dropped" in by_id[1].whole
+    assert by_id[1].kept_pages == by_id[1].raw_pages and why in by_id[1].whole
     assert [w for w in built.manifest.warnings if "phase 1 was kept whole" in w]
     others = [checkpoint for number, checkpoint in by_id.items() if number != 1]
     assert others and all(c.kept_pages < c.raw_pages and c.whole == "" for c in others)

@@ -237,4 +237,4 @@ STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKI
 
 
 # Where a stage has children of its own, the signal comes while they are at work.
-CHILD = {"capture": "direct_agent.py", "self-check": "direct_agent.py"}
+CHILD = {"self-check": "direct_agent.py"}
