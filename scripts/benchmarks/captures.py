@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.programs import ARRAYS, OWN_PROGRAMS, Benchmark
+from benchmarks.synthetic import run_probe
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = (*OWN_PROGRAMS, *ARRAYS)
@@ -77,13 +78,7 @@ def _build(benchmark: Benchmark, folder: Path, capture: str) -> float:
 
 
 def _probe(*arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "probe", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"probe {' '.join(arguments)} failed: {done.stderr.strip()[-800:]}")
-    return json.loads(done.stdout)
+    return json.loads(run_probe(*arguments).stdout)
 
 
 def report(found: Sequence[Compared]) -> str:

@@ -63,7 +63,7 @@ def _measured(name: str, folder: Path, runs: int) -> Record:
     begun = time.monotonic()
     after = _stages("build", "-o", str(less), *work, "--resume", "--synthetic-data", *budget, *program)
     built = time.monotonic() - begun
-    shown = json.loads(_probe("show", "--json", str(less)).stdout)
+    shown = json.loads(run_probe("show", "--json", str(less)).stdout)
     added = sum(after.get(stage, 0.0) - before.get(stage, 0.0) for stage in _AFTER)
     begun = time.monotonic()
     predictions = _predictions(real, less, runs)
@@ -96,7 +96,7 @@ def _predictions(real: Path, less: Path, runs: int) -> list[list[float]]:
     for _ in range(runs):
         pair = []
         for path in (real, less):
-            said = json.loads(_probe("run", "-q", "--json", str(path)).stdout)
+            said = json.loads(run_probe("run", "-q", "--json", str(path)).stdout)
             pair.append(float(said["prediction"]["seconds"]))
         found.append(pair)
     return found
@@ -104,11 +104,12 @@ def _predictions(real: Path, less: Path, runs: int) -> list[list[float]]:
 
 def _stages(*arguments: str) -> dict[str, float]:
     """Seconds of each stage of a build."""
-    said = _probe(*arguments).stderr
+    said = run_probe(*arguments).stderr
     return {found["name"]: float(found["seconds"]) for found in _STAGE.finditer(said)}
 
 
-def _probe(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_probe(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The `probe` command of this checkout, which must succeed. Raises SystemExit."""
     done = subprocess.run(
         [sys.executable, "-m", "probe", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
