@@ -72,7 +72,7 @@ def _readable(tracee: Tracee) -> Iterator[None]:
     try:
         yield
     finally:
-        if changed is not None and tracee.status is None:
+        if changed is not None and tracee.is_stopped:
             tracee.system_call(call_number("prctl"), PR_SET_DUMPABLE, changed, 0, 0, 0)
 
 

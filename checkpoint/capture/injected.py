@@ -25,11 +25,9 @@ from checkpoint.linux import (
     WALL,
 )
 from checkpoint.process.ptrace import ptrace, registers_of, set_registers, swap_signal_mask
-from checkpoint.process.tracee import Tracee, What
+from checkpoint.process.tracee import Tracee
 
 _CODE_BYTES, _DATA_BYTES = 4 * PAGE_SIZE, 2 * PAGE_SIZE
-_SECONDS = 60.0
-_ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (2**64 - 1)
 _ARGUMENTS = (b"\x48\xbf", b"\x48\xbe", b"\x48\xba", b"\x49\xba", b"\x49\xb8", b"\x49\xb9")
 """mov $imm64 into rdi, rsi, rdx, r10, r8, r9."""
 _STORE_RAX = b"\x48\xa3"
@@ -93,26 +91,14 @@ def _map(tracee: Tracee, size: int, protection: int) -> int:
 
 
 def _unmap(tracee: Tracee, address: int, size: int) -> None:
-    if tracee.status is None:
+    if tracee.is_stopped:
         tracee.system_call(call_number("munmap"), address, size)
 
 
 def _run(tracee: Tracee, code: int) -> None:
-    saved = tracee.registers()
-    start = saved.copy()
+    start = tracee.registers()
     start.rip, start.orig_rax = code, 2**64 - 1
-    tracee.set_registers(start)
-    # A handler of the program's own may not run now.
-    mask = swap_signal_mask(tracee.marking, _ALL_BUT_TRAP)
-    try:
-        tracee.resume_first()
-        occurrence = tracee.wait(_SECONDS)
-        if occurrence.what is not What.BREAKPOINT:
-            raise ProgramFailed(f"process {tracee.pid}: {occurrence.what.value} while its state was asked for")
-    finally:
-        if tracee.status is None:
-            tracee.set_registers(saved)
-            swap_signal_mask(tracee.marking, mask)
+    tracee.run_to_trap(start)
 
 
 def _run_in(number: int, code: int) -> None:
@@ -121,7 +107,7 @@ def _run_in(number: int, code: int) -> None:
     start = saved.copy()
     start.rip, start.orig_rax = code, 2**64 - 1
     set_registers(number, start)
-    mask = swap_signal_mask(number, _ALL_BUT_TRAP)
+    mask = swap_signal_mask(number)
     status = _continued(number)
     while os.WIFSTOPPED(status) and status >> 16 == PTRACE_EVENT_STOP:
         # It had stopped for a signal before it was asked to.

@@ -6,9 +6,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
+from collections.abc import Sequence
 
 from checkpoint import linux
 from checkpoint.errors import PrivilegeMissing
+
+ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (2**64 - 1)
+"""A signal mask under which code put into a program reaches its breakpoint, and no handler of the program's runs."""
+
+_LARGEST_ERRNO = 4095
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -28,6 +35,21 @@ class Registers(ctypes.Structure):
 
     def copy(self) -> Registers:
         return Registers.from_buffer_copy(self)
+
+    def calling(self, number: int, arguments: Sequence[int]) -> Registers:
+        """The same, about to make a system call."""
+        call = self.copy()
+        call.rax, call.orig_rax = number, 2**64 - 1
+        padded = [a & (2**64 - 1) for a in arguments] + [0] * (6 - len(arguments))
+        call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9 = padded
+        return call
+
+    def returned(self, what: str) -> int:
+        """What a system call has returned. Raises OSError with `what` where it failed."""
+        value = ctypes.c_longlong(self.rax).value
+        if -_LARGEST_ERRNO <= value < 0:
+            raise OSError(-value, f"{what}: {os.strerror(-value)}")
+        return value
 
 
 def ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> int:
@@ -63,7 +85,7 @@ def signal_mask(number: int) -> int:
     return found.value
 
 
-def swap_signal_mask(number: int, mask: int) -> int:
+def swap_signal_mask(number: int, mask: int = ALL_BUT_TRAP) -> int:
     """Block the signals of `mask` (bit number - 1) in a stopped thread; those blocked so far."""
     before = signal_mask(number)
     after = ctypes.c_uint64(mask)

@@ -39,7 +39,7 @@ from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, is_breakpoint, ptrace, registers_of, set_registers, swap_signal_mask
 from checkpoint.process.threads import HelperThreads, Team
-from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state
+from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state, reaches_state
 from checkpoint.process.wrapper import reach_worker
 
 __all__ = ["Ending", "Occurrence", "Tracee", "What"]
@@ -48,11 +48,9 @@ _OPTIONS = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
     | linux.PTRACE_O_TRACEEXEC | linux.PTRACE_O_TRACEEXIT | linux.PTRACE_O_EXITKILL
 )  # fmt: skip
-_ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (2**64 - 1)
 
 _SYSCALL_TRAP = b"\x0f\x05\xcc"
 _BREAKPOINT = b"\xcc"
-_LARGEST_ERRNO = 4095
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
 
@@ -176,6 +174,11 @@ class Tracee(ProcessMemory):
     def marking(self) -> int:
         """Number of the thread that stops and is looked at for all: the first, or one that marks in its place."""
         return self.pid if self.team is None else self.team.marking
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether ptrace can be asked: not where an interrupt or a time limit comes while the process runs."""
+        return self.status is None and process_state(self.marking) == "t"
 
     def run_to_entry(self) -> None:
         """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
@@ -327,11 +330,8 @@ class Tracee(ProcessMemory):
 
     def wait_until_stopped(self) -> None:
         """Wait until the detached process is in the stopped state T. Raises ProgramFailed where it never is."""
-        deadline = time.monotonic() + _START_SECONDS
-        while process_state(self.pid) != "T":
-            if time.monotonic() > deadline:
-                raise ProgramFailed(f"process {self.pid} did not stop for its checkpoint")
-            time.sleep(_POLL_SECONDS)
+        if not reaches_state(self.pid, "T", _START_SECONDS):
+            raise ProgramFailed(f"process {self.pid} did not stop for its checkpoint")
 
     def continue_from_stop(self) -> None:
         """End the stopped state of a reattached process and let it run."""
@@ -368,33 +368,33 @@ class Tracee(ProcessMemory):
         saved = self.registers()
         code = self.read(saved.rip, len(_SYSCALL_TRAP))
         self.write(saved.rip, _SYSCALL_TRAP)
-        call = saved.copy()
-        call.rax, call.orig_rax = number, 2**64 - 1
-        padded = [a & (2**64 - 1) for a in arguments] + [0] * (6 - len(arguments))
-        call.rdi, call.rsi, call.rdx, call.r10, call.r8, call.r9 = padded
-        self.set_registers(call)
+        try:
+            after = self.run_to_trap(saved.calling(number, arguments))
+        finally:
+            if self.is_stopped:
+                self.write(saved.rip, code)
+        return after.returned(f"system call {number} inside process {self.pid}")
+
+    def run_to_trap(self, start: Registers) -> Registers:
+        """Run code that was put into the stopped process, from `start` to its breakpoint; the registers there. Its own
+        are as before afterwards. Raises ProgramFailed where it does not come there."""
+        saved = self.registers()
+        self.set_registers(start)
         # A handler of the program's own may not run now: it might leave by longjmp, and never reach the trap.
-        mask = swap_signal_mask(self.marking, _ALL_BUT_TRAP)
+        mask = swap_signal_mask(self.marking)
         try:
             self.resume_first()
-            occurrence = self.wait(_START_SECONDS)
-            if occurrence.what is not What.BREAKPOINT:
-                raise ProgramFailed(f"process {self.pid}: {occurrence.what.value} in an injected system call")
-            result = self.registers().rax
+            if (occurrence := self.wait(_START_SECONDS)).what is not What.BREAKPOINT:
+                raise ProgramFailed(f"process {self.pid}: {occurrence.what.value} in code put into it")
+            return self.registers()
         finally:
-            if self.status is None:
-                self.write(saved.rip, code)
+            if self.is_stopped:
                 self.set_registers(saved)
                 swap_signal_mask(self.marking, mask)
-        signed: int = result - 2**64 if result >= 2**63 else result
-        if -_LARGEST_ERRNO <= signed < 0:
-            raise OSError(-signed, f"system call {number} inside process {self.pid}: {os.strerror(-signed)}")
-        return signed
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:
         """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""
         protection = mmap.PROT_READ | (mmap.PROT_EXEC if executable else mmap.PROT_WRITE)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | linux.MAP_FIXED_NOREPLACE
-        got = self.system_call(call_number("mmap"), address, size, protection, flags, -1, 0)
-        if got != address:
+        if (got := self.system_call(call_number("mmap"), address, size, protection, flags, -1, 0)) != address:
             raise OSError(errno.EEXIST, f"asked to map at {address:#x}, got {got:#x}")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+_POLL_SECONDS = 0.002
 _FLAGS_FIELD, _SIGNALED = 6, 0x400
 """Where /proc/PID/stat has flags, behind the name; PF_SIGNALED."""
 
@@ -30,6 +31,16 @@ def process_state(pid: int) -> str:
             return file.read().rsplit(")", 1)[1].split()[0]
     except OSError:
         return ""
+
+
+def reaches_state(pid: int, state: str, seconds: float) -> bool:
+    """Wait until a process is in the one-letter `state`; whether it is within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while process_state(pid) != state:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
 
 
 def process_cpu(pid: int) -> float:

@@ -17,6 +17,8 @@ from programs import build, run
 from tracees import started
 from tracing import SECONDS, SESSION_VARIABLE, compile_small, program_of, streams_of
 
+from checkpoint.binary.syscall_names import call_number
+from checkpoint.capture import injected
 from checkpoint.process.maps import MapEntry, find_gap, read_maps
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state
@@ -269,6 +271,35 @@ def test_interrupted_from_the_keyboard(detached: bool, builds: Path) -> None:
         child.send_signal(signal.SIGINT)
         out, _ = child.communicate(timeout=SECONDS)
     assert out == "''\n" and child.returncode == 0
+
+
+class _Ended(BaseException):
+    """As the handler of a signal that ends us raises it."""
+
+
+@pytest.mark.parametrize("inside", ["system call", "questions"])
+def test_interrupted_while_code_of_ours_runs(inside: str, breaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be asked of a process that runs: trying to put it right must not hide what interrupted us."""
+
+    def end(_number: int, _frame: object) -> None:
+        raise _Ended
+
+    pause = call_number("pause")
+    monkeypatch.setattr(injected, "call_number", lambda name: pause if name == "brk" else call_number(name))
+    before = signal.signal(signal.SIGALRM, end)
+    try:
+        with started(breaker) as tracee:
+            tracee.resume()
+            assert tracee.wait(SECONDS).what is What.BREAKPOINT
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(_Ended):
+                if inside == "questions":
+                    injected.ask(tracee)
+                else:
+                    tracee.system_call(pause)
+            assert process_state(tracee.pid) == "S"
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 # -- room for stubs
