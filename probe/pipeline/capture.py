@@ -8,28 +8,23 @@ runs the program's own code with at most two patched instructions.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from checkpoint.capture.by_criu import DUMP_SECONDS, dump_process
-from checkpoint.capture.direct import capture_process
+from checkpoint.capture.by_criu import DUMP_SECONDS
 from checkpoint.capture.stored import NAME as STATE
-from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu, find_criu
-from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import Diverged
-from checkpoint.event import STAMP, STOP_AFTER, STOP_BEFORE
-from checkpoint.process.descriptors import ONLY_CRIU, outside, refusal_of_phases
-from checkpoint.process.loader import LoadWatch
+from checkpoint.event import STAMP, STOP_BEFORE
+from checkpoint.process.descriptors import ONLY_CRIU, refusal_of_phases
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
-from checkpoint.stubs.markers import Marker, MarkerSet
+from checkpoint.stubs.markers import Marker
 from probe.contents.captured_files import CAPTURE_RUN, captured_outputs, checkpoint_files
 from probe.contents.carried_files import copy_written_files, set_apart
 from probe.formats.checkpoints import CapturedPhase
@@ -40,6 +35,7 @@ from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.reduce import Unfit, most_copies, reduced_at_once
 from probe.pipeline.runs.plan import FullRuns
+from probe.pipeline.runs.standing import MarkedRun
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -98,7 +94,7 @@ def capture(
     captured: list[CapturedPhase] = []
     deadline = time.monotonic() + _SLOWEST * expected_seconds + DUMP_SECONDS
     with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
-        run = _CaptureRun(tracee, wanted)
+        run = MarkedRun(tracee, wanted)
         waiting = dict(stops)
         run.arm()
         tracee.resume()
@@ -122,7 +118,7 @@ def capture(
                 continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
-                run = _CaptureRun(tracee, wanted)
+                run = MarkedRun(tracee, wanted)
                 run.arm()
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
@@ -144,91 +140,6 @@ def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], 
         f"{profile.program.argv[0]}: the capture run did not reach the markers of phases {phases} ({what.value}); "
         "its control flow changes between runs (time, random numbers, process number, changed input files?)"
     )
-
-
-class _CaptureRun:
-    """The markers of one program image and the stops they make."""
-
-    def __init__(self, tracee: Tracee, wanted: Mapping[Marker, list[Event]]) -> None:
-        self.tracee = tracee
-        self.markers = MarkerSet(tracee, wanted)
-        self.watch = LoadWatch(tracee)
-
-    def arm(self) -> None:
-        self.watch.arm()
-        self.markers.install_new(self.watch)
-
-    def libraries_changed(self) -> None:
-        self.watch.step_over()
-        self.markers.install_new(self.watch)
-
-    def stopped_at(self, waiting: Mapping[Place, list[RegionPlan]]) -> Place | None:
-        """The place whose event has just stopped the process."""
-        reached = {Place(marker, count) for marker, count in self.markers.due()}
-        return next((place for place in waiting if place in reached), None)
-
-    def dump(
-        self,
-        plan: RegionPlan,
-        criu: Criu | None,
-        folder: Path,
-        on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
-    ) -> CapturedPhase:
-        """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
-        target = folder / f"phase-{plan.phase}"
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(mode=0o700, parents=True)
-        self.tracee.helpers.settle()
-        found = outside(self.tracee.pid)
-        if self.tracee.team is not None:
-            found += locks_in_use(self.tracee, self.tracee.team)
-        if found:
-            raise Unfit(found)
-        region: dict[Marker, list[Event]] = defaultdict(list)
-        if plan.start != plan.warm:
-            region[plan.start.marker].append(Event(plan.start.count, STAMP))
-        region[plan.end.marker].append(Event(plan.end.count, STAMP | STOP_AFTER))
-        armed = self.watch.armed
-        if armed:
-            self.watch.disarm()
-        with self.markers.only(region) as addresses:
-            warm_event = self.markers.event_address(plan.warm.marker, plan.warm.count)
-            counts = {m: sorted(e.count for e in events) for m, events in region.items()}
-
-            def address(place: Place) -> int:
-                return addresses[place.marker][counts[place.marker].index(place.count)]
-
-            start_event = warm_event if plan.start == plan.warm else address(plan.start)
-            end_event = address(plan.end)
-            if criu is not None:
-                done = dump_process(self.tracee, target, criu)
-            else:
-                done = capture_process(self.tracee, target, f"phase {plan.phase}")
-        if armed:
-            self.watch.arm()
-        if problems := unsupported(done.state):
-            raise Unfit(problems)
-        copies = on_dump(plan, done.state)
-        return CapturedPhase(
-            phase=plan.phase,
-            interval=plan.representative,
-            folder=target.name,
-            pid=self.tracee.pid,
-            warmup=plan.warmup,
-            warm_event=warm_event,
-            start_event=start_event,
-            end_event=end_event,
-            written={path: str(copy.relative_to(folder)) for path, copy in copies.items()},
-            huge=done.huge,
-        )
-
-    def go_on(self, criu: Criu | None) -> None:
-        """Let the process run on from a stop at which it was captured."""
-        if criu is not None:
-            self.tracee.continue_from_stop()
-        else:
-            # The signal that stopped it was never delivered: nothing is to be continued.
-            self.tracee.resume()
 
 
 def take_checkpoints(

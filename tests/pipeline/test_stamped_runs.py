@@ -16,7 +16,8 @@ from checkpoint.process.children import Child
 from checkpoint.process.plain_run import run_plain
 from probe.formats.timing import Outside, TimedProfile
 from probe.pipeline.boundaries import StampedRun, candidates, cheap_boundaries, split
-from probe.pipeline.validate import interval_run, merge_bad_boundaries, validate
+from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
+from probe.pipeline.validate import interval_run, validate
 from probe.tracers.hot_sites import SAVING_SECONDS
 
 MARKERS = 3

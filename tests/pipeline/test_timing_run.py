@@ -14,7 +14,9 @@ from tracing import compile_small, program_of, streams_of
 from checkpoint.errors import Diverged, ProbeError
 from probe.formats.timing import load_timing, save_timing
 from probe.pipeline.boundaries import StampedRun, candidates
-from probe.pipeline.validate import merge_bad_boundaries, stamped_run, validate
+from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
+from probe.pipeline.runs.stamped import stamped_run
+from probe.pipeline.validate import validate
 from probe.tracers.native import trace
 
 
