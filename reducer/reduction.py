@@ -22,7 +22,7 @@ from checkpoint.capture.stored import NAME as STATE_NAME
 from checkpoint.capture.stored import write_state
 from checkpoint.criu.pagemap import write_pagemap
 from checkpoint.flat.image import NAME as FLAT_NAME
-from checkpoint.flat.image import deleted_name
+from checkpoint.flat.image import SHARED_PAGES, deleted_name
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import PageRun, ProcessState
 from reducer.choices import Reduction
@@ -72,6 +72,8 @@ def _write_description(images: ProcessState, folder: Path, runs: Sequence[PageRu
         write_state(replace(images, folder=folder, page_runs=images.page_runs if runs is None else tuple(runs)))
         for number in {n for n in images.removed_files.values() if n is not None}:
             shutil.copyfile(images.folder / deleted_name(number), folder / deleted_name(number))
+        if images.shared_pages:
+            shutil.copyfile(images.folder / SHARED_PAGES, folder / SHARED_PAGES)
         return
     for path in images.folder.glob("*.img"):
         if path.name not in (images.pages_image.name, FLAT_NAME):

@@ -17,6 +17,7 @@ from checkpoint.capture.open_files import OpenFiles
 from checkpoint.capture.own_descriptors import own_descriptors
 from checkpoint.capture.page_copy import copy_pages, require_room
 from checkpoint.capture.page_table import PageTable
+from checkpoint.capture.shared_memory import SharedParts
 from checkpoint.capture.stored import write_state
 from checkpoint.capture.team import other_threads
 from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
@@ -46,7 +47,7 @@ def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
     """
     with _readable(tracee):
         answers = ask_all(tracee, tracee.team.stopped() if tracee.team else ())
-        state, huge = _state(tracee, folder, answers[0])
+        state, huge = _state(tracee, folder, answers[0], what)
         if tracee.team is not None:
             state = _with_team(state, tracee, tracee.team, answers[1:])
         require_room(folder, state.pages, what)
@@ -76,16 +77,20 @@ def _readable(tracee: Tracee) -> Iterator[None]:
             tracee.system_call(call_number("prctl"), PR_SET_DUMPABLE, changed, 0, 0, 0)
 
 
-def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState, tuple[tuple[int, int], ...]]:
+def _state(
+    tracee: Tracee, folder: Path, answers: Answers, what: str
+) -> tuple[ProcessState, tuple[tuple[int, int], ...]]:
     pid, marking = tracee.pid, tracee.marking
     status = process_facts.status_of(f"{pid}/task/{marking}")
     areas = read_areas(pid)
-    files = OpenFiles(pid)
+    files = OpenFiles(pid, {(area.device, area.inode) for area in areas if area.nameless})
+    descriptors = tuple(files.descriptors())
+    shared = SharedParts(tracee, areas, descriptors)
     with PageTable(pid) as table:
         runs = page_runs(areas, table)
         guards = list(guard_areas(areas, table))
-    vmas = [area.vma(files.mapped(area) if area.file else 0) for area in areas]
-    descriptors = tuple(files.descriptors())
+        present = tuple(shared.present(table))
+    vmas = [area.vma(files.mapped(area) if area.file else shared.number(area)) for area in areas]
     state = ProcessState(
         folder=folder,
         tasks=(Task(pid, int(status["PPid"]), _threads(pid, tracee.helpers)), *_children(pid)),
@@ -118,6 +123,9 @@ def _state(tracee: Tracee, folder: Path, answers: Answers) -> tuple[ProcessState
         limits=process_facts.limits_of(pid),
         no_huge_pages=answers.no_huge_pages,
         filtered=process_facts.is_filtered(status),
+        shared=shared.copy(folder, what),
+        present=present,
+        queued=tuple(process_facts.queued_signals(marking)),
     )
     return state, tuple((area.start, area.end) for area in areas if area.huge)
 

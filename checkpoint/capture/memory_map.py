@@ -7,9 +7,11 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from checkpoint.capture.page_table import PageTable
 from checkpoint.linux import MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, PAGE_SIZE
+from checkpoint.process.maps import key_of, tmpfs_devices
 from checkpoint.state.process_state import PAGE_LAZY, PAGE_PRESENT, PageRun, Vma, VmaStatus
 
 _ADVICE = {"rr": 1, "sr": 2, "dc": 10, "mg": 12, "hg": 14, "nh": 15, "dd": 16, "wf": 18}
@@ -31,7 +33,8 @@ DELETED = " (deleted)"
 
 @dataclass
 class Area:
-    """One mapping; `flags`: the letters behind VmFlags; `huge`: it holds transparent huge pages."""
+    """One mapping; `flags`: the letters behind VmFlags; `huge`: it holds transparent huge pages; `swapped`: pages of it
+    are swapped out; `nameless`: of a deleted file that is in memory alone, and mapped shared somewhere."""
 
     start: int
     end: int
@@ -41,6 +44,9 @@ class Area:
     path: str
     flags: frozenset[str] = field(default_factory=frozenset)
     huge: bool = False
+    device: int = 0
+    swapped: bool = False
+    nameless: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -54,8 +60,8 @@ class Area:
         if "ss" in self.flags:
             return VmaStatus.SHADOW_STACK
         special = next((status for start, status in _SHARED if self.path.startswith(start)), 0)
-        if special:
-            return special
+        if special or self.nameless:
+            return special or VmaStatus.MEMFD
         if self.inode and self.path.startswith("/"):
             return VmaStatus.REGULAR | (VmaStatus.FILE_SHARED if self.is_shared else VmaStatus.FILE_PRIVATE)
         if self.is_shared:
@@ -76,7 +82,7 @@ class Area:
         for letters, bit in _FLAGS.items():
             flags |= bit if letters in self.flags else 0
         advice = sum(1 << value for letters, value in _ADVICE.items() if letters in self.flags)
-        offset = self.offset if self.file else 0
+        offset = self.offset if self.file or self.status & (VmaStatus.MEMFD | VmaStatus.ANON_SHARED) else 0
         return Vma(self.start, self.end, prot, flags, self.status, file_id, offset, advice)
 
 
@@ -92,14 +98,26 @@ def read_areas(pid: int) -> list[Area]:
                 found[-1].flags = frozenset(line.split()[1:])
             elif fields[0] == "AnonHugePages:":
                 found[-1].huge = fields[1] != "0"
+            elif fields[0] == "Swap:":
+                found[-1].swapped = fields[1] != "0"
+    _mark_nameless(found, pid)
     return found
+
+
+def _mark_nameless(areas: list[Area], pid: int) -> None:
+    deleted = [area for area in areas if area.path.endswith(DELETED) and not Path(area.path).exists()]
+    devices = tmpfs_devices(pid) if deleted else set()
+    shared = {(area.device, area.inode) for area in deleted if area.is_shared and area.device in devices}
+    for area in deleted:
+        area.nameless = (area.device, area.inode) in shared
 
 
 def _area(fields: list[str]) -> Area:
     start, end = (int(part, 16) for part in fields[0].split("-"))
     # A newline in a name is all that the kernel writes otherwise.
     path = fields[5].replace("\\012", "\n") if len(fields) > 5 else ""
-    return Area(start, end, fields[1], int(fields[2], 16), int(fields[4]), path)
+    device, inode = key_of(fields[3], fields[4])
+    return Area(start, end, fields[1], int(fields[2], 16), inode, path, device=device)
 
 
 def page_runs(areas: list[Area], table: PageTable) -> list[PageRun]:

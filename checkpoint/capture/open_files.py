@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from checkpoint.binary.syscall_names import call_number
@@ -32,8 +32,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class OpenFiles:
     """The files of one process, numbered from 1 on as they are asked for."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, nameless: Collection[tuple[int, int]] = ()) -> None:
+        """`nameless`: device and inode of deleted files that are captured as shared memory."""
         self._pid = pid
+        self._nameless = nameless
         self._by_name: dict[tuple[str, int], int] = {}
         self._removed: dict[int, str] = {}
         self._inode: dict[int, int] = {}
@@ -69,6 +71,8 @@ class OpenFiles:
                 status = os.stat(f"/proc/{self._pid}/fd/{number}")  # noqa: PTH116
                 kind = next((kind for start, kind in _KINDS if path.startswith(start)), FileKind.REGULAR)
                 kind = _NAMED_PIPE if kind == FileKind.REGULAR and stat.S_ISFIFO(status.st_mode) else kind
+                if (status.st_dev, status.st_ino) in self._nameless:
+                    kind = FileKind.MEMFD
                 # Of what only grows the size says nothing.
                 sized = stat.S_ISREG(status.st_mode) and not flags & os.O_APPEND
                 size = status.st_size if sized else None
@@ -82,7 +86,9 @@ class OpenFiles:
         number = len(self.files) + 1
         if path.endswith(DELETED) and not Path(path).exists():
             path = path[: -len(DELETED)]
-            self._removed[number] = ""
+            # What a memfd holds is captured with the mappings of it.
+            if kind != FileKind.MEMFD:
+                self._removed[number] = ""
         self.files[number] = File(number, kind, path, flags, position, size, mode)
         return number
 

@@ -6,15 +6,17 @@ from __future__ import annotations
 import ctypes
 import resource
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.injected import Answers
 from checkpoint.criu.fields import REGISTERS
-from checkpoint.flat.image import LIMITS
-from checkpoint.linux import PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GETREGSET
+from checkpoint.flat.image import LIMITS, MOST_PENDING
+from checkpoint.linux import PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GETREGSET, PTRACE_PEEKSIGINFO
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.state.process_state import ExtendedState, Layout, ThreadState
+from checkpoint.state.shared_memory import NEVER_SENT, QueuedSignal
 
 _NT_X86_XSTATE = 0x202
 _MOST_STATE = 1 << 16
@@ -28,8 +30,15 @@ _NAMES = {"ax": "rax", "bx": "rbx", "cx": "rcx", "dx": "rdx", "si": "rsi", "di":
 """ptrace's names of registers that a process's state calls otherwise."""
 _NO_LIMIT = (1 << 64) - 1
 _FIRST_STAT_FIELD = 3
+_PEEKSIGINFO_SHARED, _SIGINFO_BYTES, _AT_ONCE = 1, 128, 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Peek(ctypes.Structure):
+    """struct ptrace_peeksiginfo_args."""
+
+    _fields_ = [("offset", ctypes.c_uint64), ("flags", ctypes.c_uint32), ("count", ctypes.c_int32)]
 
 
 class _Vector(ctypes.Structure):
@@ -137,6 +146,22 @@ def pending_signals(status: dict[str, str]) -> tuple[int, ...]:
     """Signals sent to the process and not yet delivered."""
     bits = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)
     return tuple(number + 1 for number in range(64) if bits >> number & 1)
+
+
+def queued_signals(number: int) -> Iterator[QueuedSignal]:
+    """Signals that wait in the queues of a thread and of its process, as they will be delivered. Not those that nobody
+    can send again, or that the kernel had no room to say more of than their numbers."""
+    for flags in (0, _PEEKSIGINFO_SHARED):
+        found: list[bytes] = []
+        while len(found) < MOST_PENDING:
+            asked = _Peek(len(found), flags, _AT_ONCE)
+            room = ctypes.create_string_buffer(_SIGINFO_BYTES * _AT_ONCE)
+            got = ptrace(PTRACE_PEEKSIGINFO, number, ctypes.addressof(asked), ctypes.addressof(room))
+            found += [room.raw[i * _SIGINFO_BYTES : (i + 1) * _SIGINFO_BYTES] for i in range(got)]
+            if got < _AT_ONCE:
+                break
+        signals = [QueuedSignal(not flags, information) for information in found]
+        yield from (one for one in signals if one.number not in NEVER_SENT)
 
 
 def is_filtered(status: dict[str, str]) -> bool:

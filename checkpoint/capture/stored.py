@@ -6,6 +6,7 @@ The file stays in the work folder of a build. A probe carries the flat image mad
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import astuple
 from itertools import pairwise
@@ -13,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint import strict_json
-from checkpoint.capture.stored_own import decoded_own, encoded_own
+from checkpoint.capture.stored_own import (
+    decoded_own,
+    decoded_shared,
+    decoded_signals,
+    encoded_own,
+    encoded_shared,
+    encoded_signals,
+)
 from checkpoint.capture.stored_values import (
     checked_flag,
     checked_four,
@@ -26,7 +34,7 @@ from checkpoint.capture.stored_values import (
 from checkpoint.criu.fields import REGISTERS
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from checkpoint.flat.image import TIMERS
+from checkpoint.flat.image import SHARED_PAGES, TIMERS
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import (
@@ -119,6 +127,8 @@ def _encoded(state: ProcessState) -> dict[str, Any]:
         "limits": [list(limit) for limit in state.limits],
         # No key where there are none: other versions read these files, too.
         **({"others": [_encoded_thread(one) for one in state.others]} if state.others else {}),
+        **({"shared": encoded_shared(state.shared), "present": list(map(list, state.present))} if state.shared else {}),
+        **({"queued": encoded_signals(state.queued)} if state.queued else {}),
     }
 
 
@@ -180,6 +190,9 @@ def _decoded(value: Any, folder: Path) -> ProcessState:
         timers=tuple(checked_four(timer) for timer in value["timers"]),
         limits=tuple(checked_pair(limit) for limit in value["limits"]),
         others=tuple(_decoded_thread(one) for one in value.get("others", ())),
+        shared=decoded_shared(value.get("shared", ())),
+        present=tuple(checked_pair(run) for run in value.get("present", ())),
+        queued=decoded_signals(value.get("queued", ())),
         **numbers,
         **flags,
     )
@@ -249,7 +262,29 @@ def _check(path: Path, state: ProcessState) -> None:
         raise damaged(path, "a page run is empty or out of place")
     if (address := uncovered_page(state.page_runs, state.vmas)) is not None:
         raise damaged(path, f"the page at {address:#x} belongs to no mapping")
+    _check_shared(path, state)
     expected = state.pages * PAGE_SIZE
     present = state.pages_image.stat().st_size if state.pages_image.is_file() else 0
     if present != expected:
         raise damaged(state.pages_image, f"it holds {present} bytes where {expected} are described")
+
+
+def _check_shared(path: Path, state: ProcessState) -> None:
+    numbers = [one.number for one in state.shared]
+    files = [file for one in state.shared for file in one.files]
+    if len(set(numbers)) < len(numbers) or len(set(files)) < len(files) or not set(files) <= state.files.keys():
+        raise damaged(path, "shared memory is not described once")
+    for one in state.shared:
+        whole = -(-one.size // PAGE_SIZE)
+        if any(at % PAGE_SIZE or not pages or at // PAGE_SIZE + pages > whole for at, pages in one.pieces):
+            raise damaged(path, "a piece leaves its shared memory")
+    spans = {vma.start: vma.end for vma in state.vmas if vma.is_memory}
+    starts = sorted(spans)
+    for address, pages in state.present:
+        at = bisect_right(starts, address) - 1
+        if address % PAGE_SIZE or not pages or at < 0 or address + pages * PAGE_SIZE > spans[starts[at]]:
+            raise damaged(path, "a page of shared memory belongs to no mapping")
+    image = state.folder / SHARED_PAGES
+    held = image.stat().st_size if image.is_file() else 0
+    if held != state.shared_pages * PAGE_SIZE:
+        raise damaged(image, f"it holds {held} bytes where {state.shared_pages * PAGE_SIZE} are described")

@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn what descriptors lead to in the process itself into JSON and back."""
+"""Turn what a process holds and shares with nobody, descriptors, memory, signals, into JSON and back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from checkpoint.capture.stored_values import checked_flag, checked_number, checked_numbers, checked_pair
+from checkpoint.capture.stored_values import (
+    checked_flag,
+    checked_number,
+    checked_numbers,
+    checked_pair,
+    checked_text,
+)
 from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+from checkpoint.state.shared_memory import QueuedSignal, SharedMemory
+
+_SIGINFO_BYTES = 128
 
 
 def encoded_own(own: OwnDescriptors) -> dict[str, Any]:
@@ -64,3 +74,43 @@ def _socket(*values: Any) -> PairedSocket:
     *numbers, nameless, plain = values
     flags, inode, peer, kind, buffer = checked_numbers(numbers, 5)
     return PairedSocket(flags, inode, peer, kind, buffer, checked_flag(nameless), checked_flag(plain))
+
+
+def encoded_shared(shared: Iterable[SharedMemory]) -> list[list[Any]]:
+    """Shared memory as JSON has it."""
+    return [
+        [n.number, n.name, n.size, n.mode, n.seals, list(map(list, n.pieces)), list(n.files), n.refused] for n in shared
+    ]
+
+
+def decoded_shared(value: Any) -> tuple[SharedMemory, ...]:
+    """The reverse of `encoded_shared`; raises as `decoded_own`."""
+    return tuple(_memory(*one) for one in value)
+
+
+def _memory(
+    number: Any, name: Any, size: Any, mode: Any, seals: Any, pieces: Any, files: Any, refused: Any
+) -> SharedMemory:
+    return SharedMemory(
+        checked_number(number),
+        checked_text(name),
+        checked_number(size),
+        checked_number(mode),
+        checked_number(seals),
+        tuple(checked_pair(piece) for piece in pieces),
+        checked_numbers(files),
+        checked_text(refused),
+    )
+
+
+def encoded_signals(queued: Iterable[QueuedSignal]) -> list[list[Any]]:
+    """Pending signals as JSON has them."""
+    return [[one.to_thread, one.information.hex()] for one in queued]
+
+
+def decoded_signals(value: Any) -> tuple[QueuedSignal, ...]:
+    """The reverse of `encoded_signals`; raises as `decoded_own`."""
+    found = tuple(QueuedSignal(checked_flag(to_thread), bytes.fromhex(said)) for to_thread, said in value)
+    if any(len(one.information) != _SIGINFO_BYTES for one in found):
+        raise ValueError("what is said of a signal has another size")
+    return found

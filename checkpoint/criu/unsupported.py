@@ -89,7 +89,9 @@ def _processor(images: ProcessState) -> Iterator[str]:
 
 
 def _signals(images: ProcessState) -> Iterator[str]:
-    for number in images.signals.pending:
+    held = {one.number for one in images.queued}
+    others = [number for one in images.others for number in one.signals.pending]
+    for number in [*(n for n in images.signals.pending if n not in held), *others]:
         yield f"pending signal {number} ({_signal_name(number)})"
     if images.filtered:
         yield "a seccomp filter"
@@ -107,13 +109,17 @@ def _signal_name(number: int) -> str:
 def _files(images: ProcessState) -> Iterator[str]:
     own = own_descriptors(images)
     known = own.known()
+    shared = {number: one for one in images.shared for number in one.files}
     for item in images.descriptors:
         file = images.files[item.file_id]
         if file.kind in OWN_KINDS:
             if file.id not in known:
                 yield f"descriptor {item.fd} is {KIND_NAMES[file.kind]}, {ONLY_CRIU}"
             continue
-        if file.kind != FileKind.REGULAR:
+        if file.kind == FileKind.MEMFD and file.id in shared:
+            if shared[file.id].refused:
+                yield f"descriptor {item.fd} is a memfd, {shared[file.id].refused}"
+        elif file.kind != FileKind.REGULAR:
             yield f"descriptor {item.fd} is {_OUTSIDE.get(file.kind, f'of unknown kind {file.kind}')}"
         elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in PLAIN_DEVICES):
             yield f"descriptor {item.fd} is the device {file.path}"
@@ -148,8 +154,12 @@ def _leads_outside(images: ProcessState, own: OwnDescriptors) -> Iterator[str]:
 def _memory(images: ProcessState, vma: Vma) -> Iterator[str]:
     where = f"{vma.start:#x}-{vma.end:#x}"
     special = next((name for bit, name in _MEMORY if vma.status & bit), None)
+    shared = {one.number: one for one in images.shared}.get(vma.file_id) if vma.is_memory else None
     if special is not None:
-        yield f"{special} at {where}"
+        if shared is None:
+            yield f"{special} at {where}"
+        elif shared.refused:
+            yield f"{special} at {where}, {shared.refused}"
     elif vma.status & VmaStatus.FILE_SHARED and vma.prot & mmap.PROT_WRITE:
         yield f"{images.files[vma.file_id].path} mapped shared and writable at {where}"
     if vma.is_file and stat.S_ISCHR(images.files[vma.file_id].mode):

@@ -35,6 +35,7 @@ from checkpoint.flat.image import (
     Thread,
     Timer,
 )
+from checkpoint.flat.shared_memory import object_mapping, put_shared
 from checkpoint.flat.vdso import NotAVdso, with_system_calls
 from checkpoint.linux import ADDR_NO_RANDOMIZE, MAP_GROWSDOWN, MAP_NORESERVE, PAGE_SIZE
 from checkpoint.state.process_state import (
@@ -97,6 +98,7 @@ def flatten(
     _process(flat, images)
     _processor(flat.header, images.registers, images.extended)
     flat.threads = [_thread(one) for one in images.others]
+    put_shared(flat, images, files)
     open_descriptors(flat, images, files, outputs, written)
     flat.files = files.names
     flat.header.park = _park(mapped)
@@ -136,16 +138,16 @@ def _pages(event: int) -> Iterator[int]:
 
 
 def _mapping(vma: Vma, images: ProcessState, files: Numbered, huge: Sequence[tuple[int, int]]) -> Mapping:
-    shared = bool(vma.status & VmaStatus.FILE_SHARED)
+    shared = bool(vma.status & VmaStatus.FILE_SHARED or (vma.is_memory and vma.flags & mmap.MAP_SHARED))
     had_huge = vma.advice >> mmap.MADV_HUGEPAGE & 1 or any(start < vma.end and vma.start < end for start, end in huge)
     return Mapping(
         start=vma.start,
         end=vma.end,
-        file_offset=vma.file_offset if vma.is_file else 0,
+        file_offset=vma.file_offset if vma.is_file or vma.is_memory else 0,
         advice=vma.advice,
         prot=vma.prot,
         flags=(mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE) | vma.flags & (MAP_GROWSDOWN | MAP_NORESERVE),
-        file=files(name_of(images, vma.file_id)) + 1 if vma.is_file else 0,
+        file=files(name_of(images, vma.file_id)) + 1 if vma.is_file else object_mapping(vma, images),
         small=int(not had_huge),
     )
 

@@ -52,6 +52,7 @@ def open_descriptors(
     first: dict[int, int] = {}
     own = own_descriptors(images)
     makers = _makers(images, own)
+    memory = {number: position for position, one in enumerate(images.shared) for number in one.files}
     changing = {name_of(images, d.file_id) for d in images.descriptors if images.files[d.file_id].writable}
     if both := sorted(changing.intersection(files.names).difference(outputs)):
         raise NotFlat([f"{both[0]} is mapped and open for writing"])
@@ -65,6 +66,8 @@ def open_descriptors(
             if file.id in own.signalling:
                 raise NotFlat([f"descriptor {item.fd} sends signals (F_SETOWN)"])
             makers[file.kind](found, item, file)
+        elif file.kind == FileKind.MEMFD:
+            found.kind, found.file, found.position = Kind.MEMORY, memory[file.id], file.position
         elif file.path in outputs:
             found.kind, found.file = Kind.OUTPUT, list(outputs).index(file.path)
         elif file.flags & os.O_DIRECT:

@@ -19,9 +19,9 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSIONS = (1, 2, 3)
+VERSIONS = (1, 2, 3, 4)
 """Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew; in 3
-a table of threads beside the first follows the header."""
+a table of threads beside the first follows the header; in 4 tables of shared memory and pending signals, too."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
@@ -29,6 +29,14 @@ PARK_ROOM = 0x41000
 THREAD_ROOM = 0x20000
 """Bytes of the park behind the image for each thread beside the first."""
 MOST_THREADS = 256
+MOST_OBJECTS = 64
+"""Pieces of shared memory in an image, each with any number of mappings and descriptors."""
+MOST_PENDING = 16384
+OF_OBJECT = 1 << 31
+"""Set in the `file` of a mapping of shared memory; the rest is the number of that."""
+
+SHARED_PAGES = "pages-shared.img"
+"""Name, among a checkpoint's images, of the pages of shared memory."""
 
 SIGNALS, LIMITS, TIMERS = 64, 16, 3
 
@@ -40,7 +48,7 @@ class Kind:
 
     COPY, WRITTEN, OUTPUT, PATH, SAME_AS = 1, 2, 3, 4, 5
     PIPE, SOCKET, EVENT, EPOLL, TIMER, SIGNALS = 6, 7, 8, 9, 10, 11
-    CONTENTS, WATCH = 12, 13
+    CONTENTS, WATCH, MEMORY = 12, 13, 14
 
 
 class Option:
@@ -157,9 +165,41 @@ class Report(ctypes.LittleEndianStructure):
     ]  # fmt: skip
 
 
+class MemoryObject(ctypes.LittleEndianStructure):
+    """Memory that several mappings and descriptors may lead to (struct object)."""
+
+    _fields_ = [("size", _U64), ("name", _U64), ("mode", _U32), ("seals", _U32)]
+
+
+class Piece(ctypes.LittleEndianStructure):
+    """Pages of such memory that hold something."""
+
+    _fields_ = [("object", _U32), ("unused", _U32), ("offset", _U64), ("pages", _U64)]
+
+
+class Pending(ctypes.LittleEndianStructure):
+    """A signal that was sent and not yet delivered."""
+
+    _fields_ = [("to_thread", _U32), ("unused", _U32), ("information", _U8 * 128)]
+
+
+class Tables(ctypes.LittleEndianStructure):
+    """Behind the header; of version 3 the first alone."""
+
+    _fields_ = [
+        ("threads", Table), ("objects", Table), ("pieces", Table), ("present", Table), ("pending", Table),
+        ("contents", _U64),
+    ]  # fmt: skip
+
+
 STRUCTURES = (
     Table, Mapping, Run, Patch, OpenDescriptor, Action, Registers, Layout, Limit, Timer, Header, Thread, Report,
+    MemoryObject, Piece, Pending, Tables,
 )  # fmt: skip
+
+
+_TABLES = {"threads": Thread, "objects": MemoryObject, "pieces": Piece, "present": Run, "pending": Pending}
+"""The tables behind the header."""
 
 
 @dataclass
@@ -167,7 +207,8 @@ class FlatImage:
     """A flat image taken apart. `files` are the paths, at capture, of the copies that mappings (`file` less one) and
     descriptors number; `written` the same for files that the phase writes; `opened`: files it opens by their paths.
     `contents`: number of a descriptor, and bytes that it has not read yet. `watches`: of kind WATCH. `threads`: those
-    beside the first."""
+    beside the first. `objects`: shared memory; `pieces` of it are in its pages file, which is the copy `contents`;
+    `present`: pages of it that were mapped. `pending`: signals."""
 
     header: Header
     mappings: list[Mapping] = field(default_factory=list)
@@ -183,6 +224,11 @@ class FlatImage:
     written: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
     threads: list[Thread] = field(default_factory=list)
+    objects: list[MemoryObject] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    present: list[Run] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    contents_file: int = 0
     strings: bytearray = field(default_factory=bytearray)
 
     def string(self, text: str) -> int:
@@ -198,8 +244,8 @@ def deleted_name(number: int) -> str:
 
 
 def is_deleted_name(name: str) -> bool:
-    """Whether this is such a name."""
-    return name == Path(name).name and name.startswith("gone-") and name.endswith(".img")
+    """Whether this is such a name, or that of the pages of shared memory."""
+    return name == Path(name).name and ((name.startswith("gone-") and name.endswith(".img")) or name == SHARED_PAGES)
 
 
 def checksum(data: bytes | memoryview) -> int:
@@ -217,7 +263,8 @@ def encode(image: FlatImage) -> bytes:
     """
     header = Header.from_buffer_copy(image.header)
     names = bytearray(image.strings)
-    out = bytearray(ctypes.sizeof(Header) + (ctypes.sizeof(Table) if image.threads else 0))
+    version = _version(image)
+    out = bytearray(ctypes.sizeof(Header) + _tables_size(version))
 
     def table(records: Sequence[bytes]) -> Table:
         out.extend(b"\0" * (-len(out) % 8))
@@ -247,14 +294,17 @@ def encode(image: FlatImage) -> bytes:
             offsets.append(len(names).to_bytes(8, "little"))
             names += path.encode("utf-8", "surrogateescape") + b"\0"
         setattr(header, name, table(offsets))
-    if image.threads:
-        if len(image.threads) > MOST_THREADS:
-            raise ValueError(f"{len(image.threads)} threads beside the first; at most {MOST_THREADS} are restored")
-        threads = table([bytes(thread) for thread in image.threads])
-        out[ctypes.sizeof(Header) : ctypes.sizeof(Header) + ctypes.sizeof(Table)] = bytes(threads)
+    if len(image.threads) > MOST_THREADS:
+        raise ValueError(f"{len(image.threads)} threads beside the first; at most {MOST_THREADS} are restored")
+    if _tables_size(version):
+        tables = Tables(contents=image.contents_file)
+        for name in list(_TABLES)[: None if version == VERSIONS[-1] else 1]:
+            setattr(tables, name, table([bytes(record) for record in getattr(image, name)]))
+        end = ctypes.sizeof(Header) + _tables_size(version)
+        out[ctypes.sizeof(Header) : end] = bytes(tables)[: _tables_size(version)]
     header.strings = Table(table([bytes(names)]).offset, len(names))
     header.magic, header.header_size = MAGIC, ctypes.sizeof(Header)
-    header.version = 3 if image.threads else VERSIONS[any(d.kind > Kind.SAME_AS for d in descriptors)]
+    header.version = version
     header.pages = sum(run.pages for run in image.runs)
     header.size = len(out)
     header.park_size = PARK_ROOM + (len(out) + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
@@ -300,11 +350,15 @@ def decode(path: Path) -> FlatImage:
             image.contents.append((one.number, content))
         else:
             (image.watches if one.kind == Kind.WATCH else image.descriptors).append(one)
-    if header.version == VERSIONS[-1]:
-        if len(data) < ctypes.sizeof(Header) + ctypes.sizeof(Table):
-            raise _damaged(path, f"it has {len(data)} bytes")
-        threads = Table.from_buffer_copy(data, ctypes.sizeof(Header))
-        image.threads = [Thread.from_buffer_copy(r) for r in records(threads, ctypes.sizeof(Thread))]
+    size = _tables_size(header.version)
+    if len(data) < ctypes.sizeof(Header) + size:
+        raise _damaged(path, f"it has {len(data)} bytes")
+    tables = Tables.from_buffer_copy(data[ctypes.sizeof(Header) :][:size].ljust(ctypes.sizeof(Tables), b"\0"))
+    image.contents_file = tables.contents
+    for name, kind in _TABLES.items():
+        found = records(getattr(tables, name), ctypes.sizeof(kind))
+        setattr(image, name, [kind.from_buffer_copy(record) for record in found])
+    _check_shared(image, path)
     for name in ("stamps", "touch_order", "calls"):
         setattr(image, name, [int.from_bytes(r, "little") for r in records(getattr(header, name), 8)])
     image.strings = bytearray(b"".join(records(header.strings, 1)))
@@ -316,6 +370,29 @@ def decode(path: Path) -> FlatImage:
         paths = [image.strings[a:b].decode("utf-8", "surrogateescape") for a, b in zip(offsets, ends)]  # noqa: B905
         setattr(image, name, paths)
     return image
+
+
+def _version(image: FlatImage) -> int:
+    """The first that has what the image needs."""
+    if image.objects or image.pending:
+        return 4
+    made = any(d.kind > Kind.SAME_AS for d in image.descriptors) or image.contents or image.watches
+    return 3 if image.threads else VERSIONS[bool(made)]
+
+
+def _tables_size(version: int) -> int:
+    """Bytes of the tables behind the header."""
+    return {3: ctypes.sizeof(Table), 4: ctypes.sizeof(Tables)}.get(version, 0)
+
+
+def _check_shared(image: FlatImage, path: Path) -> None:
+    """What is taken from these tables outside the restorer, which checks the rest."""
+    if len(image.objects) > MOST_OBJECTS or len(image.pending) > MOST_PENDING:
+        raise _damaged(path, "it has too much shared memory or too many signals")
+    if any(one.size > USER_END for one in image.objects):
+        raise _damaged(path, "it has shared memory of an impossible size")
+    if any(m.file & OF_OBJECT and m.file - OF_OBJECT >= len(image.objects) for m in image.mappings):
+        raise _damaged(path, "a mapping is of shared memory that it does not have")
 
 
 def _damaged(path: Path, problem: str) -> ProbeFileDamaged:

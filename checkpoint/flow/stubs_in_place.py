@@ -16,7 +16,7 @@ from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import LONGEST_INSTRUCTION, SiteTable, find_sites
 from checkpoint.errors import ProgramNotRunnable
 from checkpoint.event import EVENT_BYTES, MARKER, STOP_AFTER
-from checkpoint.flat.image import FlatImage
+from checkpoint.flat.image import OF_OBJECT, FlatImage
 from checkpoint.flow.flow import Place, Point
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.maps import find_gap, read_maps
@@ -52,9 +52,10 @@ def mapped_images(flat: FlatImage, local: Mapping[int, Path]) -> list[MappedImag
     found = []
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for m in flat.mappings:
-        if m.file:
+        if m.file and not m.file & OF_OBJECT:
             spans[m.file - 1].append((m.start, m.end))
-    for number in dict.fromkeys(m.file - 1 for m in flat.mappings if m.file and m.prot & _EXECUTABLE):
+    executable = [m for m in flat.mappings if m.file and m.prot & _EXECUTABLE and not m.file & OF_OBJECT]
+    for number in dict.fromkeys(m.file - 1 for m in executable):
         if (decoded := _decoded(str(local[number]))) is None:
             continue
         image, sites = decoded

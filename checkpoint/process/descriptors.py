@@ -2,7 +2,7 @@
 """Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it.
 
 What leads to the process itself is fine: pipes and pairs of Unix sockets of which it holds both ends, eventfds, epoll
-sets, timers that do not run, signalfds, deleted files.
+sets, timers that do not run, signalfds, deleted files; shared memory that no other process has.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process.maps import MapEntry, read_maps
+from checkpoint.process.maps import MapEntry, held_by_others, named_process, read_maps, tmpfs_devices
 from checkpoint.process.socket_pairs import nameless_pairs
 
 ONLY_CRIU = "which only CRIU captures"
@@ -35,7 +36,7 @@ _OUTSIDE = {
     "anon_inode:[pidfd]": "a pidfd",
     "anon_inode:[userfaultfd]": "a userfaultfd",
     "anon_inode:inotify": "an inotify descriptor",
-    "/memfd:": "a memfd",
+    "/memfd:": "a memfd of huge pages",
     "/dev/pts/": "a terminal",
     "/dev/tty": "a terminal",
 }
@@ -44,8 +45,7 @@ _INSIDE = ("anon_inode:[eventpoll]", "anon_inode:[signalfd]")
 _MAPPINGS = {
     "/anon_hugepage": "huge pages (hugetlb)",
     "/SYSV": "System V shared memory",
-    "/dev/zero": "shared memory",
-    "/memfd:": "shared memory (a memfd)",
+    "/memfd:": "shared memory (a memfd of huge pages)",
 }
 """Shared mappings by the names the kernel gives them, of which CRIU would say something less plain."""
 
@@ -63,6 +63,14 @@ class _Open:
     @property
     def status(self) -> os.stat_result:
         return Path(f"/proc/{self.pid}/fd/{self.number}").stat()
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Device and inode; zeros where it is gone."""
+        with contextlib.suppress(OSError):
+            status = self.status
+            return status.st_dev, status.st_ino
+        return 0, 0
 
     @property
     def information(self) -> Mapping[str, str]:
@@ -87,8 +95,50 @@ def outside(pid: int) -> list[str]:
     Empty once it is gone."""
     with contextlib.suppress(OSError):
         descriptors = list(_descriptors(pid))
-        return [*_outside_descriptors(descriptors), *_outside_memory(pid, read_maps(pid))]
+        mappings = read_maps(pid)
+        memory = _shared_memory(pid, mappings, descriptors)
+        others = held_by_others(pid, memory)
+        return [
+            *_outside_descriptors([one for one in descriptors if not memory or one.key not in memory]),
+            *_outside_memory(pid, [one for one in mappings if one.key not in memory]),
+            *(f"{memory[key]}, which {named_process(other)} has too" for key, other in others.items()),
+        ]
     return []
+
+
+_MEMFD, _ANONYMOUS = "/memfd:", "/dev/zero (deleted)"
+
+
+def _shared_memory(pid: int, mappings: Iterable[MapEntry], descriptors: Iterable[_Open]) -> dict[tuple[int, int], str]:
+    """What is shared memory and nothing else, named, by device and inode: memfds, shared anonymous mappings, deleted
+    files of a tmpfs that are mapped shared. Not what has huge pages."""
+    found = {}
+    devices: set[int] | None = None
+    for one in mappings:
+        where = f"at {one.start:#x}-{one.end:#x}"
+        if one.path.startswith(_MEMFD) or one.path == _ANONYMOUS:
+            if one.key[0] == _memory_device():
+                found[one.key] = f"shared memory {where}"
+        elif one.path.endswith(_DELETED) and one.permissions.endswith("s") and not one.path.startswith("/SYSV"):
+            devices = tmpfs_devices(pid) if devices is None else devices
+            if one.key[0] in devices:
+                found[one.key] = f"shared memory ({one.path.removesuffix(_DELETED)}) {where}"
+    for descriptor in descriptors:
+        if descriptor.target.startswith(_MEMFD) and descriptor.key[0] == _memory_device():
+            found[descriptor.key] = descriptor.named("a memfd")
+    return found
+
+
+@lru_cache(maxsize=1)
+def _memory_device() -> int:
+    """The device that the kernel says memory without huge pages is on; 0 where it does not."""
+    with contextlib.suppress(OSError):
+        file = os.memfd_create("device", os.MFD_CLOEXEC)
+        try:
+            return os.fstat(file).st_dev
+        finally:
+            os.close(file)
+    return 0
 
 
 def refusal(name: str, found: Iterable[str], when: str) -> ProgramUnsupported:

@@ -13,7 +13,17 @@ from typing import Any
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
-from checkpoint.flat.image import NAME, Confined, FlatImage, Kind, Option, decode, is_deleted_name
+from checkpoint.flat.image import (
+    NAME,
+    OF_OBJECT,
+    SHARED_PAGES,
+    Confined,
+    FlatImage,
+    Kind,
+    Option,
+    decode,
+    is_deleted_name,
+)
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.processors import processors
 from checkpoint.restore.agent_process import AgentProcess
@@ -94,7 +104,7 @@ class DirectAgent(PhaseAgent):
 
 def pages_image(job: RestoreJob, flat: FlatImage) -> Path:
     """The pages that belong to the flat image in the job's folder. Raises ProbeFileDamaged where they are not there."""
-    found = sorted(job.images.glob("pages-*.img"))
+    found = sorted(path for path in job.images.glob("pages-*.img") if path.name != SHARED_PAGES)
     if len(found) != 1 or found[0].stat().st_size != flat.header.pages * PAGE_SIZE:
         raise ProbeFileDamaged(
             f"phase {job.phase}: {job.images / NAME} is of another checkpoint; build the probe again"
@@ -121,7 +131,8 @@ def direct_spec(
         (copies / str(number)).symlink_to(Path(shown.get(path, path)).absolute())
     sources = [str(Path(shown.get(path, path)).absolute()) for path in flat.written]
     _refuse_devices(job, [*sources, *(shown.get(path, path) for path in flat.files)])
-    mapped = sum(m.end - m.start for m in flat.mappings)
+    shared = sum(one.size for one in flat.objects)
+    mapped = sum(m.end - m.start for m in flat.mappings) + shared
     return {
         "restorer": str(restorer.absolute()),
         "image": str((job.images / NAME).absolute()),
@@ -145,7 +156,7 @@ def direct_spec(
         "region_seconds": region_limit(job),
         "memory_bytes": 2 * mapped + _MEMORY_SLACK,
         "memory_group": "",
-        "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources),
+        "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources) + shared,
     }
 
 
@@ -229,6 +240,8 @@ _STEPS = {
     25: "making room for descriptors from {detail} on",
     26: "starting it: the node does not let the agent execute it, or open what it needs",
     27: "starting thread {detail}",
+    28: "making its shared memory",
+    29: "sending signal {detail}, which was pending",
 }
 """What the restorer was doing, by its own numbers (enum step)."""
 
@@ -282,6 +295,7 @@ def _mapping_name(flat: FlatImage, address: int) -> str:
     for mapping in flat.mappings:
         if mapping.start == address:
             of = f" of {_at(flat.files, mapping.file - 1)}" if mapping.file else ""
+            of = " of shared memory" if mapping.file & OF_OBJECT else of
             return f"{mapping.start:#x}-{mapping.end:#x}{of}"
     return hex(address)
 
@@ -298,7 +312,7 @@ def _opened_as(flat: FlatImage, number: int) -> str:
 
 _MADE = {
     Kind.PIPE: "a pipe", Kind.SOCKET: "a pair of sockets", Kind.EVENT: "an eventfd", Kind.EPOLL: "an epoll set",
-    Kind.TIMER: "a timer", Kind.SIGNALS: "a signalfd",
+    Kind.TIMER: "a timer", Kind.SIGNALS: "a signalfd", Kind.MEMORY: "a memfd",
 }  # fmt: skip
 
 

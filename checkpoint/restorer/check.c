@@ -6,7 +6,22 @@
 
 #include "restorer.h"
 
-enum table_name { MAPPINGS, RUNS, PATCHES, DESCRIPTORS, STAMPS, TOUCH_ORDER, CALLS, STRINGS, RSEQ, THREADS };
+enum table_name {
+	MAPPINGS,
+	RUNS,
+	PATCHES,
+	DESCRIPTORS,
+	STAMPS,
+	TOUCH_ORDER,
+	CALLS,
+	STRINGS,
+	RSEQ,
+	THREADS,
+	OBJECTS,
+	PIECES,
+	PRESENT,
+	PENDING
+};
 
 #define MOST_STAMPS 64
 #define MOST_CALLS 512
@@ -84,10 +99,78 @@ static void check_mappings(struct context *c)
 
 		wrong |= m->start < h->park + h->park_size && h->park < m->end;
 		wrong |= m->file_offset % PAGE || m->prot > 7 || (m->flags & 3) == 0 || (m->flags & 3) == 3;
-		wrong |= (m->flags & MAP_SHARED) && (!m->file || (m->prot & PROT_WRITE));
+		wrong |= (m->file & OF_OBJECT) && (m->file & ~OF_OBJECT) >= object_count(h);
+		wrong |= (m->flags & MAP_SHARED) && (!m->file || ((m->prot & PROT_WRITE) && !(m->file & OF_OBJECT)));
 		if (wrong)
 			fail(c->report, STEP_TABLE, 0, m->start, MAPPINGS);
 		end = m->end;
+	}
+}
+
+/* Shared memory, what is in it, and signals. Before the mappings, which name it. */
+static void check_shared(struct context *c)
+{
+	const struct tables *t = tables_of(c->image);
+	const struct object *object;
+	const struct piece *piece;
+	const struct pending *pending;
+
+	if (!t)
+		return;
+	bounded(c, &t->objects, sizeof(*object), OBJECTS);
+	bounded(c, &t->pieces, sizeof(*piece), PIECES);
+	bounded(c, &t->present, sizeof(struct run), PRESENT);
+	bounded(c, &t->pending, sizeof(*pending), PENDING);
+	if (t->objects.count > MOST_OBJECTS)
+		fail(c->report, STEP_TABLE, 0, t->objects.count, OBJECTS);
+	object = table_at(c, &t->objects);
+	for (u64 i = 0; i < t->objects.count; i++)
+		if (object[i].size > USER_END || object[i].name >= c->image->strings.count || object[i].mode > 0777 ||
+		    object[i].seals >= 2 * F_SEAL_EXEC)
+			fail(c->report, STEP_TABLE, 0, i, OBJECTS);
+	piece = table_at(c, &t->pieces);
+	for (u64 i = 0; i < t->pieces.count; i++, piece++) {
+		u64 size = piece->object < t->objects.count ? object[piece->object].size + PAGE - 1 : 0;
+
+		if (!piece->pages || piece->offset % PAGE || piece->offset > size ||
+		    piece->pages > (size - piece->offset) / PAGE)
+			fail(c->report, STEP_TABLE, 0, i, PIECES);
+	}
+	if (t->pending.count > MOST_PENDING)
+		fail(c->report, STEP_TABLE, 0, t->pending.count, PENDING);
+	pending = table_at(c, &t->pending);
+	for (u64 i = 0; i < t->pending.count; i++, pending++) {
+		u64 signal = signal_of(pending);
+
+		if (pending->to_thread > 1 || !signal || signal > SIGNALS || signal == SIGKILL || signal == SIGSTOP ||
+		    signal == SIGTRAP)
+			fail(c->report, STEP_TABLE, 0, i, PENDING);
+	}
+}
+
+/* Pages that are asked for in advance: of shared memory, not behind its end, readable. */
+static void check_present(struct context *c)
+{
+	const struct tables *t = tables_of(c->image);
+	const struct object *object;
+	const struct run *r;
+
+	if (!t)
+		return;
+	object = table_at(c, &t->objects);
+	r = table_at(c, &t->present);
+	for (u64 i = 0; i < t->present.count; i++, r++) {
+		const struct mapping *m;
+		u64 last;
+
+		if (!r->pages || r->pages > USER_END / PAGE || !aligned(r->address, r->pages * PAGE) ||
+		    !covered(c, r->address, ends(r)))
+			fail(c->report, STEP_TABLE, 0, r->address, PRESENT);
+		m = mapping_of(c, r->address);
+		last = ends(r) - m->start;
+		if (m->end < ends(r) || !(m->file & OF_OBJECT) || !(m->prot & PROT_READ) || m->file_offset > USER_END ||
+		    last + m->file_offset > ((object[m->file & ~OF_OBJECT].size + PAGE - 1) & ~(PAGE - 1)))
+			fail(c->report, STEP_TABLE, 0, r->address, PRESENT);
 	}
 }
 
@@ -166,11 +249,13 @@ static int sound_descriptor(const struct context *c, const struct descriptor *d)
 {
 	const struct descriptor *of;
 
-	if (d->kind < OPEN_COPY || d->kind > (c->image->version == 1 ? SAME_AS : WATCH))
+	if (d->kind < OPEN_COPY || d->kind > (c->image->version == 1 ? SAME_AS : OPEN_MEMORY))
 		return 0;
 	switch (d->kind) {
 	case SAME_AS:
 		return d->file < d->number && descriptor_at(c, d->file);
+	case OPEN_MEMORY:
+		return d->file < object_count(c->image) && (d->flags & O_ACCMODE) <= O_RDWR;
 	case OPEN_PATH:
 		return d->path < c->image->strings.count;
 	case OPEN_PIPE:
@@ -189,12 +274,17 @@ static int sound_descriptor(const struct context *c, const struct descriptor *d)
 	}
 }
 
+static int opens(const struct descriptor *d)
+{
+	return d->kind < CONTENTS || d->kind == OPEN_MEMORY;
+}
+
 static void check_descriptors(struct context *c)
 {
 	const struct descriptor *all = table_at(c, &c->image->descriptors);
 	u64 count = c->image->descriptors.count;
 
-	for (c->opened = 0; c->opened < count && all[c->opened].kind < CONTENTS; c->opened++)
+	for (c->opened = 0; c->opened < count && opens(all + c->opened); c->opened++)
 		if (all[c->opened].number >= MOST_DESCRIPTORS ||
 		    (c->opened && all[c->opened].number <= all[c->opened - 1].number))
 			fail(c->report, STEP_TABLE, 0, all[c->opened].number, DESCRIPTORS);
@@ -202,7 +292,7 @@ static void check_descriptors(struct context *c)
 	if (count - c->opened > MOST_DESCRIPTORS)
 		fail(c->report, STEP_TABLE, 0, count, DESCRIPTORS);
 	for (u64 i = 0; i < count; i++)
-		if (!sound_descriptor(c, all + i) || (i >= c->opened) != (all[i].kind >= CONTENTS))
+		if (!sound_descriptor(c, all + i) || (i < c->opened) != opens(all + i))
 			fail(c->report, STEP_TABLE, 0, all[i].number, DESCRIPTORS);
 }
 
@@ -234,7 +324,7 @@ static void check_threads(struct context *c)
 	if (!table)
 		return;
 	bounded(c, table, sizeof(struct thread), THREADS);
-	if (table->offset < sizeof(*h) + sizeof(*table) || table->count > MOST_THREADS ||
+	if (table->offset < sizeof(*h) + tables_size(h) || table->count > MOST_THREADS ||
 	    h->park_size < park_image_end(h) + table->count * THREAD_ROOM)
 		fail(c->report, STEP_TABLE, 0, table->count, THREADS);
 	all = table_at(c, table);
@@ -260,7 +350,9 @@ void check_tables(struct context *c)
 		fail(c->report, STEP_TABLE, 0, 0, STRINGS);
 	if (h->calls.count > MOST_CALLS || h->stamps.count > MOST_STAMPS)
 		fail(c->report, STEP_TABLE, 0, h->calls.count, CALLS);
+	check_shared(c);
 	check_mappings(c);
+	check_present(c);
 	check_pages(c);
 	check_descriptors(c);
 	check_string(c, h->cwd);

@@ -16,9 +16,12 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 3			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 4			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define THREADS_VERSION 3		 /* behind the header comes the table of threads */
+#define SHARED_VERSION 4		 /* the same, and the other tables of struct tables */
 #define MOST_THREADS 256		 /* beside the first */
+#define MOST_OBJECTS 64			 /* of shared memory */
+#define MOST_PENDING 16384		 /* signals */
 #define THREAD_ROOM 0x20000UL		 /* of the park, behind the image, for each of them */
 #define IMAGE_MAX (64UL << 20)
 #define SIGNALS 64
@@ -35,7 +38,7 @@ struct mapping {
 	u64 advice; /* bit n: madvise(n) */
 	u32 prot;   /* as for mmap */
 	u32 flags;  /* MAP_PRIVATE or MAP_SHARED, MAP_GROWSDOWN, MAP_NORESERVE */
-	u32 file;   /* number of the copy plus one; 0: anonymous */
+	u32 file;   /* number of the copy plus one; 0: anonymous; with OF_OBJECT: number of the shared memory */
 	u32 small;  /* 1: had no huge pages, and gets none while it is filled */
 };
 
@@ -43,6 +46,8 @@ struct run {
 	u64 address;
 	u64 pages;
 };
+
+#define OF_OBJECT 0x80000000U
 
 /* Pages whose contents are in the image, in place of those in the pages file: the vDSO. */
 struct patch {
@@ -65,6 +70,7 @@ enum descriptor_kind {
 	OPEN_SIGNALS, /* position: signals by bit */
 	CONTENTS,     /* no descriptor, but what `number` has not read yet. position: offset; path: bytes */
 	WATCH,	      /* nor this: the epoll set `number` watches `file`. flags: events; position: data */
+	OPEN_MEMORY,  /* file: number of the shared memory; it comes before CONTENTS and WATCH */
 };
 
 struct descriptor {
@@ -160,6 +166,36 @@ struct thread {
 	u8 zmm_more[1024];
 };
 
+/* Memory that several mappings and descriptors may lead to: anonymous shared memory, a memfd. */
+struct object {
+	u64 size; /* bytes */
+	u64 name; /* offset of a string */
+	u32 mode; /* permissions */
+	u32 seals;
+};
+
+/* Pages of shared memory that hold something, in the order of its pages file. */
+struct piece {
+	u32 object, unused;
+	u64 offset; /* bytes */
+	u64 pages;
+};
+
+/* A signal that was sent and not yet delivered. */
+struct pending {
+	u32 to_thread; /* 1: to the first thread alone; 0: to the process */
+	u32 unused;
+	u8 information[128]; /* siginfo_t */
+};
+
+/* Behind the header. Of version 3 the first alone. */
+struct tables {
+	struct table threads, objects, pieces;
+	struct table present; /* struct run: pages of shared mappings that the page table had */
+	struct table pending;
+	u64 contents; /* number of the copy that is the pages file of shared memory */
+};
+
 /* Where the restorer is, for whoever reads a failure; checkpoint/restore/direct_restore.py has the sentences. */
 enum step {
 	STEP_START = 1,	 /* arguments and inherited descriptors */
@@ -189,6 +225,8 @@ enum step {
 	STEP_ROOM,	 /* no room for descriptors; detail: from which number on */
 	STEP_AGENT,	 /* starting the restorer; told by whoever starts it */
 	STEP_CLONE,	 /* starting a thread; detail: its number in the table */
+	STEP_OBJECT,	 /* making shared memory; detail: its number */
+	STEP_PENDING,	 /* sending a signal that was pending; detail: which */
 };
 
 /* First page of the control file, which the parent reads; the stamp pages follow it. */

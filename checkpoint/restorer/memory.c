@@ -61,7 +61,16 @@ static void map_file(struct context *c, const struct mapping *m)
 {
 	char text[12];
 	u64 flags = MAP_FIXED | (m->flags & (MAP_PRIVATE | MAP_SHARED | MAP_NORESERVE));
-	i64 file = CALL4(SYS_openat, c->copies, copy_name(text, 0, m->file - 1), O_CLOEXEC, 0), result;
+	i64 file, result;
+
+	if (m->file & OF_OBJECT) {
+		result = CALL6(SYS_mmap, m->start, m->end - m->start, m->prot, flags, c->objects[m->file & ~OF_OBJECT],
+			       m->file_offset);
+		if (result < 0)
+			fail(c->report, STEP_MAP, result, m->start, m->file);
+		return;
+	}
+	file = CALL4(SYS_openat, c->copies, copy_name(text, 0, m->file - 1), O_CLOEXEC, 0);
 
 	if (file < 0)
 		fail(c->report, STEP_OPEN, file, m->start, m->file - 1);
@@ -219,6 +228,7 @@ void rebuild_memory(struct context *c)
 	const struct mapping *m = table_at(c, &c->image->mappings);
 
 	unmap_everything_else(c);
+	make_objects(c);
 	for (u64 i = 0; i < c->image->mappings.count; i++, m++) {
 		if (m->file)
 			map_file(c, m);
@@ -226,6 +236,7 @@ void rebuild_memory(struct context *c)
 			map_anonymous(c, m);
 		advise(c, m);
 	}
+	seal_objects(c);
 	set_protections(c, 1);
 	fill(c);
 	if (c->options & MAP_LAZILY)
@@ -233,6 +244,7 @@ void rebuild_memory(struct context *c)
 	patch(c);
 	share_stamps(c);
 	set_protections(c, 0);
+	fault_in(c);
 	if (c->options & TOUCH_IN_ORDER)
 		touch_in_order(c);
 }

@@ -8,6 +8,7 @@
  * start.c	  reads and checks the image, moves to the park: an address range that the program does not use
  * memory.c	  removes everything else and maps the program's memory
  * state.c	  signals, limits, descriptors, everything the kernel keeps for a process
+ * shared.c	  memory that several mappings or descriptors lead to: anonymous shared memory, memfds
  * made.c	  descriptors that lead to the process itself: pipes, sockets, epoll sets and the like
  * confine.c	  takes away what the phase does not need
  * filter.c	  system calls that it may make
@@ -49,9 +50,11 @@ struct context {
 	i64 landlock;	   /* its version, or what says that there is none */
 	/* Inherited descriptors, moved out of the way of the program's own. */
 	i64 pages, copies, scratch, control;
-	u64 opened;	/* entries in the table of descriptors before CONTENTS and WATCH */
-	int pair;	/* whether the program has sockets */
-	u64 first_free; /* no descriptor of the program's has this number, or a higher one */
+	u64 opened;		   /* entries in the table of descriptors before CONTENTS and WATCH */
+	int pair;		   /* whether the program has sockets */
+	i64 objects[MOST_OBJECTS]; /* descriptors of shared memory */
+	u64 described;		   /* those of them whose open file a descriptor has; bit n: object n */
+	u64 first_free;		   /* no descriptor of the program's has this number, or a higher one */
 };
 
 /* Where threads wait until all can go on. */
@@ -67,6 +70,29 @@ static inline const struct table *threads_of(const struct header *h)
 static inline u64 thread_count(const struct header *h)
 {
 	return h->version < THREADS_VERSION ? 0 : threads_of(h)->count;
+}
+
+/* The tables of shared memory and signals; 0 where the image has none. */
+static inline const struct tables *tables_of(const struct header *h)
+{
+	return h->version < SHARED_VERSION ? 0 : (const struct tables *)(h + 1);
+}
+
+static inline u64 object_count(const struct header *h)
+{
+	return h->version < SHARED_VERSION ? 0 : tables_of(h)->objects.count;
+}
+
+static inline u32 signal_of(const struct pending *p)
+{
+	return *(const u32 *)p->information;
+}
+
+static inline u64 tables_size(const struct header *h)
+{
+	if (h->version < THREADS_VERSION)
+		return 0;
+	return h->version < SHARED_VERSION ? sizeof(struct table) : sizeof(struct tables);
 }
 
 static inline u64 park_image_end(const struct header *h)
@@ -98,6 +124,11 @@ static inline void copy(void *to, const void *from, u64 bytes)
 __attribute__((noreturn)) void fail(struct report *report, enum step step, i64 result, u64 address, u64 detail);
 const char *copy_name(char text[12], char letter, u32 number);
 void check_tables(struct context *c);
+void make_objects(struct context *c);
+void seal_objects(struct context *c);
+void fault_in(struct context *c);
+void open_object(struct context *c, const struct descriptor *d);
+void send_pending(struct context *c);
 const struct descriptor *descriptor_at(const struct context *c, u32 number);
 void make_descriptor(struct context *c, const struct descriptor *d);
 void watch_descriptors(struct context *c);

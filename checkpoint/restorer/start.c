@@ -55,8 +55,7 @@ static void check_format(struct report *report, const struct header *h)
 	if (h->size < sizeof(*h) || h->size > IMAGE_MAX || h->park % PAGE || h->park_size % PAGE)
 		fail(report, STEP_FORMAT, 0, 2, h->size);
 	if (h->park < PAGE || h->park >= USER_END || h->park_size > USER_END - h->park ||
-	    h->park_size < PARK_IMAGE + h->size ||
-	    (h->version >= THREADS_VERSION && h->size < sizeof(*h) + sizeof(struct table)))
+	    h->park_size < PARK_IMAGE + h->size || h->size < sizeof(*h) + tables_size(h))
 		fail(report, STEP_FORMAT, 0, 3, h->park);
 }
 

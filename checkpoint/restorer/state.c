@@ -170,20 +170,32 @@ static i64 open_one(struct context *c, const struct descriptor *d)
 	}
 }
 
+static int is_ours(const struct context *c, i64 fd)
+{
+	for (u64 i = 0; i < object_count(c->image); i++)
+		if (fd == c->objects[i])
+			return 1;
+	return fd == c->pages || fd == c->copies || fd == c->scratch || fd == c->control;
+}
+
 static void open_descriptors(struct context *c)
 {
 	const struct descriptor *d = table_at(c, &c->image->descriptors);
 
 	for (i64 fd = 0; fd < INHERITED_END; fd++)
 		CALL1(SYS_close, fd);
-	/* Anything else that we inherited, between and behind our own four. */
+	/* Anything else that we inherited, between and behind our own. */
 	for (i64 fd = INHERITED_END, last = c->control; fd <= last; fd++)
-		if (fd != c->pages && fd != c->copies && fd != c->scratch && fd != c->control)
+		if (!is_ours(c, fd))
 			CALL1(SYS_close, fd);
 	CALL3(SYS_close_range, c->control + 1, ~0U, 0);
 	for (u64 i = 0; i < c->opened; i++, d++) {
 		i64 fd, result;
 
+		if (d->kind == OPEN_MEMORY) {
+			open_object(c, d);
+			continue;
+		}
 		if (d->kind > SAME_AS) {
 			make_descriptor(c, d);
 			continue;
@@ -204,6 +216,13 @@ static void open_descriptors(struct context *c)
 	watch_descriptors(c);
 }
 
+static void make_room_for(struct context *c, i64 *fd, u64 least)
+{
+	*fd = CALL3(SYS_fcntl, *fd, F_DUPFD, least);
+	if (*fd < 0)
+		fail(c->report, STEP_ROOM, *fd, 0, least);
+}
+
 /* Our own descriptors leave the numbers that the program's will have. */
 static void make_room(struct context *c)
 {
@@ -212,11 +231,11 @@ static void make_room(struct context *c)
 
 	if (least < INHERITED_END)
 		least = INHERITED_END;
-	for (u64 i = 0; i < sizeof(ours) / sizeof(*ours); i++) {
-		*ours[i] = CALL3(SYS_fcntl, *ours[i], F_DUPFD, least);
-		if (*ours[i] < 0)
-			fail(c->report, STEP_ROOM, *ours[i], 0, least);
-	}
+	/* The last of ours is the highest number: what is behind it was inherited. */
+	for (u64 i = 0; i < object_count(c->image); i++)
+		make_room_for(c, &c->objects[i], least);
+	for (u64 i = 0; i < sizeof(ours) / sizeof(*ours); i++)
+		make_room_for(c, ours[i], least);
 }
 
 void rebuild_state(struct context *c)
@@ -226,6 +245,7 @@ void rebuild_state(struct context *c)
 	set_layout(c);
 	set_actions(c);
 	set_own(c);
+	send_pending(c);
 	enter_folder(c);
 	open_descriptors(c);
 	if (c->options & MAP_LAZILY)
@@ -236,6 +256,8 @@ void rebuild_state(struct context *c)
 		filter_calls(c);
 	if (c->options & TRACE_MAPPINGS)
 		trace_mappings(c);
+	for (u64 i = 0; i < object_count(c->image); i++)
+		CALL1(SYS_close, c->objects[i]);
 	CALL1(SYS_close, c->pages);
 	CALL1(SYS_close, c->copies);
 	CALL1(SYS_close, c->scratch);

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.own_descriptors import OwnDescriptors
+from checkpoint.state.shared_memory import QueuedSignal, SharedMemory
 
 PAGE_PARENT, PAGE_LAZY, PAGE_PRESENT = 1, 2, 4
 """Flags of a page run, those of CRIU's page map: pages are in a parent image, belong to private anonymous memory (and
@@ -49,7 +50,7 @@ class VmaStatus:
 class FileKind:
     """Kinds of open files that matter here; `checkpoint.criu.unsupported` names all of them."""
 
-    REGULAR, PIPE, UNIX_SOCKET, EVENTFD, EPOLL, SIGNALFD, TIMERFD = 1, 2, 5, 6, 7, 9, 17
+    REGULAR, PIPE, UNIX_SOCKET, EVENTFD, EPOLL, SIGNALFD, TIMERFD, MEMFD = 1, 2, 5, 6, 7, 9, 17, 18
 
 
 OWN_KINDS = (
@@ -87,6 +88,11 @@ class Vma:
     file_id: int
     file_offset: int
     advice: int
+
+    @property
+    def is_memory(self) -> bool:
+        """Of memory that other mappings and descriptors may lead to, too (ProcessState.shared)."""
+        return bool(self.status & (VmaStatus.MEMFD | VmaStatus.ANON_SHARED))
 
     @property
     def is_file(self) -> bool:
@@ -248,7 +254,8 @@ class ProcessState:
     `timers`: (interval s, interval us, value s, value us) of the real, the virtual and the profiling timer. `limits`:
     (soft, hard) by their numbers. `filtered`: it has a seccomp filter. `asynchronous_io`: such input or output is in
     flight. `segments`: thread-local storage is in the global descriptor table. `others`: the threads of its first task
-    beside the first, where they are captured too.
+    beside the first, where they are captured too. `shared`: shared memory of a directly captured process, `present`:
+    runs of pages of it that the page table had; `queued`: signals that are pending and can be held.
     """
 
     folder: Path
@@ -281,6 +288,9 @@ class ProcessState:
     segments: bool = False
     others: tuple[OtherThread, ...] = ()
     own: OwnDescriptors | None = None
+    shared: tuple[SharedMemory, ...] = ()
+    present: tuple[tuple[int, int], ...] = ()
+    queued: tuple[QueuedSignal, ...] = ()
 
     @property
     def pages_image(self) -> Path:
@@ -291,6 +301,11 @@ class ProcessState:
     def pages(self) -> int:
         """Pages held, each of PAGE_SIZE bytes."""
         return sum(run.pages for run in self.page_runs)
+
+    @property
+    def shared_pages(self) -> int:
+        """Pages held of shared memory, in a file of their own."""
+        return sum(one.pages for one in self.shared)
 
 
 def file_mappings(state: ProcessState) -> list[FileMapping]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.image import FlatImage
+from checkpoint.flat.image import OF_OBJECT, FlatImage
 from checkpoint.flow.comparing import Difference, compare
 from checkpoint.flow.flow import Contents, Flow, Plan
 from checkpoint.flow.points import choose_points
@@ -335,6 +335,8 @@ def _name(flat: FlatImage, number: int) -> str:
     if number < 0:
         return "other"
     mapping, mm = flat.mappings[number], flat.header.mm
+    if mapping.file & OF_OBJECT:
+        return "[shared]"
     if mapping.file:
         return str(flat.files[mapping.file - 1])
     if mapping.start <= flat.header.registers.sp < mapping.end:

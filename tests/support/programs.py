@@ -153,6 +153,10 @@ PROGRAMS: Mapping[str, Program] = {
         "descriptors that lead to itself (pipes, sockets, epoll sets, deleted files), checked in a region",
         quick=("events",),
     ),
+    "shares": Program(
+        "shared memory (anonymous, memfds, deleted files) and pending signals, checked in a region",
+        quick=("memfd",),
+    ),
     "shm": Program("works in shared mappings, anonymous and of a memory file"),
     "fileread": Program(
         "reads text.txt at offsets; 'FILE reopen' opens it for every piece",
