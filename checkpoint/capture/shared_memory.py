@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import numpy.typing as npt
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.memory_map import Area
@@ -37,6 +39,8 @@ _CHUNK = 1 << 22
 _ANSWER_BYTES = 1 << 20
 """Room in the process for what mincore(2) says of 4 GB at once."""
 _F_GET_SEALS = 1034
+_MADV_REMOVE = 9
+_READ_WRITE, _PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _HUGE = "which has huge pages (hugetlb)"
 
 Key = tuple[int, int]
@@ -202,18 +206,22 @@ class _Window:
     def copied(self, said: SharedMemory, out: IO[bytes], what: str) -> SharedMemory:
         if self._area is None:
             return replace(said, refused="which is mapped privately alone")
-        size = self._size()
-        with self._open(size) as start:
-            pieces = tuple(
-                (address - start, pages)
-                for first, flags in self._resident(start, size)
-                for address, pages in stretches(flags, first)
-            )
-            require_room(Path(out.name).parent, sum(pages for _, pages in pieces), what)
-            with _memory_of(self._tracee.pid) as memory:
-                for offset, pages in pieces:
-                    _copy_stretch(memory, start + offset, pages * PAGE_SIZE, out)
-        return replace(said, size=size, mode=0o777, pieces=pieces)
+        with self._answering():
+            size = self._size()
+            with self._open(size) as start:
+                return self._copied_from(start, replace(said, size=size, mode=0o777), out, what)
+
+    def _copied_from(self, start: int, said: SharedMemory, out: IO[bytes], what: str) -> SharedMemory:
+        pieces = tuple(
+            (address - start, pages)
+            for first, flags in self._resident(start, said.size)
+            for address, pages in stretches(flags, first)
+        )
+        require_room(Path(out.name).parent, sum(pages for _, pages in pieces), what)
+        with _memory_of(self._tracee.pid) as memory:
+            for offset, pages in pieces:
+                _copy_stretch(memory, start + offset, pages * PAGE_SIZE, out)
+        return replace(said, pieces=pieces)
 
     def _size(self) -> int:
         """Bytes of all of it: as much as is mapped, unless there is more behind."""
@@ -239,8 +247,13 @@ class _Window:
         return low
 
     def _is_there(self, address: int) -> bool:
+        """Whether there is a page. Reading one that is a hole fills it: then it becomes a hole again."""
+        _, (resident,) = next(self._resident(address, PAGE_SIZE))
         with _memory_of(self._tracee.pid) as memory, suppress(OSError):
-            return bool(os.pread(memory, 1, address))
+            os.pread(memory, 1, address)
+            if not resident:
+                self._tracee.system_call(call_number("madvise"), address, PAGE_SIZE, _MADV_REMOVE)
+            return True
         return False
 
     @contextmanager
@@ -256,19 +269,25 @@ class _Window:
             if self._tracee.is_stopped:
                 call(call_number("munmap"), start, size)
 
-    def _resident(self, start: int, size: int) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.bool_]]]]:
-        """Which pages hold something, from an address on."""
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Have room in the process for what the kernel says."""
         call = self._tracee.system_call
-        answer = call(call_number("mmap"), 0, _ANSWER_BYTES, 3, 0x22, -1, 0)
+        self._answer = call(call_number("mmap"), 0, _ANSWER_BYTES, _READ_WRITE, _PRIVATE, -1, 0)
         try:
-            for first in range(start, start + size, _ANSWER_BYTES * PAGE_SIZE):
-                bytes_ = min(_ANSWER_BYTES * PAGE_SIZE, start + size - first)
-                call(call_number("mincore"), first, bytes_, answer)
-                found = np.frombuffer(self._tracee.read(answer, bytes_ // PAGE_SIZE), dtype=np.uint8)
-                yield first, found & 1 != 0
+            yield
         finally:
             if self._tracee.is_stopped:
-                call(call_number("munmap"), answer, _ANSWER_BYTES)
+                call(call_number("munmap"), self._answer, _ANSWER_BYTES)
+
+    def _resident(self, start: int, size: int) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+        """Which pages hold something, from an address on."""
+        step = _ANSWER_BYTES * PAGE_SIZE
+        for first in range(start, start + size, step):
+            part = min(step, start + size - first)
+            self._tracee.system_call(call_number("mincore"), first, part, self._answer)
+            found = np.frombuffer(self._tracee.read(self._answer, part // PAGE_SIZE), dtype=np.uint8)
+            yield first, found & 1 != 0
 
 
 def _copy_stretch(memory: int, address: int, size: int, out: IO[bytes]) -> None:

@@ -391,8 +391,6 @@ def _check_shared(image: FlatImage, path: Path) -> None:
         raise _damaged(path, "it has too much shared memory or too many signals")
     if any(one.size > USER_END for one in image.objects):
         raise _damaged(path, "it has shared memory of an impossible size")
-    if any(m.file & OF_OBJECT and m.file - OF_OBJECT >= len(image.objects) for m in image.mappings):
-        raise _damaged(path, "a mapping is of shared memory that it does not have")
 
 
 def _damaged(path: Path, problem: str) -> ProbeFileDamaged:

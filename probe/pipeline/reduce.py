@@ -15,12 +15,14 @@ from typing import Protocol
 
 import numpy as np
 
+from checkpoint.capture.stored import NAME as STATE_NAME
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import FlatImage
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.descriptors import ONLY_CRIU
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
@@ -224,6 +226,7 @@ def load(build: Build) -> None:
 
 
 def doubts(build: Build) -> list[str]:
+    build.notes += _held(build)
     if build.program.threads > 1:
         build.notes.append("its threads may touch other pages each time: phases are kept whole")
         return []
@@ -231,3 +234,17 @@ def doubts(build: Build) -> list[str]:
         return []
     kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]
     return kept + [_IN_GROUPS] * any(phase.in_groups for phase in build.reduced)
+
+
+def _held(build: Build) -> list[str]:
+    """Notes on shared memory and pending signals in the checkpoints."""
+    most, signals = 0, set()
+    for phase in build.reduced:
+        folder = build.folder.path / phase.folder
+        if (folder / STATE_NAME).exists():
+            state = read_state(folder)
+            most = max(most, state.shared_pages)
+            signals |= {one.number for one in state.queued}
+    held = [f"phases hold up to {most * PAGE_SIZE / 1e6:.1f} MB of shared memory: it is kept whole"] * bool(most)
+    numbers = ", ".join(map(str, sorted(signals)))
+    return held + [f"signals are pending where phases start, and are sent again: {numbers}"] * bool(signals)

@@ -28,6 +28,7 @@ from checkpoint.errors import ProbeError
 from checkpoint.flat import convert, image
 from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.descriptors import NotFlat
+from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import (
     STOPPED,
     Descriptor,
@@ -41,6 +42,7 @@ from checkpoint.state.process_state import (
     file_mappings,
     open_files,
 )
+from checkpoint.state.shared_memory import QueuedSignal, SharedMemory
 from fuzzing.mutation import damaged
 from fuzzing.reader import Reader
 
@@ -146,6 +148,7 @@ def _states(folder: Path) -> Sequence[bytes]:
     write_state(
         ProcessState(
             folder=folder,
+            own=OwnDescriptors(),
             tasks=(Task(7, 1, (7,)),),
             pid=7,
             comm="made",
@@ -158,11 +161,19 @@ def _states(folder: Path) -> Sequence[bytes]:
             vmas=(
                 Vma(0x400000, 0x404000, 5, 2, regular, 1, 0, 0),
                 Vma(0x404000, 0x406000, 3, 0x22, anonymous, 0, 0, 1 << 14),
+                Vma(0x406000, 0x408000, 3, 1, VmaStatus.MEMFD, 1, 4096, 0),
             ),
+            shared=(SharedMemory(1, "/memfd:made", 9000, 0o777, 1, ((4096, 2),), (3,)),),
+            present=((0x406000, 1),),
+            queued=(QueuedSignal(False, (10).to_bytes(128, "little")),),
             page_runs=(PageRun(0x404000, 2, 6),),
             pages_id=1,
-            files={1: File(1, 1, "/bin/made", 0, 0, 9, 0o100755), 2: File(2, 1, "/", 0, 0, None, 0o40755)},
-            descriptors=(Descriptor(0, 1, 0, 1),),
+            files={
+                1: File(1, 1, "/bin/made", 0, 0, 9, 0o100755),
+                2: File(2, 1, "/", 0, 0, None, 0o40755),
+                3: File(3, 18, "/memfd:made", 2, 5, 9000, 0o100777),
+            },
+            descriptors=(Descriptor(0, 1, 0, 1), Descriptor(1, 3, 0, 18)),
             signals=SignalState(actions=((0, 0, 0, 0),) * 62),
             timers=((0, 0, 1, 0),) * 3,
             limits=((1, 2),) * 16,
@@ -174,6 +185,7 @@ def _states(folder: Path) -> Sequence[bytes]:
 def _read_state(data: bytes, folder: Path) -> Any:
     (folder / STATE_NAME).write_bytes(data)
     (folder / "pages-1.img").write_bytes(bytes(2 * 4096))
+    (folder / image.SHARED_PAGES).write_bytes(bytes(2 * 4096))
     found = read_state(folder)
     file_mappings(found)
     open_files(found)
@@ -206,7 +218,24 @@ def _flats(folder: Path) -> Sequence[bytes]:
     made.contents, made.watches = [(5, b"unread"), (8, b"mail")], [image.OpenDescriptor(6, kind.WATCH, 1, 77, 5)]
     made.stamps, made.touch_order, made.calls = [0x402000], [0x400000, 0x7FFF2000], [0, 1, 60]
     made.files, made.written, made.opened = ["/usr/bin/solver"], ["/tmp/out"], ["/etc/hosts"]
-    return [image.encode(made), kept]
+    return [image.encode(made), kept, image.encode(_shared(made))]
+
+
+def _shared(made: image.FlatImage) -> image.FlatImage:
+    """The same with shared memory and pending signals."""
+    made.mappings[1:1] = [
+        image.Mapping(0x404000, 0x405000, 0x1000, 0, 3, 1, image.OF_OBJECT, 0),
+        image.Mapping(0x405000, 0x406000, 0, 0, 1, 2, image.OF_OBJECT | 1, 0),
+    ]
+    del made.mappings[3]
+    made.objects = [image.MemoryObject(9000, 0, 0o777, 1), image.MemoryObject(4096, 0, 0o600, 14)]
+    made.pieces = [image.Piece(0, 0, 4096, 2), image.Piece(1, 0, 0, 1)]
+    made.present = [image.Run(0x404000, 1)]
+    made.pending = [image.Pending(1), image.Pending(0)]
+    for number, one in zip((10, 34), made.pending, strict=True):
+        one.information[0] = number
+    made.descriptors += [image.OpenDescriptor(13, image.Kind.MEMORY, 2, 77), image.OpenDescriptor(14, 14, 0, 0, 1)]
+    return made
 
 
 def _summed(choose: Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -240,6 +269,11 @@ def _tables(data: bytes) -> Iterator[image.Table]:
         header = image.Header.from_buffer_copy(data)
         for name in ("mappings", "runs", "patches", "descriptors", "stamps", "touch_order", "calls", "strings"):
             yield getattr(header, name)
+        if header.version == image.VERSIONS[-1] and len(data) >= ctypes.sizeof(header) + ctypes.sizeof(image.Tables):
+            tables = image.Tables.from_buffer_copy(data, ctypes.sizeof(header))
+            for name in ("objects", "pieces", "present", "pending"):
+                yield getattr(tables, name)
+            yield image.Table(ctypes.sizeof(header), 0)
 
 
 def _decode(data: bytes, folder: Path) -> Any:

@@ -14,7 +14,7 @@ from direct_state import timed
 from programs import build
 from regions import captured_regions
 
-import probe.pipeline.capture
+import probe.pipeline.runs.standing
 from checkpoint import strict_json
 from checkpoint.capture.direct import Captured, capture_process
 from checkpoint.capture.stored import NAME, read_state
@@ -58,7 +58,7 @@ def captured_both_ways(program: Path, *arguments: str, folder: Path) -> Both:
         return done
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe.pipeline.capture, "capture_process", both)
+        patch.setattr(probe.pipeline.runs.standing, "capture_process", both)
         # On another processor the kernel writes that one's number into the area of restartable sequences.
         cpu = min(os.sched_getaffinity(0))
         (job,) = captured_regions(program, *arguments, folder=folder, direct=True, cpu=cpu)

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat import image as flat_image
-from checkpoint.flat.image import FlatImage, Header, Kind, Mapping, OpenDescriptor, Run, decode, encode
+from checkpoint.flat.image import (
+    FlatImage,
+    Header,
+    Kind,
+    Mapping,
+    MemoryObject,
+    OpenDescriptor,
+    Pending,
+    Piece,
+    Run,
+    decode,
+    encode,
+)
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import direct_agent
 from checkpoint.restore import direct_restore as direct
@@ -23,7 +35,8 @@ SOURCES = Path(flat_image.__file__).parents[1] / "restorer"
 C_NAMES = {
     "Table": "table", "Mapping": "mapping", "Run": "run", "Patch": "patch", "OpenDescriptor": "descriptor",
     "Action": "sigaction_entry", "Registers": "registers", "Layout": "mm", "Limit": "limit", "Timer": "timer",
-    "Header": "header", "Thread": "thread", "Report": "report",
+    "Header": "header", "Thread": "thread", "Report": "report", "MemoryObject": "object", "Piece": "piece",
+    "Pending": "pending", "Tables": "tables",
 }  # fmt: skip
 
 u32 = st.integers(0, 2**32 - 1)
@@ -50,6 +63,13 @@ def images(draw: st.DrawFn) -> FlatImage:
     for name in ("files", "written", "opened"):
         setattr(image, name, draw(st.lists(names, max_size=4)))
     image.header.cwd = image.string(draw(names))
+    if draw(st.booleans()):
+        small = st.integers(0, flat_image.USER_END)
+        image.objects = [MemoryObject(*row) for row in draw(st.lists(st.tuples(small, u64, u32, u32), max_size=3))]
+        image.pieces = [Piece(*row) for row in draw(st.lists(st.tuples(u32, u32, u64, u64), max_size=5))]
+        image.present = [Run(a, n) for a, n in draw(st.lists(st.tuples(u64, u64), max_size=3))]
+        image.pending = [Pending(*row) for row in draw(st.lists(st.tuples(u32, u32), max_size=3))]
+        image.contents_file = draw(u64)
     return image
 
 
@@ -61,6 +81,9 @@ def parts(image: FlatImage) -> dict[str, object]:
         n: getattr(image, n)
         for n in ("contents", "stamps", "touch_order", "calls", "files", "written", "opened", "patches")
     }
+    if image.objects or image.pending:
+        found |= {n: [bytes(r) for r in getattr(image, n)] for n in ("objects", "pieces", "present", "pending")}
+        found["contents_file"] = image.contents_file
     header = image.header
     return found | {"fields": (header.park, header.umask, header.xstate, header.registers.ip)}
 
@@ -110,9 +133,36 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 4
+    data[Header.version.offset] = 5
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 4 is unknown, this program reads 1 to 3"):
+    with pytest.raises(ProbeFileDamaged, match="version 5 is unknown, this program reads 1 to 4"):
+        decode(path)
+
+
+def test_an_image_says_no_more_than_it_needs() -> None:
+    image = FlatImage(Header(park=1 << 44))
+    assert decode_version(image) == 1
+    image.threads = [flat_image.Thread()]
+    assert decode_version(image) == 3
+    image.pending = [Pending()]
+    assert decode_version(image) == 4
+    image.pending, image.objects = [], [MemoryObject()]
+    assert decode_version(image) == 4
+
+
+def decode_version(image: FlatImage) -> int:
+    return Header.from_buffer_copy(encode(image)).version
+
+
+@pytest.mark.parametrize("what", ["objects", "pending", "size"])
+def test_too_much_shared_memory_is_refused(what: str, tmp_path: Path) -> None:
+    image, path = FlatImage(Header(park=1 << 44)), tmp_path / "direct.img"
+    image.objects = [MemoryObject(8)] * (flat_image.MOST_OBJECTS + (what == "objects"))
+    image.pending = [Pending()] * (flat_image.MOST_PENDING + (what == "pending"))
+    if what == "size":
+        image.objects[0] = MemoryObject(flat_image.USER_END + 1)
+    path.write_bytes(encode(image))
+    with pytest.raises(ProbeFileDamaged, match="shared memory"):
         decode(path)
 
 
@@ -159,6 +209,8 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
                 "IMAGE_MAX": flat_image.MAX_BYTES, "USER_END": flat_image.USER_END, "PARK_IMAGE": flat_image.PARK_ROOM,
                 "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS, "PAGE": PAGE_SIZE,
                 "THREAD_ROOM": flat_image.THREAD_ROOM, "MOST_THREADS": flat_image.MOST_THREADS,
+                "MOST_OBJECTS": flat_image.MOST_OBJECTS, "MOST_PENDING": flat_image.MOST_PENDING,
+                "OF_OBJECT": flat_image.OF_OBJECT,
                 "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
     source = tmp_path / "numbers.c"
     body = "".join(f'printf("{name} %lu\\n", (unsigned long)({name}));\n' for name in expected)

@@ -28,6 +28,16 @@ def deleted(size):
     file = tempfile.TemporaryFile(dir=".")
     os.truncate(file.fileno(), size)
     return file
+def shared_memory():
+    file = os.open("/dev/shm/m", os.O_RDWR | os.O_CREAT, 0o600)
+    os.unlink("/dev/shm/m")
+    os.truncate(file, 4096)
+    return mmap.mmap(file, 4096)
+def child(shared):
+    if not os.fork():
+        libc.prctl(1, 9)
+        time.sleep(600)
+    return shared
 kept = eval(sys.argv[1])
 print("ready", flush=True)
 time.sleep(600)
@@ -63,7 +73,7 @@ def holding(expression: str, folder: Path, **streams: int) -> Iterator[int]:
         "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", "select.epoll()", "timer(0)", "deleted(1 << 20)",
         "libc.signalfd(-1, bytes(128), 0)", "open('/dev/null')", "open('/dev/zero', 'w')", "open('file', 'w')",
         "[mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) for f in [deleted(4096)]]",
-        "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)",
+        "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)", "os.memfd_create('m')", "mmap.mmap(-1, 4096)", "shared_memory()",
     ],
 )  # fmt: skip
 def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
@@ -82,13 +92,21 @@ def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
         ("os.mkfifo('f') or os.open('f', os.O_RDWR)", r"a named pipe \(descriptor 3\)"),
         ("os.eventfd(1, os.EFD_SEMAPHORE)", r"an eventfd that counts \(EFD_SEMAPHORE\) \(descriptor 3\)"),
         ("timer(600)", r"a running timer \(descriptor 3\)"),
-        ("os.memfd_create('m')", r"a memfd \(descriptor 3\)"),
+        ("os.memfd_create('m', os.MFD_HUGETLB)", r"a memfd of huge pages \(descriptor 3\)"),
+        (
+            "child(os.memfd_create('m'))",
+            r"a memfd \(descriptor 3\), which process \d+ \(\S+\) has",
+        ),
+        (
+            "child(mmap.mmap(-1, 4096))",
+            r"shared memory at 0x\S+, which process \d+ \(\S+\) has",
+        ),
+        ("child(shared_memory())", r"shared memory \(/dev/shm/m\) at 0x\S+, which process \d+"),
         ("libc.inotify_init()", r"an inotify descriptor \(descriptor 3\)"),
         ("os.pidfd_open(os.getpid())", r"a pidfd \(descriptor 3\)"),
         ("open('/dev/kmsg')", r"the device /dev/kmsg \(descriptor 3\)"),
         ("os.openpty()", r"a terminal \(descriptor 4\)|the device /dev/\S+ \(descriptor 4\)"),
         (f"deleted({LARGEST_DELETED + 1})", r"a deleted file of more than 64 MB \(descriptor 3, /\S+\)"),
-        ("mmap.mmap(-1, 4096)", r"shared memory at 0x[0-9a-f]+-0x[0-9a-f]+"),
         ("os.write(os.open('f', 66), b'1234') and mmap.mmap(3, 4)", r"/\S+/f mapped shared and writable at 0x\S+"),
         ("libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0) and libc.shmctl(0, 0, None)", "System V shared memory at"),
     ],

@@ -46,7 +46,8 @@ DESCRIPTORS_MADE_TO_HARM = {
     "a socket alone": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 50, 0, 1)],
     "a raw socket": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 51, 0, 3), OpenDescriptor(51, Kind.SOCKET, 2, 0, 50, 0, 3)],
     "a timer that wakes": [OpenDescriptor(50, Kind.TIMER, 0, 9)],
-    "an unknown kind": [OpenDescriptor(50, Kind.WATCH + 1)],
+    "an unknown kind": [OpenDescriptor(50, Kind.MEMORY + 1)],
+    "a memfd of no memory": [OpenDescriptor(50, Kind.MEMORY, 2)],
     "a duplicate of nothing": [OpenDescriptor(50, Kind.SAME_AS, 0, 0, 49)],
     "contents outside": [
         OpenDescriptor(50, Kind.PIPE, 0, 0, 50), OpenDescriptor(50, Kind.CONTENTS, 0, 1 << 40, 0, 0, 8),
