@@ -50,6 +50,8 @@ _MEMORY = (
     (VmaStatus.ANON_SHARED, "shared memory"),
 )
 
+_ONLY_DIRECT = ", which only direct capture holds"
+
 _ALIVE = 1
 
 
@@ -120,7 +122,8 @@ def _files(images: ProcessState) -> Iterator[str]:
             if shared[file.id].refused:
                 yield f"descriptor {item.fd} is a memfd, {shared[file.id].refused}"
         elif file.kind != FileKind.REGULAR:
-            yield f"descriptor {item.fd} is {_OUTSIDE.get(file.kind, f'of unknown kind {file.kind}')}"
+            direct = _ONLY_DIRECT if images.own is None and file.kind == FileKind.MEMFD else ""
+            yield f"descriptor {item.fd} is {_OUTSIDE.get(file.kind, f'of unknown kind {file.kind}')}{direct}"
         elif stat.S_ISBLK(file.mode) or (stat.S_ISCHR(file.mode) and file.path not in PLAIN_DEVICES):
             yield f"descriptor {item.fd} is the device {file.path}"
     yield from _leads_outside(images, own)
@@ -157,7 +160,7 @@ def _memory(images: ProcessState, vma: Vma) -> Iterator[str]:
     shared = {one.number: one for one in images.shared}.get(vma.file_id) if vma.is_memory else None
     if special is not None:
         if shared is None:
-            yield f"{special} at {where}"
+            yield f"{special} at {where}{_ONLY_DIRECT if images.own is None and vma.is_memory else ''}"
         elif shared.refused:
             yield f"{special} at {where}, {shared.refused}"
     elif vma.status & VmaStatus.FILE_SHARED and vma.prot & mmap.PROT_WRITE:

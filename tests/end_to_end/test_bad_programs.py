@@ -122,7 +122,6 @@ def test_what_a_run_shows(
     ("name", "arguments", "words"),
     [
         ("socket", ("800",), ["a socket (descriptor 3)"]),
-        ("shm", ("800",), ["a memfd (descriptor 3)", "shared memory at 0x", "shared memory (a memfd) at 0x"]),
         ("holder", ("800", "fifo"), ["a named pipe (descriptor 3)"]),
         ("holder", ("800", "inotify"), ["an inotify descriptor (descriptor 3)"]),
         ("holder", ("800", "timerfd"), ["a running timer (descriptor 3)"]),

@@ -247,8 +247,8 @@ def test_cut_off_pages_are_refused_before_criu_sees_them(cut: int, job: RestoreJ
 
 MAPPINGS = {
     "hugetlb": "huge pages (hugetlb) at 0x",
-    "shared": "shared memory",
-    "memfd": "shared memory (a memfd) at 0x",
+    "shared": ", which only direct capture holds",
+    "memfd": "shared memory (anonymous or of a memfd) at 0x",
     "sysv": "System V shared memory at 0x",
     "file": "mappings.file mapped shared and writable at 0x",
 }

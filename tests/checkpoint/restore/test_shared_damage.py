@@ -92,13 +92,19 @@ def unreadable(flat: FlatImage) -> None:
     flat.present, one.prot = [Run(one.start, 1)], 0
 
 
+def of_no_memory(flat: FlatImage) -> None:
+    """What follows the table of objects would do for a large one."""
+    flat.pieces[0].unused = 1
+    flat.pieces.append(Piece(len(flat.objects), 0, 0, 1))
+
+
 HARM: dict[str, Callable[[FlatImage], None]] = {
     "more memory than there may be": add("objects", *[MemoryObject(8)] * MOST_OBJECTS),
     "a size beyond all addresses": change("objects", 0, size=USER_END + 1),
     "a name outside": change("objects", 0, name=1 << 40),
     "a set-user-id bit": change("objects", 0, mode=0o4755),
     "an unknown seal": change("objects", 0, seals=64),
-    "a piece of no memory": add("pieces", Piece(MOST_OBJECTS, 0, 0, 1)),
+    "a piece of no memory": of_no_memory,
     "a piece within a page": change("pieces", 0, offset=8),
     "an empty piece": change("pieces", 0, pages=0),
     "a piece behind the end": change("pieces", 0, offset=1 << 40),
