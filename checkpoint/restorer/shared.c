@@ -62,7 +62,6 @@ static void end_object(struct context *c, u64 number, u64 size, i64 from, u64 ta
 
 	/* What is behind the end becomes zeros. */
 	check_made(c, number, CALL2(SYS_ftruncate, fd, size));
-	check_made(c, number, CALL3(SYS_lseek, fd, 0, 0));
 	if (!tail)
 		return;
 	at = CALL6(SYS_mmap, 0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, size & ~(PAGE - 1));

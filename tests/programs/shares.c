@@ -16,7 +16,7 @@
 enum { PAGE_BYTES = 4096, PAGES = 64, WORDS = PAGES * PAGE_BYTES / 8, PER_PAGE = PAGE_BYTES / 8 };
 
 static uint64_t *one, *other, *later, *zero, *code, *only, *hidden, *tail, *shm, *own;
-static int file, sealed, opened, again, reader, deleted;
+static int file, sealed, opened, again, reader, second, deleted;
 static uint64_t expected;
 static volatile sig_atomic_t got[8], values[8], count;
 
@@ -111,6 +111,8 @@ static void hold_memfd(void)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", opened);
     reader = open(path, O_RDONLY);
     CHECK(9, reader >= 0 && !fchmod(opened, 0600) && lseek(reader, 2, SEEK_SET) == 2);
+    second = open(path, O_RDWR);
+    CHECK(9, second >= 0 && lseek(second, 6, SEEK_SET) == 6);
     int closed = memfd_create("closed", 0);
     CHECK(3, !ftruncate(closed, PAGES * PAGE_BYTES));
     only = map(PAGES - 16, PROT_READ | PROT_WRITE, MAP_SHARED, closed, 16);
@@ -138,6 +140,7 @@ static void check_memfd(void)
     CHECK(29, read(again, text, 3) == 3 && !memcmp(text, "456", 3) && lseek(opened, 0, SEEK_CUR) == 7);
     CHECK(30, read(reader, text, 3) == 3 && !memcmp(text, "234", 3) && write(reader, "x", 1) == -1);
     CHECK(31, !fstat(opened, &status) && (status.st_mode & 0777) == 0600 && status.st_size == 10);
+    CHECK(34, read(second, text, 3) == 3 && !memcmp(text, "678", 3) && lseek(second, 6, SEEK_SET) == 6);
     CHECK(32, lseek(opened, 4, SEEK_SET) == 4 && lseek(reader, 2, SEEK_SET) == 2);
     CHECK(33, sum(only, PAGES - 16) == sum(tail + 16 * PER_PAGE, PAGES - 16) && tail[0]);
 }
@@ -185,7 +188,7 @@ static void hold_signals(void)
     CHECK(4, !sigqueue(getpid(), SIGRTMIN + 1, (union sigval){.sival_int = 11}));
     CHECK(5, !sigqueue(getpid(), SIGRTMIN + 2, (union sigval){.sival_int = 12}));
     CHECK(6, !sigqueue(getpid(), SIGRTMIN + 1, (union sigval){.sival_int = 13}));
-    CHECK(7, !syscall(SYS_tgkill, getpid(), gettid(), SIGUSR1) && !kill(getpid(), SIGWINCH));
+    CHECK(7, !syscall(SYS_tgkill, getpid(), gettid(), SIGUSR1) && !kill(getpid(), SIGWINCH) && !kill(getpid(), SIGHUP));
 }
 
 static void check_signals(void)
@@ -195,7 +198,10 @@ static void check_signals(void)
     CHECK(50, !sigpending(&waiting) && sigismember(&waiting, SIGUSR1) && sigismember(&waiting, SIGWINCH));
     sigemptyset(&waiting);
     sigaddset(&waiting, SIGUSR1);
+    sigaddset(&waiting, SIGHUP);
+    // What was sent to the thread comes first.
     CHECK(51, sigwaitinfo(&waiting, &said) == SIGUSR1 && said.si_code == SI_USER);
+    CHECK(59, sigwaitinfo(&waiting, &said) == SIGHUP);
     CHECK(52, !raise(SIGUSR1));
     count = 0;
     sigprocmask(SIG_SETMASK, NULL, &before);
@@ -212,7 +218,7 @@ static void check_signals(void)
     CHECK(55, !sigqueue(getpid(), SIGRTMIN + 1, (union sigval){.sival_int = 11}));
     CHECK(56, !sigqueue(getpid(), SIGRTMIN + 2, (union sigval){.sival_int = 12}));
     CHECK(57, !sigqueue(getpid(), SIGRTMIN + 1, (union sigval){.sival_int = 13}));
-    CHECK(58, !syscall(SYS_tgkill, getpid(), gettid(), SIGUSR1) && !kill(getpid(), SIGWINCH));
+    CHECK(58, !syscall(SYS_tgkill, getpid(), gettid(), SIGUSR1) && !kill(getpid(), SIGWINCH) && !kill(getpid(), SIGHUP));
 }
 
 static const struct {

@@ -26,7 +26,7 @@ from checkpoint.capture.stored import read_state, write_state
 from checkpoint.criu.pagemap import read_pagemap
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeFileDamaged, ProgramUnsupported
-from checkpoint.flat.image import NAME, OF_OBJECT, SHARED_PAGES, decode
+from checkpoint.flat.image import NAME, OF_OBJECT, SHARED_PAGES, decode, encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RestoreJob
@@ -80,6 +80,17 @@ def test_they_come_back(kind: str, builds: Path, tmp_path: Path) -> None:
     assert all(any(m.start <= r.address < m.end for m in shared) for r in flat.present)
     assert timed(job, tmp_path).wall > 0
     assert timed(job, tmp_path, only_recorded_calls=True).wall > 0
+
+
+def test_a_region_does_not_wait_for_pages_that_were_there(builds: Path, tmp_path: Path) -> None:
+    job = captured("anonymous", builds, tmp_path / "work")
+    flat = flat_job(job, tmp_path)
+    asked = timed(job, tmp_path).faults
+    flat.present = []
+    (job.images / NAME).write_bytes(encode(flat))
+    waited = timed(job, tmp_path).faults
+    # The kernel maps at most sixteen pages at once.
+    assert asked is not None and waited is not None and waited >= asked + 4
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "memfd"])

@@ -69,10 +69,12 @@ def add(name: str, *rows: object) -> Callable[[FlatImage], None]:
 
 def of_another(flat: FlatImage) -> None:
     flat.mappings[shared_mapping(flat)].file = OF_OBJECT | len(flat.objects)
+    flat.present = []
 
 
 def of_a_copy(flat: FlatImage) -> None:
     flat.mappings[shared_mapping(flat)].file = 1
+    flat.present = []
 
 
 def nowhere(flat: FlatImage) -> None:
@@ -98,6 +100,13 @@ def of_no_memory(flat: FlatImage) -> None:
     flat.pieces.append(Piece(len(flat.objects), 0, 0, 1))
 
 
+def present(offset: int, pages: int) -> Callable[[FlatImage], None]:
+    def changed(flat: FlatImage) -> None:
+        flat.present.append(Run(flat.mappings[shared_mapping(flat)].start + offset, pages))
+
+    return changed
+
+
 HARM: dict[str, Callable[[FlatImage], None]] = {
     "more memory than there may be": add("objects", *[MemoryObject(8)] * MOST_OBJECTS),
     "a size beyond all addresses": change("objects", 0, size=USER_END + 1),
@@ -114,7 +123,8 @@ HARM: dict[str, Callable[[FlatImage], None]] = {
     "a page of other memory in advance": nowhere,
     "a page behind the end in advance": behind_the_end,
     "a page that cannot be read in advance": unreadable,
-    "no pages in advance": add("present", Run(1 << 40, 0)),
+    "no pages in advance": present(0, 0),
+    "what is no page in advance": present(8, 1),
     "pages nowhere in advance": add("present", Run(PAGE_SIZE, 1)),
     "a descriptor of no memory": add("descriptors", OpenDescriptor(5000, Kind.MEMORY, 2, 0, MOST_OBJECTS)),
     "a descriptor with an unknown access": add("descriptors", OpenDescriptor(5000, Kind.MEMORY, 3)),
