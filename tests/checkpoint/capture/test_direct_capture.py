@@ -110,7 +110,14 @@ def assert_equal(both: Both) -> None:
 def mappings(state: ProcessState) -> list[tuple[int, ...]]:
     known = [v for v in state.vmas if not v.status & (VmaStatus.VVAR | VmaStatus.VSYSCALL)]
     return [
-        (v.start, v.end, v.prot, v.flags & 0x10F, v.file_offset if v.is_file else 0, v.advice & ~UNKNOWN_TO_CRIU)
+        (
+            v.start,
+            v.end,
+            v.prot,
+            v.flags & 0x10F,
+            v.file_offset * (v.is_file or v.is_memory),
+            v.advice & ~UNKNOWN_TO_CRIU,
+        )
         for v in known
     ]
 
