@@ -30,7 +30,7 @@ NODE_MODULES = (
     "checkpoint/restore/direct_agent.py", "checkpoint/restore/direct_restore.py", "checkpoint/restore/isolation.py",
     "checkpoint/restore/memory_group.py", "checkpoint/restore/private_root.py", "checkpoint/run_command.py",
     "checkpoint/state/__init__.py", "checkpoint/state/own_descriptors.py",
-    "checkpoint/state/process_state.py", "checkpoint/strict_json.py",
+    "checkpoint/state/process_state.py", "checkpoint/state/shared_memory.py", "checkpoint/strict_json.py",
     "probe/formats/__init__.py", "probe/formats/checked.py", "probe/formats/kernel_time.py",
     "probe/formats/manifest.py", "probe/formats/manifest_version_1.py", "probe/formats/phase_record.py",
     "probe/formats/reference.py", "probe/node/__init__.py", "probe/node/agent.py", "probe/node/criu_member.py",
