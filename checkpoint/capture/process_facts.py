@@ -153,7 +153,8 @@ def queued_signals(number: int) -> Iterator[QueuedSignal]:
     can send again, or that the kernel had no room to say more of than their numbers."""
     for flags in (0, _PEEKSIGINFO_SHARED):
         found: list[bytes] = []
-        while len(found) < MOST_PENDING:
+        # One too many, so that it is noticed.
+        while len(found) <= MOST_PENDING:
             asked = _Peek(len(found), flags, _AT_ONCE)
             room = ctypes.create_string_buffer(_SIGINFO_BYTES * _AT_ONCE)
             got = ptrace(PTRACE_PEEKSIGINFO, number, ctypes.addressof(asked), ctypes.addressof(room))
