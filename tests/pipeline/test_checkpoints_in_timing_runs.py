@@ -14,6 +14,7 @@ from native_profiles import SIZES, profile_of, totals
 from programs import build
 from tracing import streams_of
 
+from checkpoint.process.tracee import Tracee
 from probe.formats.checkpoints import CapturedPhase, EarlyCheckpoints
 from probe.formats.timing import TimedProfile, join_intervals
 from probe.pipeline import at_once
@@ -141,3 +142,21 @@ def test_what_an_interrupted_run_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "touched-1001.bin").touch()
     at_once._remove_all(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["phase-3"]
+
+
+def test_a_tracer_that_lags_behind_loses_no_boundary(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it may get no processor right after it let the program go on."""
+    profile = profile_of(build("nbody", builds), SIZES["nbody"])
+    wanted = candidates(profile)
+    chosen = next(c for c in wanted if c.boundary == profile.intervals // 2)
+    resume = Tracee.resume
+
+    def late(tracee: Tracee, deliver: int = 0) -> None:
+        resume(tracee, deliver)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(Tracee, "resume", late)
+    halts = Standing({Place(marker_of(profile, chosen.column), chosen.count)})
+    with streams_of() as streams:
+        timed = merge_bad_boundaries(profile, wanted, stamped_run(profile, wanted, streams=streams, halts=halts))
+    assert halts.seen == 1 and (timed.missing, timed.out_of_order) == (0, 0)

@@ -164,8 +164,9 @@ def _run_to_exit(
             if occurrence.what is What.ENDED:
                 raise Diverged(f"{tracee.program.argv[0]}: was killed in its timing run (status {occurrence.status})")
             if occurrence.what is What.STOPPED and halts is not None and halts.reached(run):
-                tracee.resume()
+                # Before it goes on: a stamp that came before the halt is over would be put before the halt.
                 ran.halts.append((stopped, _now() - stopped))
+                tracee.resume()
                 continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
