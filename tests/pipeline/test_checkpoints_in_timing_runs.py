@@ -160,3 +160,21 @@ def test_a_tracer_that_lags_behind_loses_no_boundary(builds: Path, monkeypatch: 
     with streams_of() as streams:
         timed = merge_bad_boundaries(profile, wanted, stamped_run(profile, wanted, streams=streams, halts=halts))
     assert halts.seen == 1 and (timed.missing, timed.out_of_order) == (0, 0)
+
+
+def test_a_captured_boundary_has_one_candidate(builds: Path) -> None:
+    """Of several the earliest would be the boundary, which need not be where the checkpoint was taken."""
+    profile = profile_of(build("sweep", builds), SIZES["sweep"])
+    wanted = candidates(profile)
+    several = [b for b in range(1, profile.intervals) if sum(c.boundary == b for c in wanted) > 1]
+    with streams_of() as streams:
+        timed = merge_bad_boundaries(profile, wanted, stamped_run(profile, wanted, streams=streams))
+    early = EarlyCapture.__new__(EarlyCapture)
+    early._build, early._traced = type("Known", (), {"profile": profile})(), timed  # type: ignore[assignment]
+    chosen = next(b for b in several if b in timed.first_row)
+    at = int(np.searchsorted(timed.first_row, chosen)) - 1
+    end = Place(marker_of(profile, int(timed.columns[at])), int(timed.executions[at]))
+    kept = [c for c in wanted if early._kept(c, {end})]
+    (alone,) = (c for c in kept if c.boundary == chosen)
+    assert Place(marker_of(profile, alone.column), alone.count) == end
+    assert [c for c in wanted if c.boundary != chosen] == [c for c in kept if c.boundary != chosen]
