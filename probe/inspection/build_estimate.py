@@ -16,6 +16,7 @@ from checkpoint.process.plain_run import children_of, run_plain
 from checkpoint.process.program import resolve_program
 from checkpoint.process.waiting import peak_resident, threads_of
 from probe.formats.choices import SECONDS, unit_of
+from probe.pipeline.at_once import most_captured
 from probe.pipeline.build import capture_here, full_runs
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, output_streams
@@ -72,14 +73,14 @@ def estimate_build(
             run = run_plain(program, streams, look=look)
         exit_status(program, run.status, streams)
     folder = _existing(work) if work is not None else Path(tempfile.gettempdir())
-    phases = options.selection.max_phases
+    phases, plan = options.selection.max_phases, _plan(options, length(run.wall, run.cpu), many=many)
     return BuildEstimate(
         run.wall,
         run.cpu,
         fullest,
-        full_runs(options, _plan(options, length(run.wall, run.cpu), many=many)),
+        full_runs(options, plan),
         phases,
-        fullest * most_copies(phases, fullest),
+        fullest * most_copies(most_captured(phases) if plan.at_once else phases, fullest),
         folder,
         shutil.disk_usage(folder).free,
     )

@@ -50,6 +50,11 @@ _ENOUGH = 3
 """Intervals from which a phase tells how much slower the traced run was."""
 
 
+def most_captured(phases: int) -> int:
+    """How many intervals are captured at most where the traced run shows so many phases."""
+    return phases + round(MORE * phases)
+
+
 class EarlyCapture:
     """The halts of a timing run, and the checkpoint of the interval that begins behind each."""
 
@@ -79,7 +84,7 @@ class EarlyCapture:
         phases = sorted(self._selection.phases, key=lambda p: -p.time_share)
         chosen = [p.representative for p in phases]
         rows, seconds = vectors(self._build.profile, self._build.timed), self._build.timed.seconds
-        for phase in phases[: round(MORE * len(phases))]:
+        for phase in phases[: most_captured(len(phases)) - len(phases)]:
             other = another_representative(phase.members, rows, seconds, [phase.representative])
             chosen += [] if other is None else [other]
         return sorted(set(chosen))
