@@ -82,6 +82,22 @@ class CapturedPhase:
 
 
 @dataclass(frozen=True)
+class EarlyCheckpoints:
+    """Checkpoints of intervals from which phases are chosen; `together`: how many traced intervals are one there. The
+    number of each in place of a phase's names its files."""
+
+    together: int = field(metadata=NUMBER)
+    captured: tuple[CapturedPhase, ...] = field(metadata=many(record(CapturedPhase)))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> EarlyCheckpoints:
+        return read(EarlyCheckpoints, value)
+
+
+@dataclass(frozen=True)
 class FlatPhase:
     """What the stage found out about a phase. `refused`: why only CRIU can restore it ("" if that is not so);
     `opened`: files that it opens by their paths while it runs; `calls`: (number, times) of its system calls, `seen`:

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.process.exit_status import exit_status
@@ -16,7 +16,8 @@ from checkpoint.process.plain_run import children_of, run_plain
 from checkpoint.process.program import resolve_program
 from checkpoint.process.waiting import peak_resident, threads_of
 from probe.formats.choices import SECONDS, unit_of
-from probe.pipeline.build import full_runs
+from probe.pipeline.at_once import most_captured
+from probe.pipeline.build import capture_here, full_runs
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs, output_streams
 from probe.pipeline.reduce import most_copies
@@ -72,14 +73,14 @@ def estimate_build(
             run = run_plain(program, streams, look=look)
         exit_status(program, run.status, streams)
     folder = _existing(work) if work is not None else Path(tempfile.gettempdir())
-    phases = options.selection.max_phases
+    phases, plan = options.selection.max_phases, _plan(options, length(run.wall, run.cpu), many=many)
     return BuildEstimate(
         run.wall,
         run.cpu,
         fullest,
-        full_runs(options, _plan(options, length(run.wall, run.cpu), many=many)),
+        full_runs(options, plan),
         phases,
-        fullest * most_copies(phases, fullest),
+        fullest * most_copies(most_captured(phases) if plan.at_once else phases, fullest),
         folder,
         shutil.disk_usage(folder).free,
     )
@@ -87,7 +88,12 @@ def estimate_build(
 
 def _plan(options: BuildOptions, seconds: float, *, many: bool) -> FullRuns:
     """`many`: whether the program had other processes or threads."""
-    return full_runs_for(seconds, options.runs, by_itself=not many and unit_of(options.tracer) == SECONDS)
+    return full_runs_for(
+        seconds,
+        options.runs,
+        by_itself=not many and unit_of(options.tracer) == SECONDS,
+        apart=replace(options, capture=capture_here(options)).captures_apart,
+    )
 
 
 def _existing(path: Path) -> Path:

@@ -31,11 +31,12 @@ from probe.formats.checkpoints import CapturedPhase
 from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
-from probe.pipeline.boundaries import Place, RegionPlan, plan_regions
+from probe.pipeline.at_once import taken
 from probe.pipeline.outputs import output_streams
-from probe.pipeline.reduce import Unfit, most_copies, reduced_at_once
+from probe.pipeline.reduce import reduced_at_once, room_sentence
+from probe.pipeline.runs.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.runs.plan import FullRuns
-from probe.pipeline.runs.standing import MarkedRun
+from probe.pipeline.runs.standing import MarkedRun, Unfit
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -176,17 +177,20 @@ def take_checkpoints(
     )
 
 
-def runs(_plan: FullRuns) -> int:
-    """The run that checkpoints are taken from."""
-    return 1
+def runs(plan: FullRuns) -> int:
+    """The run that checkpoints are taken from, unless the timing run is."""
+    return 0 if plan.at_once else 1
 
 
 def run(build: Build, report: Report) -> None:
-    """Take every phase's checkpoint: in one run, and where something is held at a phase that a probe cannot hold, with
-    another interval of the phase in a further run. A phase is reduced before the next is captured.
-    Raises as `capture` does."""
+    """Take every phase's checkpoint: that of the timing run, or all in one run; and where something is held at a phase
+    that a probe cannot hold, with another interval of the phase in a further run. A phase is reduced before the next
+    is captured. Raises as `capture` does."""
+    if early := taken(build):
+        build.captured = sorted(early, key=_place)
+        return
     if build.timed.resident:
-        build.display.note(room_sentence(build))
+        build.display.note(room_sentence(build.folder.path, len(build.selection.phases), build.timed.resident))
     tried = {phase.id: [phase.representative] for phase in build.selection.phases}
     faults: dict[int, list[str]] = {}
     done: list[CapturedPhase] = []
@@ -221,16 +225,6 @@ def run(build: Build, report: Report) -> None:
 
 def _for_criu(faults: Sequence[str]) -> bool:
     return any(fault.endswith(ONLY_CRIU) for fault in faults)
-
-
-def room_sentence(build: Build) -> str:
-    """How large the work folder becomes at most, before it does."""
-    phases, whole = len(build.selection.phases), build.timed.resident / 1e9
-    copies = most_copies(phases, build.timed.resident)
-    return (
-        f"{build.folder.path}: grows by {copies * whole:.2f} GB at most (the program has {whole:.2f} GB of memory, and "
-        f"there are {phases} phases)"
-    )
 
 
 def _leave_out(build: Build) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from checkpoint.binary.isa import DEFAULT_ISA
 from probe.formats.choices import AUTO, DEFAULT_WARMUP, SelectionOptions
+from probe.formats.phase_record import CRIU
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.selection.simpoint import Point
 from reducer.choices import Compression, Reduction
@@ -53,6 +54,12 @@ class BuildOptions:
     flow: bool = False
     synthetic_data: bool = False
     synthetic_budget: float | None = None
+
+    @property
+    def captures_apart(self) -> bool:
+        """Whether checkpoints have to be taken in a run of their own, behind the timing run: by CRIU, of points that
+        were chosen elsewhere, or with a warm-up that is still to be tried."""
+        return self.capture == CRIU or bool(self.points) or self.warmup == AUTO
 
     @property
     def records_flow(self) -> bool:

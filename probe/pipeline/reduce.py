@@ -31,6 +31,7 @@ from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.node.facts import available_memory
 from probe.pipeline.runs.plan import FullRuns
+from probe.pipeline.runs.standing import Unfit
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.work_folder import each
@@ -159,12 +160,13 @@ def most_copies(phases: int, resident: float) -> int:
     return phases + 1 if reduces_at_once(resident) else 2 * phases
 
 
-class Unfit(Exception):
-    """What a probe cannot hold, by its `faults`, is there where a phase starts."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = list(faults)
+def room_sentence(folder: Path, phases: int, resident: float) -> str:
+    """How large the work folder becomes at most, before it does."""
+    whole = resident / 1e9
+    return (
+        f"{folder}: grows by {most_copies(phases, resident) * whole:.2f} GB at most (the program has {whole:.2f} GB of "
+        f"memory, and there are {phases} phases)"
+    )
 
 
 def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:

@@ -10,13 +10,14 @@ import scipy.sparse as sp
 
 from checkpoint.errors import ProgramTooShort, Unpredictable
 from probe.formats.arrays import BoolArray, FloatArray
+from probe.formats.checkpoints import EarlyCheckpoints
 from probe.formats.choices import SECONDS
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, join_intervals
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
-from probe.prediction.limits import doubts_of_selection
+from probe.prediction.limits import doubts_of_selection, unlike_share
 from probe.prediction.sharing import doubts_of_sharing, notes_of_sharing, sharing_of
 from probe.progress import Report
 from probe.selection.select import select_phases
@@ -29,11 +30,15 @@ OPTIONS = ("selection",)
 FILES = ("selection.json", "joined.json")
 
 _RESULT, _JOINED = "selection.json", "joined.json"
-_FEWEST_INTERVALS = 4
+FEWEST_INTERVALS = 4
 """The first and the last interval cannot be captured, and one phase needs a member to choose from."""
 
 ENOUGH_INTERVALS = 100
 """Where the length of intervals is ours to choose, they are no longer than gives so many."""
+
+HELD_OUT_WORSE, UNLIKE_WORSE = 0.002, 0.02
+"""What phases may be worse by where they spare a run of the program: their error on intervals held out, and the share
+of the time in intervals of other code than those that stand for them."""
 
 JOINED = (JOINED_FINE, 2, 1)
 """How many of the intervals as traced are tried as one, from the longest on."""
@@ -47,7 +52,7 @@ def runs(_plan: FullRuns) -> int:
 def run(build: Build, report: Report) -> None:
     """Choose by code and time, or take the points chosen elsewhere. Raises ProgramTooShort, ProbeError."""
     profile, timed = build.profile, build.timed
-    if timed.intervals < _FEWEST_INTERVALS:
+    if timed.intervals < FEWEST_INTERVALS:
         raise ProgramTooShort(
             f"{build.program.argv[0]}: only {timed.intervals} intervals could be told apart; "
             + _why_so_few(profile.intervals, timed.missing + timed.out_of_order)
@@ -59,8 +64,39 @@ def run(build: Build, report: Report) -> None:
         )
         build.warnings += warnings
         return
-    build.joined, build.selection = _best_length(build)
+    build.joined, build.selection = best_length(build)
+    if build.early is not None:
+        captured = _among_captured(build, build.early)
+        if captured is not None:
+            build.joined, build.selection = build.early.together, captured
+        else:
+            build.display.note(
+                "the timing run took no checkpoints that stand for all phases: they are taken in a run of their own"
+            )
     _take(build)
+
+
+def _among_captured(build: Build, early: EarlyCheckpoints) -> Selection | None:
+    """Phases that intervals with a checkpoint stand for; None where those just chosen among all are better."""
+    timed = join_intervals(build.timed, early.together)
+    there = np.zeros(timed.intervals, dtype=bool)
+    there[[one.interval for one in early.captured]] = True
+    rows, done, seconds, eligible = _known(build, timed)
+    if not (there & eligible).any():
+        return None
+    selection = select_phases(rows, done, seconds, eligible, build.options.selection, captured=there)
+    best, best_timed = build.selection, join_intervals(build.timed, build.joined)
+    if _judged(build, timed, selection) > _judged(build, best_timed, best):
+        return None
+    if (selection.held_out_error or 0.0) > (best.held_out_error or 0.0) + HELD_OUT_WORSE:
+        return None
+    if _unlike(build, timed, selection) > _unlike(build, best_timed, best) + UNLIKE_WORSE:
+        return None
+    return selection
+
+
+def _unlike(build: Build, timed: TimedProfile, selection: Selection) -> float:
+    return unlike_share(selection, vectors(build.profile, timed), interval_times(timed, build.reference))
 
 
 def _known(build: Build, timed: TimedProfile) -> tuple[sp.csr_array, FloatArray, FloatArray, BoolArray]:
@@ -90,7 +126,7 @@ def lengths(build: Build) -> list[int]:
     return [together for together in JOINED if together <= max(longest, 1)]
 
 
-def _best_length(build: Build) -> tuple[int, Selection]:
+def best_length(build: Build) -> tuple[int, Selection]:
     """The longest intervals whose phases leave no doubt, or those that leave the least."""
     best: tuple[tuple[bool, float], int, Selection] | None = None
     for together in lengths(build):
@@ -133,7 +169,7 @@ def _room_for(timed: TimedProfile, warmup: int | str) -> BoolArray:
 
 
 def _why_so_few(traced: int, lost: int) -> str:
-    if lost and traced >= _FEWEST_INTERVALS:
+    if lost and traced >= FEWEST_INTERVALS:
         return (
             f"{lost} of the boundaries between the {traced} traced ones were lost in the timing "
             "run: the program does not repeat itself"

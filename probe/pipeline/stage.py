@@ -12,7 +12,7 @@ from typing import Protocol
 from checkpoint.criu.tool import Criu
 from checkpoint.process.program import Program
 from probe.flow.stored import PhaseFlow
-from probe.formats.checkpoints import CapturedPhase, FlatPhase, ReducedPhase, WarmupChoice
+from probe.formats.checkpoints import CapturedPhase, EarlyCheckpoints, FlatPhase, ReducedPhase, WarmupChoice
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import Synthetic
 from probe.formats.profile import Profile
@@ -52,6 +52,7 @@ class Build:
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in
     timed: TimedProfile = field(init=False)  # validate
+    early: EarlyCheckpoints | None = None  # validate, where the timing run took checkpoints
     joined: int = 1  # select; so many of the traced intervals are one from here on, in `profile` and `timed`
     selection: Selection = field(init=False)  # select
     warmup: WarmupChoice = field(init=False)  # warm-up, or the number asked for
@@ -69,7 +70,8 @@ class Build:
 
     def planned(self) -> FullRuns | None:
         """How often the traced program is run; None where its first plain run has to tell how long it takes."""
-        return full_runs_of(self.profile, getattr(self, "reference", None), self.options.runs)
+        apart = self.options.captures_apart or self.criu is not None
+        return full_runs_of(self.profile, getattr(self, "reference", None), self.options.runs, apart=apart)
 
     @property
     def plan(self) -> FullRuns:

@@ -3,30 +3,35 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from checkpoint.process.program import Streams
+from probe.contents.captured_files import CAPTURE_RUN
+from probe.formats.checkpoints import EarlyCheckpoints
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
-from probe.pipeline.boundaries import Candidate, candidates, cheap_boundaries, split
+from probe.pipeline.at_once import EarlyCapture, as_traced, there
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import early_run_names, seen_in_timing_run
+from probe.pipeline.runs.boundaries import Candidate, candidates, cheap_boundaries, split
 from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
+from probe.pipeline.select import FEWEST_INTERVALS, best_length
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
-FILES = ("timing.npz", "validate.stdout", "validate.stderr", "validate.files.json", "timed-again.*")
+FILES = ("timing.npz", "early.json", "validate.stdout", "validate.stderr", "validate.files.json", "timed-again.*")
 
-_RESULT = "timing.npz"
+_RESULT, _EARLY = "timing.npz", "early.json"
 AGAIN = "timed-again"
 
 MARKER_ROUNDS = 3
@@ -76,13 +81,21 @@ def run(build: Build, report: Report) -> None:
     """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Raises Diverged,
     ProgramFailed."""
     expected = build.reference.wall[0]
-    build.timed = validate(
-        build.profile,
-        streams=output_streams(build.folder.path, NAME),
-        cpu=build.cpu,
-        progress=lambda seconds: report(seconds / expected),
-        native_seconds=expected,
-    )
+
+    def progress(seconds: float) -> None:
+        report(seconds / expected)
+
+    early = _early(build) if build.plan.at_once else None
+    if early is not None:
+        _time_and_capture(build, early, progress)
+    else:
+        build.timed = validate(
+            build.profile,
+            streams=output_streams(build.folder.path, NAME),
+            cpu=build.cpu,
+            progress=progress,
+            native_seconds=expected,
+        )
     note_run(build.folder.path, NAME, build.profile.written)
     again = [
         interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
@@ -91,12 +104,37 @@ def run(build: Build, report: Report) -> None:
     build.timed = build.timed.with_runs(again)
 
 
+def _early(build: Build) -> EarlyCapture | None:
+    """Where to take checkpoints in the timing run; None where the traced run does not show it."""
+    wanted = candidates(build.profile)
+    traced = as_traced(build, wanted)
+    if traced.timed.intervals < FEWEST_INTERVALS:
+        return None
+    return EarlyCapture(traced, wanted, best_length(traced))
+
+
+def _time_and_capture(build: Build, early: EarlyCapture, progress: Callable[[float], None]) -> None:
+    folder = build.folder.path
+    streams = output_streams(folder, CAPTURE_RUN)
+    run = stamped_run(build.profile, early.candidates, streams=streams, cpu=build.cpu, progress=progress, halts=early)
+    build.timed = early.undisturbed(merge_bad_boundaries(build.profile, early.candidates, run), run)
+    build.early = early.checkpoints(build.timed)
+    # A later run for checkpoints has files of its own under these names.
+    timing = output_streams(folder, NAME)
+    os.link(streams.stdout, timing.stdout)
+    os.link(streams.stderr, timing.stderr)
+
+
 def save(build: Build) -> None:
     save_timing(build.timed, build.folder.file(_RESULT))
+    if build.early is not None:
+        build.folder.write_json(_EARLY, build.early.to_json())
 
 
 def load(build: Build) -> None:
     build.timed = load_timing(build.folder.file(_RESULT))
+    if build.folder.file(_EARLY).exists():
+        build.early = there(build.folder.read(_EARLY, EarlyCheckpoints.from_json), build.folder.path)
     build.reference = seen_in_timing_run(build.reference, build.timed)
 
 

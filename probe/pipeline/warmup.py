@@ -27,10 +27,10 @@ from probe.formats.reference import Clock
 from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.boundaries import RegionPlan, plan_region
 from probe.pipeline.capture import take_checkpoints
 from probe.pipeline.flatten import flatten_phases
 from probe.pipeline.reduce import reduced_at_once
+from probe.pipeline.runs.boundaries import RegionPlan, plan_region
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions

@@ -52,6 +52,8 @@ def select_phases(
     seconds: npt.ArrayLike,
     eligible: npt.ArrayLike,
     options: SelectionOptions | None = None,
+    *,
+    captured: BoolArray | None = None,
 ) -> Selection:
     """Choose phases, representatives and weights from N intervals.
 
@@ -59,6 +61,8 @@ def select_phases(
     instructions: counted instructions of each interval (N; 0 where only uncounted code ran).
     seconds: native seconds of each interval (N, positive).
     eligible: whether the interval can be captured (N).
+    captured: which of those have been captured already (N): representatives are taken from them alone. Any interval
+        that can be captured counts in the choice of the clustering; a stratum with none that was goes to another one.
 
     Deterministic for equal arguments. Raises ProbeError for arguments of wrong shape or with impossible
     values, ProgramTooShort if there is no interval, or none that can be captured.
@@ -76,6 +80,8 @@ def select_phases(
             options = replace(options, refine_by_time=False, resolution=0.0)
         base, extra = _base_labels(run, totals > 0, options)
         choice, k_bic = _choose(run, base, extra, options)
+        if captured is not None:
+            run = replace(run, eligible=able & captured)
         return _selection(run, choice, k_bic, options)
 
 

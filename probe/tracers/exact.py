@@ -3,7 +3,7 @@
 
 The tool's blocks are the columns, all of them. Native runs count at sites (`checkpoint.binary.sites`): an instruction
 that can be displaced. A block in which one lies can be a marker, by that site; the site's executions are those of *all*
-blocks that cover it, since blocks of such tools overlap (`probe.pipeline.boundaries`).
+blocks that cover it, since blocks of such tools overlap (`probe.pipeline.runs.boundaries`).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,17 +15,22 @@ from programs import build as compiled
 from small_probe import command
 
 from probe.cli.main import cli
+from probe.formats.choices import SelectionOptions
+from probe.inspection.build_estimate import estimate_build
 from probe.pipeline.build import full_runs
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs import plan
 from probe.pipeline.runs.plan import full_runs_for
 
 
 def test_runs_by_stage() -> None:
     runs = {"trace": 1, "reference": 3, "validate": 1, "capture": 1, "self-check": 3}
     assert full_runs(BuildOptions(), full_runs_for(10.0)) == runs
-    few = {"trace": 1, "validate": 1, "capture": 1, "self-check": 1}
+    few = {"trace": 1, "validate": 1, "self-check": 1}
     assert full_runs(BuildOptions(), full_runs_for(1200.0)) == few
-    assert full_runs(BuildOptions(warmup="auto"), full_runs_for(1200.0, 5)) == {**few, "warm-up": 1, "self-check": 5}
+    assert full_runs(BuildOptions(), full_runs_for(1200.0, apart=True)) == {**few, "capture": 1}
+    tried = full_runs(BuildOptions(warmup="auto"), full_runs_for(1200.0, 5, apart=True))
+    assert tried == {**few, "warm-up": 1, "capture": 1, "self-check": 5}
     assert "self-check" not in full_runs(BuildOptions(), full_runs_for(1200.0, 0))
 
 
@@ -47,6 +53,17 @@ def test_what_a_build_takes(capture: str, builds: Path, tmp_path: Path) -> None:
     assert "full runs    9: trace 1, reference 3, validate 3, capture 1, self-check 1\n" in said
     assert float(room[1]) == pytest.approx(4 * float(one[3]), rel=0.1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("warmup", "copies", "runs"), [(1, 7, 3), ("auto", 5, 5)])
+def test_more_is_captured_where_the_timing_run_does_it(
+    warmup: Any, copies: int, runs: int, builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "FEW_SECONDS", 1e-3)
+    monkeypatch.setattr(plan, "LONG_SECONDS", 1e-3)
+    options = BuildOptions(warmup=warmup, capture="direct", selection=SelectionOptions(max_phases=4))
+    said = estimate_build([str(compiled("sorter", builds)), "1"], options)
+    assert said.room == copies * said.resident and sum(said.runs.values()) == runs
 
 
 @pytest.mark.parametrize("free", [1 << 20, 1 << 40])

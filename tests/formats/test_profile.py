@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from checkpoint.errors import ProbeFileDamaged, ProgramTooShort, StorageError
 from checkpoint.process.program import Program
 from probe.formats.profile import BlockTable, Markers, Profile, load_profile, save_profile
-from probe.pipeline.boundaries import candidates
+from probe.pipeline.runs.boundaries import candidates
 from probe.selection.select import select_phases
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -14,7 +14,7 @@ from native_profiles import made
 
 from checkpoint.errors import Diverged
 from probe.formats.profile import Profile
-from probe.pipeline.boundaries import Candidate, StampedRun, candidates, longest_rising
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, longest_rising
 from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
 
 matrices = st.integers(2, 8).flatmap(

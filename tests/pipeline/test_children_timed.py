@@ -18,7 +18,7 @@ from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.reference import Reference
 from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
-from probe.pipeline.boundaries import candidates, plan_region
+from probe.pipeline.runs.boundaries import candidates, plan_region
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.select import _room_for
 from probe.pipeline.validate import interval_run, validate

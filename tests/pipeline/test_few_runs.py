@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,13 @@ import pytest
 from programs import build as compiled
 
 from checkpoint.process.program import resolve_program
-from probe.formats.choices import SelectionOptions
+from probe.formats.choices import AUTO, SelectionOptions
 from probe.formats.manifest import FEW_RUNS_VERSION, MANIFEST_VERSION, Manifest
+from probe.formats.phase_record import CRIU, DIRECT
 from probe.formats.profile import load_profile
 from probe.formats.timing import load_timing
 from probe.inspection.description import show
-from probe.pipeline import reference, self_check
+from probe.pipeline import capture, reference, select, self_check
 from probe.pipeline.build import BuiltProbe, build, full_runs
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.reference import measure_reference
@@ -31,6 +33,7 @@ from probe.prediction import limits
 from probe.prediction.limits import Limit
 from probe.prediction.target_error import spend
 from probe.progress import Lines
+from probe.selection.simpoint import Point
 
 pytestmark = pytest.mark.slow(minutes=2)
 
@@ -50,6 +53,9 @@ def make(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         length: str = "long",
         phases: int = 3,
         best_effort: bool | None = None,
+        worse: float = 1.0,
+        holding: str = "",
+        capture: str = DIRECT,
         **more: object,
     ) -> tuple[BuiltProbe, int, str]:
         monkeypatch.setattr(plan, "FEW_SECONDS", 1e-3)
@@ -57,17 +63,28 @@ def make(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setattr(reference, "CPU_BOUND_BLOCKED", 1.0)
         harmless = Limit(1.0, math.inf)
         monkeypatch.setattr(
-            limits, "LIMITS", replace(limits.LIMITS, asleep=harmless, waited=harmless, restore=harmless)
-        )
+            limits,
+            "LIMITS",
+            replace(
+                limits.LIMITS, asleep=harmless, waited=harmless, restore=harmless, unlike=harmless, single=harmless,
+                held_out=harmless,
+            ),
+        )  # fmt: skip
+        monkeypatch.setattr(select, "HELD_OUT_WORSE", worse)
+        monkeypatch.setattr(select, "UNLIKE_WORSE", worse)
         monkeypatch.setattr(plan, "LONG_SECONDS", 1e-3 if length == "long" else 1e6)
         tally, said = tmp_path / "tally", io.StringIO()
         before = tally.stat().st_size if tally.exists() else 0
         options = BuildOptions(
-            interval=0.01, capture="direct", runs=runs, repeats=1, selection=SelectionOptions(max_phases=phases),
+            interval=0.01, capture=capture, runs=runs, repeats=1, selection=SelectionOptions(max_phases=phases),
             target_error=None if best_effort is None else 1e-6, best_effort=bool(best_effort),
         )  # fmt: skip
+        command = [str(compiled("tally", builds)), ROUNDS, str(tally), str(odd)]
+        if holding:
+            command, before = [str(compiled("holder", builds)), "700", holding], 0
+            tally.touch()
         built = build(
-            [str(compiled("tally", builds)), ROUNDS, str(tally), str(odd)], tmp_path / "x.probe", options=options,
+            command, tmp_path / "x.probe", options=options,
             display=Lines(said), **more,  # type: ignore[arg-type]
         )  # fmt: skip
         return built, tally.stat().st_size - before, said.getvalue()
@@ -86,28 +103,45 @@ def printed(built: BuiltProbe) -> list[str]:
         (3.0, None, FullRuns(2, 1, 2, 3, few=False)),
         (19.9, None, FullRuns(2, 1, 0, 3, few=False)),
         (19.9, 1, FullRuns(2, 1, 0, 1, few=False)),
-        (30.0, None, FullRuns(0, 0, 0, 2, few=True)),
-        (1200.0, None, FullRuns(0, 0, 0, 1, few=True)),
-        (1200.0, 0, FullRuns(0, 0, 0, 0, few=True)),
-        (1200.0, 5, FullRuns(0, 0, 0, 5, few=True)),
+        (30.0, None, FullRuns(0, 0, 0, 2, few=True, at_once=True)),
+        (1200.0, None, FullRuns(0, 0, 0, 1, few=True, at_once=True)),
+        (1200.0, 0, FullRuns(0, 0, 0, 0, few=True, at_once=True)),
+        (1200.0, 5, FullRuns(0, 0, 0, 5, few=True, at_once=True)),
     ],
 )
 def test_runs_by_length(seconds: float, wanted: int | None, expected: FullRuns) -> None:
     assert full_runs_for(seconds, wanted) == expected
     # The timing run does not show how processes and threads wait: one run with nothing of ours inside does.
     early = expected.early or 1
-    assert full_runs_for(seconds, wanted, by_itself=False).early == early
+    assert full_runs_for(seconds, wanted, by_itself=False) == replace(expected, early=early, at_once=False)
+    assert full_runs_for(seconds, wanted, apart=True) == replace(expected, at_once=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "apart"),
+    [
+        (BuildOptions(capture=DIRECT), False),
+        (BuildOptions(capture=CRIU), True),
+        (BuildOptions(capture=DIRECT, warmup=AUTO), True),
+        (BuildOptions(capture=DIRECT, points=(Point(3, 1.0),)), True),
+    ],
+)
+def test_checkpoints_that_need_a_run_of_their_own(options: BuildOptions, apart: bool) -> None:
+    assert options.captures_apart == apart
 
 
 def test_other_load_does_not_make_a_program_long() -> None:
     assert length(300.0, 10.0) == length(10.0, 300.0) == 10.0
 
 
-def test_long_programs_are_run_four_times(make: Make) -> None:
-    built, runs, said = make()
+def test_long_programs_are_run_three_times(make: Make, tmp_path: Path) -> None:
+    built, runs, said = make(work=tmp_path / "work")
     found = built.manifest.reference
-    assert runs == 4 and sum(full_runs(BuildOptions(), full_runs_for(1e4)).values()) == runs
-    assert "2 more runs of the program" not in said and "3 more runs of the program" in said
+    assert runs == 3 and sum(full_runs(BuildOptions(), full_runs_for(1e4)).values()) == runs
+    assert "2 more runs of the program" in said and "3 more runs of the program" not in said
+    # Nothing is left of checkpoints that stand for no phase.
+    kept = {path.name.split("-")[1] for path in (tmp_path / "work").glob("phase-*")}
+    assert kept == {str(phase.id) for phase in built.manifest.phases}
     assert (found.early_wall, found.plain_environment, found.few) == ((), (), True)
     # The timing run, less what its stamps cost, and the plain one.
     assert len(found.runs) == 2 and len(found.voted) == 2
@@ -120,13 +154,13 @@ def test_long_programs_are_run_four_times(make: Make) -> None:
 def test_without_a_plain_run(make: Make) -> None:
     built, runs, _ = make(0)
     found = built.manifest.reference
-    assert runs == 3 and len(found.runs) == 1 and found.voted == ()
+    assert runs == 2 and len(found.runs) == 1 and found.voted == ()
     assert any("ET_ref is the time of the timing run" in said for said in built.manifest.warnings)
 
 
 def test_runs_asked_for_are_made(make: Make) -> None:
     built, runs, _ = make(3)
-    assert runs == 6 and len(built.manifest.reference.runs) == 3
+    assert runs == 5 and len(built.manifest.reference.runs) == 3
     assert not any("ET_ref" in said for said in built.manifest.warnings)
 
 
@@ -136,14 +170,14 @@ def test_a_timing_run_with_dear_stamps_does_not_count(
 ) -> None:
     monkeypatch.setattr(plan, "TRUSTED_STAMPS", -1.0)
     built, runs, _ = make(wanted)
-    assert runs == 3 + between and len(built.manifest.reference.runs) == between
+    assert runs == 2 + between and len(built.manifest.reference.runs) == between
     noted = [said for said in built.manifest.notes if said.startswith(f"ET_ref comes from {between} plain runs alone")]
     assert len(noted) == 1
 
 
 def test_a_program_of_half_a_minute(make: Make) -> None:
     built, runs, _ = make(length="middle")
-    assert runs == 5 and len(built.manifest.reference.runs) == 3
+    assert runs == 4 and len(built.manifest.reference.runs) == 3
 
 
 def test_short_programs_are_run_as_ever(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +189,7 @@ def test_short_programs_are_run_as_ever(make: Make, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("odd", "runs", "which"),
-    [(1, None, "the traced run"), (2, None, "the timing run"), (4, None, "the plain run"), (1, 2, "the traced run")],
+    [(1, None, "the traced run"), (2, None, "the timing run"), (3, None, "the plain run"), (1, 2, "the traced run")],
 )
 def test_the_odd_one_out_is_named(odd: int, runs: int | None, which: str, make: Make) -> None:
     built, _, _ = make(runs, odd=odd)
@@ -223,3 +257,56 @@ def test_a_sleeper_is_timed_by_its_wall_clock(builds: Path, tmp_path: Path, monk
     built = build([str(compiled("sleeper", builds)), "200", "2"], tmp_path / "x.probe", options=options)
     assert built.manifest.reference.clock == "wall"
     assert any("the program sleeps for" in said for said in built.manifest.warnings)
+
+
+def test_worse_phases_cost_a_run(make: Make, tmp_path: Path) -> None:
+    built, runs, said = make(work=tmp_path / "work", worse=-2.0)
+    assert runs == 4 and "the timing run took no checkpoints that stand for all phases" in said
+    assert len(printed(built)) == 0
+    kept = {path.name.split("-")[1] for path in (tmp_path / "work").glob("phase-*")}
+    assert kept == {str(phase.id) for phase in built.manifest.phases}
+
+
+def test_a_build_goes_on_with_the_checkpoints_of_its_timing_run(make: Make, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make(work=work)
+    assert list(work.glob("phase-1???-reduced"))
+    built, runs, _ = make(work=work, resume=True)
+    assert runs == 1, "the plain run"
+    assert len(built.manifest.phases) > 0
+
+
+def test_a_build_that_lost_them_takes_others(make: Make, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make(work=work)
+    for path in work.glob("phase-1???-reduced"):
+        shutil.rmtree(path)
+    _, runs, _ = make(work=work, resume=True)
+    assert runs == 2, "capture, and the plain run"
+
+
+def test_what_is_held_at_some_phases_alone_costs_those(make: Make) -> None:
+    """A socket, closed halfway: intervals behind that stand for those before it."""
+    built, _, said = make(holding="early")
+    assert built.manifest.phases and "are taken in a run of their own" not in said
+    assert all(len(phase.direct.cpu) for phase in built.manifest.phases)
+
+
+def test_criu_takes_over_from_the_timing_run(make: Make) -> None:
+    built, _, said = make(holding="posix", capture="auto")
+    assert "the timing run took no checkpoints that stand for all phases" in said
+    assert any(note.startswith("checkpoints are captured by CRIU") for note in built.manifest.notes)

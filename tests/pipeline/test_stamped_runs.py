@@ -15,7 +15,7 @@ from tracing import streams_of
 from checkpoint.process.children import Child
 from checkpoint.process.plain_run import run_plain
 from probe.formats.timing import Outside, TimedProfile
-from probe.pipeline.boundaries import StampedRun, candidates, cheap_boundaries, split
+from probe.pipeline.runs.boundaries import StampedRun, candidates, cheap_boundaries, split
 from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
 from probe.pipeline.validate import interval_run, validate
 from probe.tracers.hot_sites import SAVING_SECONDS

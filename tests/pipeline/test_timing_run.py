@@ -13,7 +13,7 @@ from tracing import compile_small, program_of, streams_of
 
 from checkpoint.errors import Diverged, ProbeError
 from probe.formats.timing import load_timing, save_timing
-from probe.pipeline.boundaries import StampedRun, candidates
+from probe.pipeline.runs.boundaries import StampedRun, candidates
 from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.validate import validate

@@ -21,7 +21,7 @@ from checkpoint.restore.criu_restore import RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent
 from checkpoint.state.process_state import ProcessState
 from probe.contents.carried_files import copy_written_files
-from probe.pipeline.boundaries import RegionPlan
+from probe.pipeline.runs.boundaries import RegionPlan
 
 FAILED, RESTORED = 1, 2
 FORMAT, CHECKSUM, TABLE, PARK, PAGES = 4, 5, 6, 7, 8

@@ -20,8 +20,8 @@ from checkpoint.process.program import Streams
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.markers import Marker
-from probe.pipeline.boundaries import Place, RegionPlan
 from probe.pipeline.capture import capture
+from probe.pipeline.runs.boundaries import Place, RegionPlan
 
 SECONDS = 10.0
 

@@ -24,7 +24,7 @@ from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_state
 from checkpoint.stubs.counters import SiteCounters
 from probe.formats.profile import load_profile, save_profile
-from probe.pipeline.boundaries import candidates
+from probe.pipeline.runs.boundaries import candidates
 from probe.tracers.native import trace
 
 # -- profiles

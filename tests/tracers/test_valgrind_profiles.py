@@ -16,7 +16,7 @@ from checkpoint.errors import Diverged
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.intervals import vectors, work
 from probe.formats.profile import NO_SITE, Profile, load_profile, save_profile
-from probe.pipeline.boundaries import Candidate, StampedRun, candidates, site_counts
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, site_counts
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, merge_bad_boundaries
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.validate import validate

@@ -43,13 +43,14 @@ VOTING = 3
 
 @dataclass(frozen=True)
 class FullRuns:
-    """How often the whole program is run, beside the traced run, the timing run and that for checkpoints.
+    """How often the whole program is run, beside the traced run, the timing run and one for checkpoints.
 
     early    plain runs before the timing run
     own      runs in the caller's own environment
     again    stamped runs right behind the timing run
     between  stamped plain runs between the rounds of the self-check
     few      whether runs stand in for each other, and more of them are made on demand alone
+    at_once  whether checkpoints are taken in the timing run
     """
 
     early: int
@@ -57,18 +58,23 @@ class FullRuns:
     again: int
     between: int
     few: bool
+    at_once: bool = False
 
 
-def full_runs_for(seconds: float, wanted: int | None = None, *, by_itself: bool = True) -> FullRuns:
+def full_runs_for(
+    seconds: float, wanted: int | None = None, *, by_itself: bool = True, apart: bool = False
+) -> FullRuns:
     """The runs of a program that takes so many seconds. `wanted`: plain runs asked for, None: by the length.
 
-    `by_itself`: it is one process with one thread, traced at its own speed: then the timing run shows its clock.
+    `by_itself`: it is one process with one thread, traced at its own speed: then the timing run shows its clock, and
+    the traced run where to take checkpoints. `apart`: they are to be taken in a run of their own nevertheless.
     """
     if seconds < FEW_SECONDS:
         again = min(AGAIN_RUNS, int(AGAIN_SECONDS / max(seconds, 1e-3)))
         return FullRuns(EARLY_RUNS, 1, again, BETWEEN_SHORT if wanted is None else wanted, few=False)
     usual = BETWEEN_LONG if seconds >= LONG_SECONDS else BETWEEN_FEW
-    return FullRuns(0 if by_itself else 1, 0, 0, usual if wanted is None else wanted, few=True)
+    between = usual if wanted is None else wanted
+    return FullRuns(0 if by_itself else 1, 0, 0, between, few=True, at_once=by_itself and not apart)
 
 
 def trusted(stamped: float) -> bool:
@@ -95,12 +101,15 @@ def traced_alone(profile: Profile) -> bool:
     return profile.unit == SECONDS and not profile.processes and threads == 1 and program.worker is None
 
 
-def full_runs_of(profile: Profile, reference: Reference | None, wanted: int | None) -> FullRuns | None:
-    """The runs of a traced program; None where its first plain run, in `reference`, has to tell how long it takes."""
+def full_runs_of(
+    profile: Profile, reference: Reference | None, wanted: int | None, *, apart: bool = False
+) -> FullRuns | None:
+    """The runs of a traced program; None where its first plain run, in `reference`, has to tell how long it takes.
+    `apart` as for `full_runs_for`."""
     if profile.unit == SECONDS:
         seconds = length(float(profile.seconds.sum()), profile.cpu_seconds)
     elif reference is not None:
         seconds = length(reference.early_wall[0], reference.early_cpu[0])
     else:
         return None
-    return full_runs_for(seconds, wanted, by_itself=traced_alone(profile))
+    return full_runs_for(seconds, wanted, by_itself=traced_alone(profile), apart=apart)

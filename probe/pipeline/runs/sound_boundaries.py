@@ -15,7 +15,7 @@ from checkpoint.errors import Diverged
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.formats.timing import Outside, TimedProfile, sum_rows
-from probe.pipeline.boundaries import Candidate, StampedRun, longest_rising, site_counts, stamping_seconds
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, longest_rising, site_counts, stamping_seconds
 from probe.tracers.lives import Lives, starting
 
 MOST_BAD_BOUNDARIES = 0.05

@@ -7,26 +7,39 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
 from checkpoint.errors import Diverged
-from checkpoint.event import STAMP
+from checkpoint.event import STAMP, STOP_BEFORE
 from checkpoint.process.exit_status import exit_status
-from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import peak_resident, process_cpu
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
+from probe.formats.arrays import FloatArray
 from probe.formats.profile import Profile
 from probe.formats.timing import Outside
-from probe.pipeline.boundaries import Candidate, StampedRun, marker_of
+from probe.pipeline.runs.boundaries import Candidate, Place, StampedRun, marker_of
+from probe.pipeline.runs.standing import MarkedRun
 
 _PROGRESS_SECONDS = 0.5
+
+
+class Halts(Protocol):
+    """Places at which the run is stopped besides, each of them a candidate's."""
+
+    @property
+    def places(self) -> Collection[Place]:
+        """Where."""
+
+    def reached(self, run: MarkedRun) -> bool:
+        """The run has stopped, and goes on afterwards; whether at one of the places."""
 
 
 def stamped_run(
@@ -36,16 +49,17 @@ def stamped_run(
     streams: Streams,
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
+    halts: Halts | None = None,
 ) -> StampedRun:
     """Run the program once more, untraced but for a stamp at every candidate."""
     events: dict[Marker, dict[int, Event]] = defaultdict(dict)
+    halting = halts.places if halts else ()
     for c in wanted:
-        events[marker_of(profile, c.column)][c.count] = Event(c.count, STAMP)
+        place = Place(marker_of(profile, c.column), c.count)
+        events[place.marker][c.count] = Event(c.count, STAMP | STOP_BEFORE if place in halting else STAMP)
     with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
-        markers, status, (started, started_cpu, delayed, held) = _run_to_exit(
-            tracee, {m: list(e.values()) for m, e in events.items()}, progress
-        )
-        ended, waited = _now(), run_delay(tracee.pid) - delayed
+        ran = _run_to_exit(tracee, {m: list(e.values()) for m, e in events.items()}, progress, halts)
+        markers, ended, waited = ran.run.markers, _now(), run_delay(tracee.pid) - ran.delayed
         stamps = _stamps(markers, events)
         resident = peak_resident(tracee.pid)
         columns = {c.column for c in wanted}
@@ -57,27 +71,28 @@ def stamped_run(
         children, commands = tuple(tracee.children.processes()), _commands(tracee)
         active = tuple(tracee.helpers.active)
         starts = tuple(tracee.team.started) if tracee.team else ()
-    if os.WIFSIGNALED(status):
-        exit_status(profile.program, status, streams)
+    if os.WIFSIGNALED(ran.status):
+        exit_status(profile.program, ran.status, streams)
     exit_status(profile.program, ending.status, streams, profile.exit_status)
     found = [stamps.get((marker_of(profile, c.column), c.count)) for c in wanted]
     return StampedRun(
-        wall=np.array([np.nan if s is None else s.wall for s in found]),
+        wall=ran.without_halts(np.array([np.nan if s is None else s.wall for s in found])),
         cpu=np.array([np.nan if s is None else s.cpu for s in found]),
         kernel=np.array([np.nan if s is None else s.kernel for s in found]),
-        started=started,
-        ended=ended,
+        started=ran.began,
+        ended=float(ran.without_halts(np.array([ended]))[0]),
         ended_cpu=own,
         children=children,
         active=active,
         starts=starts,
         others=Outside(ending.around, others, commands),
         totals=totals,
-        started_cpu=started_cpu,
+        started_cpu=ran.began_cpu,
         executed_cpu=tracee.executed_cpu,
         resident=resident,
         waited=waited,
-        held=held,
+        held=ran.held,
+        halts=tuple(ran.without_halts(np.array([at for at, _ in ran.halts])).tolist()),
     )
 
 
@@ -99,21 +114,43 @@ def _now() -> float:
     return time.monotonic()
 
 
-def _run_to_exit(
-    tracee: Tracee, events: dict[Marker, list[Event]], progress: Callable[[float], None] | None
-) -> tuple[MarkerSet, int, tuple[float, float, float, float]]:
-    """Let the program run to its exit event, where its memory can still be read.
+@dataclass
+class _Ran:
+    """A run that stands at its exit event, where its memory can still be read.
 
-    Returns the markers, the exit status, when the program began (monotonic clock, its own CPU seconds and those that it
-    had waited for a processor), and the seconds for which it was held afterwards.
+    began, began_cpu, delayed: when the program began by the monotonic clock, its own CPU seconds then, and those that
+    it had waited for a processor. held: seconds for which the tracer looked at what was loaded. halts: when it was
+    stopped besides, and for how long.
     """
+
+    run: MarkedRun
+    began: float
+    began_cpu: float
+    delayed: float
+    status: int = 0
+    held: float = 0.0
+    halts: list[tuple[float, float]] = field(default_factory=list)
+
+    def without_halts(self, times: FloatArray) -> FloatArray:
+        """The same times on a clock that stood while the run was stopped."""
+        lost = np.concatenate([[0.0], np.cumsum([seconds for _, seconds in self.halts])])
+        found: FloatArray = times - lost[np.searchsorted([at for at, _ in self.halts], times)]
+        return found
+
+
+def _run_to_exit(
+    tracee: Tracee,
+    events: dict[Marker, list[Event]],
+    progress: Callable[[float], None] | None,
+    halts: Halts | None,
+) -> _Ran:
+    """Let the program run to its exit event."""
     while True:
-        markers, watch = MarkerSet(tracee, events), LoadWatch(tracee)
-        watch.arm()
-        markers.install_new(watch)
-        began = _now(), process_cpu(tracee.pid), run_delay(tracee.pid)
+        run = MarkedRun(tracee, events)
+        run.arm()
+        ran = _Ran(run, _now(), process_cpu(tracee.pid), run_delay(tracee.pid))
         tracee.resume()
-        replaced, held = False, 0.0
+        replaced = False
         while not replaced:
             occurrence = tracee.wait(_PROGRESS_SECONDS)
             if occurrence.what is What.TIMEOUT:
@@ -122,19 +159,24 @@ def _run_to_exit(
                 continue
             stopped = _now()
             if occurrence.what is What.EXITING:
-                return markers, occurrence.status, (*began, held)
+                ran.status = occurrence.status
+                return ran
             if occurrence.what is What.ENDED:
                 raise Diverged(f"{tracee.program.argv[0]}: was killed in its timing run (status {occurrence.status})")
+            if occurrence.what is What.STOPPED and halts is not None and halts.reached(run):
+                # Before it goes on: a stamp that came before the halt is over would be put before the halt.
+                ran.halts.append((stopped, _now() - stopped))
+                tracee.resume()
+                continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
                 replaced = True
             elif occurrence.what is What.BREAKPOINT:
-                watch.step_over()
-                markers.install_new(watch)
+                run.libraries_changed()
                 tracee.resume()
             else:
                 tracee.resume()
-            held += _now() - stopped
+            ran.held += _now() - stopped
 
 
 def _stamps(markers: MarkerSet, events: dict[Marker, dict[int, Event]]) -> dict[tuple[Marker, int], Any]:

@@ -21,8 +21,15 @@ from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.formats.checkpoints import CapturedPhase
-from probe.pipeline.boundaries import Place, RegionPlan
-from probe.pipeline.reduce import Unfit
+from probe.pipeline.runs.boundaries import Place, RegionPlan
+
+
+class Unfit(Exception):
+    """What a probe cannot hold, by its `faults`, is there where a phase starts."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = list(faults)
 
 
 class MarkedRun:

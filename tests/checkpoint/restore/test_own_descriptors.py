@@ -22,7 +22,7 @@ from checkpoint.restore.criu_restore import RestoreJob, time_phase
 from checkpoint.restore.direct_restore import DirectAgent
 from checkpoint.state.process_state import ProcessState
 from probe.contents.carried_files import copy_written_files
-from probe.pipeline.boundaries import RegionPlan
+from probe.pipeline.runs.boundaries import RegionPlan
 
 KINDS = ("gone", "pipe", "brim", "sockets", "events", "number", "closed")
 

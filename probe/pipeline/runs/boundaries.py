@@ -62,7 +62,8 @@ class StampedRun:
     It started at the entry point of the traced image, with the stubs in place, and ended at the exit event. `ended_cpu`
     is the program's own; `others` has its children's, and all before the execve of a wrapper's worker. Of
     `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor,
-    for `held` seconds the tracer looked at what was loaded.
+    for `held` seconds the tracer looked at what was loaded. At the times `halts` it stood for a checkpoint, which all
+    times leave out.
     """
 
     wall: FloatArray
@@ -81,6 +82,7 @@ class StampedRun:
     resident: int = 0
     waited: float = 0.0
     held: float = 0.0
+    halts: tuple[float, ...] = ()
 
     @property
     def waited_share(self) -> float:
