@@ -63,15 +63,14 @@ class Tracee(ProcessMemory):
     def __init__(self, pid: int, program: Program) -> None:
         super().__init__(pid)
         self.program = program
-        self.attached = False
+        self.attached = self._pause_requested = False
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self.own_cpu, self.helpers_cpu = math.nan, 0.0
         """CPU seconds of the first thread at its exit event, and of the other threads then."""
         self.started_at, self.executed_cpu, self.ended_at = 0.0, 0.0, 0.0
         """Of a wrapper's worker at its execve: when, and its CPU seconds before; when it ended."""
-        self.children = Children()
-        self.around = Children()
+        self.children, self.around = Children(), Children()
         name, marks = program.argv[0], program.marking
         self.team = Team(name, program.threads, pid, marks) if program.threads > 1 else None
         """The other threads, where they share the program's work."""
@@ -80,7 +79,6 @@ class Tracee(ProcessMemory):
         """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
         self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
         """Each tells the addresses where something was put into the program's code, and what had been there."""
-        self._pause_requested = False
 
     def __enter__(self) -> Tracee:
         return self
@@ -205,7 +203,9 @@ class Tracee(ProcessMemory):
 
     def resume_first(self, deliver: int = 0) -> None:
         """As `resume`, but other threads that were stopped with the marking one stay so."""
-        ptrace(linux.PTRACE_CONT, self.marking, 0, deliver)
+        # SIGKILL may have ended the stop already: then `wait` tells of the end.
+        with contextlib.suppress(ProcessLookupError):
+            ptrace(linux.PTRACE_CONT, self.marking, 0, deliver)
 
     def wait(self, timeout: float | None = None) -> Occurrence:
         """The next event that concerns us; the process is stopped then (unless TIMEOUT or ENDED).

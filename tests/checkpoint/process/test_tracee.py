@@ -219,6 +219,18 @@ def test_killed_whatever_it_is_doing(state: Callable[[Tracee], None], builds: Pa
     assert time.monotonic() - begun < 3
 
 
+def test_a_stop_that_a_kill_has_ended(builds: Path) -> None:
+    """It can no longer be resumed; its end is still told."""
+    with started(build("flat", builds), "5000") as tracee:
+        os.kill(tracee.pid, signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS
+        while process_state(tracee.pid) != "t" and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for _ in range(50):
+            tracee.resume()
+        assert tracee.wait(SECONDS).what in (What.EXITING, What.ENDED)
+
+
 @pytest.mark.parametrize("let_go", ["resume", "detach"])
 def test_the_program_dies_with_us(let_go: str, builds: Path) -> None:
     code = (
