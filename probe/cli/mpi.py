@@ -33,6 +33,9 @@ _MAX_INBOX = click.option(
     "--max-inbox", type=Size(), default="8G", show_default=True, help="Most bytes of a rank's answers."
 )
 _MPICC = click.option("--mpicc", metavar="COMMAND", help="Compiler of the program's MPI library. [default: found]")
+_GATHER = click.option(
+    "--gather", is_flag=True, help="Nodes share no folder: ranks bring the recorder along, and send their recordings."
+)
 
 
 @click.group()
@@ -47,6 +50,7 @@ def mpi() -> None:
 @click.option("--rank", "ranks", multiple=True, type=click.IntRange(0), help="Keep its answers. [default: all ranks']")
 @_MAX_INBOX
 @_MPICC
+@_GATHER
 @AS_JSON
 @PROGRAM
 def record_ranks(
@@ -54,6 +58,7 @@ def record_ranks(
     ranks: tuple[int, ...],
     max_inbox: int,
     mpicc: str | None,
+    gather: bool,
     as_json: bool,
     program: tuple[str, ...],
 ) -> None:
@@ -61,7 +66,7 @@ def record_ranks(
     from probe.mpi.record import record
     from probe.mpi.show import recording_json, recording_lines
 
-    made = record(program, output, ranks=ranks or None, most_inbox=max_inbox, compiler=mpicc)
+    made = record(program, output, ranks=ranks or None, most_inbox=max_inbox, compiler=mpicc, gather=gather)
     if as_json:
         say_json({"format_version": MPI_VERSION, **recording_json(made)})
         return
@@ -217,11 +222,19 @@ def report_recording(
 )
 @_MAX_INBOX
 @_MPICC
+@_GATHER
 @QUIET
 @AS_JSON
 @click.argument("words", metavar="RECORDING | -- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def build_probes(
-    output: Path, capture: str, max_inbox: int, mpicc: str | None, quiet: bool, as_json: bool, words: tuple[str, ...]
+    output: Path,
+    capture: str,
+    max_inbox: int,
+    mpicc: str | None,
+    gather: bool,
+    quiet: bool,
+    as_json: bool,
+    words: tuple[str, ...],
 ) -> None:
     """Build a probe of each rank that stands for others, from a recording or a run recorded now."""
     from probe.mpi.probes.building import probe_name
@@ -236,7 +249,7 @@ def build_probes(
     if len(words) == 1 and not Path(words[0]).is_file():
         recording = read_recording(Path(words[0]))
     else:
-        recording, is_kept = kept_or_recorded(words, output, most_inbox=max_inbox, compiler=mpicc)
+        recording, is_kept = kept_or_recorded(words, output, most_inbox=max_inbox, compiler=mpicc, gather=gather)
         how = "used again" if is_kept else "recorded"
         told = f"{how}, {len(recording.ranks)} ranks, {recording.seconds:.3f} s"
         say(one_line(f"{kept_folder(output)}: {told}"), err=True)

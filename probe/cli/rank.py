@@ -72,6 +72,8 @@ def rank(
     from probe.store.opening import open_store
     from probe.store.reading import candidates, find_probe
 
+    if probe_name is not None and probe_name.endswith(".mpiprobe"):
+        raise click.UsageError(f"{probe_name}: is of an MPI program; clusters for it are ordered by `probe mpi rank`")
     if probe_name is None and (pool is None or tasks is None):
         raise click.UsageError("name a probe, or give --pool with times and --tasks")
     if tasks is None:

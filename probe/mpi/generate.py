@@ -24,8 +24,8 @@ from probe.mpi.fortran import fortran
 SOURCES = Path(__file__).parents[2] / "pintools" / "mpi"
 
 RECORDER = (
-    "state", "refusal", "threads", "parts", "answers", "layouts", "messages", "communicators", "calls", "requests",
-    "point_to_point", "completion", "freed_handles", "packing", "clock", "lifetime", "fortran",
+    "state", "refusal", "threads", "spool", "parts", "answers", "layouts", "messages", "communicators", "calls",
+    "requests", "point_to_point", "completion", "freed_handles", "packing", "clock", "gathering", "lifetime", "fortran",
 )  # fmt: skip
 """Files of pintools/mpi/recorder, in an order in which each finds what it uses."""
 

@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoint.errors import ProgramFailed, ProgramUnsupported
+from checkpoint.errors import ProbeFileDamaged, ProgramFailed, ProgramUnsupported
+from probe.mpi.gathering import carried, gathering_seconds, printed_reason, put_token
 from probe.mpi.libraries import compiler_for, environment, programs_in, recorder
 from probe.mpi.parts import check_inbox
 from probe.mpi.recording import RankRun, Recording, digest_of, write_recording
@@ -26,6 +28,8 @@ MOST_INBOX = 8 * 10**9
 PRINTED = "printed"
 _REFUSED_STATUS = 71
 _TAIL = 600
+_OF_THE_NODE = re.compile(r"cannot be (written|read)|cannot hold|is not there")
+"""What ranks say of their node, not of the program."""
 
 
 def record(
@@ -35,22 +39,31 @@ def record(
     ranks: Sequence[int] | None = None,
     most_inbox: int = MOST_INBOX,
     compiler: str | None = None,
+    gather: bool = False,
 ) -> Recording:
     """Run `command`, a launcher with a program, and record it into a new folder, which goes away on failure.
 
-    ranks: whose answers are kept; None: all. Raises ProgramUnsupported, ProgramNotRunnable, ProgramFailed, ToolMissing,
-    StorageError.
+    ranks: whose answers are kept; None: all. gather: nodes share no folder with this one. Raises ProgramUnsupported,
+    ProgramNotRunnable, ProgramFailed, ProbeFileDamaged, ToolMissing, StorageError.
     """
-    mpi = programs_in(command)[0][1]
+    programs = programs_in(command)
+    mpi = programs[0][1]
     used = compiler_for(mpi, compiler)
     library = recorder(mpi, used)
     make_folder(folder)
     try:
-        given = {**os.environ, **environment([library]), **_orders(folder, ranks, most_inbox)}
+        orders = _orders(folder, ranks, most_inbox)
+        started, given = tuple(command), {**os.environ, **environment([library]), **orders}
+        if gather:
+            sent = carried(command, [program for program, _ in programs], library, orders)
+            put_token(folder, sent.token)
+            started, given = sent.command, dict(os.environ)
         begun = time.monotonic()
-        status = _run(command, given, folder / PRINTED)
+        status = _run(started, given, folder / PRINTED)
         seconds = time.monotonic() - begun
         _refuse_failed(command, folder, status)
+        if gather:
+            seconds -= gathering_seconds(folder)
         made = _recording(command, folder, used, seconds)
         write_recording(made)
         return made
@@ -96,7 +109,14 @@ def _refuse_failed(command: Sequence[str], folder: Path, status: int) -> None:
     for rank, said in _said(folder, "aborted"):
         raise ProgramFailed(f"rank {rank} {said}: nothing was recorded")
     if status:
-        tail = (folder / PRINTED).read_bytes()[-_TAIL:].decode(errors="replace").strip()
+        printed = (folder / PRINTED).read_bytes()
+        if (reason := printed_reason(printed)) is not None:
+            who, said = reason
+            if said.startswith("called MPI_Abort"):
+                raise ProgramFailed(f"{who} {said}: nothing was recorded")
+            kind = ProgramFailed if _OF_THE_NODE.search(said) else ProgramUnsupported
+            raise kind(f"{who}: {said}")
+        tail = printed[-_TAIL:].decode(errors="replace").strip()
         raise ProgramFailed(f"{' '.join(command)} ended with status {status}: {tail or 'it printed nothing'}")
 
 
@@ -110,7 +130,7 @@ def _said(folder: Path, kind: str) -> list[tuple[int, str]]:
 def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: float) -> Recording:
     paths = sorted(folder.glob("rank.*"), key=_number)
     found = [_rank(path) for path in paths]
-    ranks = [one for one, _ in found]
+    ranks = [one.run for one in found]
     if not ranks:
         raise ProgramFailed(f"{' '.join(command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?)")
     calls = [read_calls(folder, run.rank) for run in ranks]
@@ -118,7 +138,7 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
         missing = sorted(set(range(calls[0].ranks)) - {run.rank for run in ranks})
         raise ProgramFailed(
             f"{' '.join(command)}: {len(ranks)} of {calls[0].ranks} ranks left a recording, rank {missing[0]} did not: "
-            f"all nodes must share {folder.resolve()}, and LD_PRELOAD must reach all ranks"
+            f"all nodes must share {folder.resolve()}, and LD_PRELOAD must reach all ranks (or record with --gather)"
         )
     for run in ranks:
         if run.kept:
@@ -126,6 +146,7 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
     for path in paths:
         path.unlink()
     digests = {program: digest_of(Path(program)) for program in {run.program for run in ranks}}
+    _refuse_others(found, digests)
     ranks = [
         replace(run, threads=1 + own.own_threads, processors=own.processors)
         for run, own in zip(ranks, calls, strict=True)
@@ -133,11 +154,38 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
     # Of other hosts nobody knows the processors here.
     here = {os.uname().nodename, os.environ.get("SLURMD_NODENAME")}
     processors = len(os.sched_getaffinity(0)) if {run.host for run in ranks} <= here else 0
-    return Recording(folder, tuple(command), found[0][1], compiler, seconds, digests, tuple(ranks), processors)
+    return Recording(folder, tuple(command), found[0].library, compiler, seconds, digests, tuple(ranks), processors)
 
 
-def _rank(path: Path) -> tuple[RankRun, str]:
-    """What the recorder wrote of a rank, and the library's own name."""
+@dataclass(frozen=True)
+class _Described:
+    """What the recorder wrote of a rank. digest: SHA-256 of its program on its node; empty: not known."""
+
+    run: RankRun
+    library: str
+    digest: str
+
+
+def _rank(path: Path) -> _Described:
     words = path.read_bytes().split(b"\0")
-    program, folder, library, kept, host, *arguments = (word.decode(errors="surrogateescape") for word in words)
-    return RankRun(_number(path), program, folder, tuple(arguments[:-1]), kept == "1", host=host), library
+    try:
+        program, folder, library, kept, host, digest, *arguments = (
+            word.decode(errors="surrogateescape") for word in words
+        )
+    except ValueError as error:
+        raise ProbeFileDamaged(f"{path}: does not describe a rank; record the program again") from error
+    return _Described(
+        RankRun(_number(path), program, folder, tuple(arguments[:-1]), kept == "1", host=host), library, digest
+    )
+
+
+def _refuse_others(found: Sequence[_Described], digests: Mapping[str, str]) -> None:
+    """Refuse ranks whose node has another program, or another library, under the same name."""
+    for one in found:
+        where = f"rank {one.run.rank} on {one.run.host}"
+        if one.digest not in ("", digests[one.run.program]):
+            raise ProgramUnsupported(f"{where} ran another {one.run.program} than the one here: copy it to all nodes")
+        if one.library != found[0].library:
+            raise ProgramUnsupported(
+                f"{where} has another MPI library ({one.library}) than rank 0 ({found[0].library})"
+            )

@@ -95,6 +95,11 @@ def ranked(*words: str | Path) -> Result:
     return CliRunner().invoke(cli, ["mpi", "rank", "--ssh-config", "/dev/null", *map(str, words)])
 
 
+def test_probe_rank_says_who_orders_clusters(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["rank", str(packed_probe(tmp_path))])
+    assert done.exit_code == 2 and "ordered by `probe mpi rank`" in done.output
+
+
 @pytest.mark.slow
 def test_real_probes_here_and_on_a_node_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from mpi_recordings import made_recording
 from slurm_cluster import NODES, cluster
 
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
+from checkpoint.paths import cache_dir
 from probe.mpi.record import record
 from probe.mpi.recording import RankRun, Recording, read_recording, write_recording
 from probe.mpi.replay import replay
@@ -31,6 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_srun_on_two_nodes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # PMIx keeps a folder for each node, and all nodes are this machine.
+    (place / "recordings").mkdir()
     for node in NODES:
         (place / f"tmp-{node}").mkdir()
     with cluster(place / "slurm", f"TmpFS={place}/tmp-%n") as slurm:
@@ -40,7 +43,7 @@ def test_srun_on_two_nodes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
         # Of another kind each rank is a program of its own.
         with pytest.raises(ProgramUnsupported, match="rank 0: two processes are this rank, each as one of 1"):
             srun("mpich", "pmix", place, monkeypatch)
-        assert not (place / "mpich-pmix" / "recording").exists()
+        assert not (place / "recordings" / "mpich-pmix").exists()
     for one in made:
         assert [run.host for run in one.ranks] == ["n1", "n2"]
         assert read_recording(one.folder) == one
@@ -54,12 +57,43 @@ def test_srun_on_two_nodes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert simulate(one, Where(network="torus:2")).seconds > 0
 
 
-def srun(library: str, kind: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+def srun(
+    library: str, kind: str, place: Path, monkeypatch: pytest.MonkeyPatch, gather: bool = False
+) -> Recording:  # fmt: skip
     folder = place / f"{library}-{kind}"
     folder.mkdir()
     monkeypatch.chdir(folder)
     program = built("cg", library, folder)
-    return record(["srun", f"--mpi={kind}", "-N", "2", "-n", "2", str(program)], folder / "recording")
+    command = ["srun", f"--mpi={kind}", "-N", "2", "-n", "2", str(program)]
+    return record(command, place / "recordings" / folder.name, gather=gather)
+
+
+# Nodes other than n1 do not see the recordings, nor the compiled recorder.
+_HIDDEN = 'mount -t tmpfs tmpfs "$0"; mount -t tmpfs tmpfs "$1"; shift; exec "$@"'
+
+
+def test_srun_on_nodes_that_share_no_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for node in NODES:
+        (place / f"tmp-{node}").mkdir()
+    for folder in (cache_dir(), place / "recordings"):
+        folder.mkdir(parents=True, exist_ok=True)
+    hidden = ["unshare", "--mount", "sh", "-c", _HIDDEN, str(place / "recordings"), str(cache_dir())]
+    away = [str(path) for path in Path(os.environ["TMPDIR"]).iterdir()]
+    with cluster(place / "slurm", f"TmpFS={place}/tmp-%n", apart={node: hidden for node in NODES[1:]}) as slurm:
+        for name in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(name, slurm.environment[name])
+        with pytest.raises(ProgramFailed, match=r"its folder cannot be written|1 of 2 ranks left a recording"):
+            srun("openmpi", "pmix", place, monkeypatch)
+        shutil.rmtree(place / "openmpi-pmix")
+        made = [srun(*how, place, monkeypatch, True) for how in (("openmpi", "pmix"), ("mpich", "pmi2"))]
+    for one in made:
+        assert [run.host for run in one.ranks] == ["n1", "n2"] and read_recording(one.folder) == one
+        where = Path(one.ranks[0].folder)
+        first = results("cg", where, 2)
+        assert [replay(one, rank).status for rank in range(2)] == [0, 0]
+        assert results("cg", where, 2) == first
+        assert simulate(one, Where(network="torus:2")).seconds > 0
+    assert [str(path) for path in Path(os.environ["TMPDIR"]).iterdir()] == away
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

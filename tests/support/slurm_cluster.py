@@ -170,11 +170,15 @@ def _accounting(folder: Path, conf: Path, ports: Sequence[int], start: Callable[
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, plugins: str = "", files: Mapping[str, str] | None = None, accounting: bool = False
+    folder: Path,
+    plugins: str = "",
+    files: Mapping[str, str] | None = None,
+    accounting: bool = False,
+    apart: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[SlurmCluster]:
     """A running Slurm. plugins: more lines of slurm.conf. files: what lies beside slurm.conf, by name.
 
-    accounting: with slurmdbd and its database.
+    accounting: with slurmdbd and its database. apart: words before the command of a node's slurmd, by the node.
     """
     conf = folder / "conf"
     for path in (conf, folder / "state", *(folder / "spool" / name for name in NODES)):
@@ -219,7 +223,7 @@ def cluster(
             )
         start("slurmctld", "-D")
         for name in NODES:
-            start("slurmd", "-D", "-N", name)
+            start(*(apart or {}).get(name, ()), "slurmd", "-D", "-N", name)
         idle = ("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D")
         here.wait_for(lambda: here.run(*idle, status=None).stdout.strip() == str(len(NODES)), "four idle nodes")
         yield here

@@ -19,11 +19,11 @@ static const char *own_node(void)
 	return task != NULL && strtol(task, NULL, 10) == getpid() ? getenv("SLURMD_NODENAME") : NULL;
 }
 
-// Executable, folder, library, whether the answers are kept, host; then the arguments, each ended by a zero.
+// Executable, folder, library, whether the answers are kept, host, the executable's SHA-256 if known; then the arguments, each ended by a zero.
 static void write_rank(void)
 {
 	char path[PATH_SIZE], text[PATH_SIZE], library[MPI_MAX_LIBRARY_VERSION_STRING];
-	const char *node = own_node();
+	const char *node = own_node(), *digest = getenv("PROBE_MPI_DIGEST") != NULL ? getenv("PROBE_MPI_DIGEST") : "";
 	Stream made = {0};
 	int length;
 	PMPI_Get_library_version(library, &length);
@@ -39,7 +39,14 @@ static void write_rank(void)
 	if (gethostname(text, sizeof text) != 0)
 		text[0] = 0;
 	append(&made, node != NULL ? node : text, strlen(node != NULL ? node : text) + 1);
+	append(&made, digest, strlen(digest) + 1);
 	copy_file("/proc/self/cmdline", &made);
+	if (spool >= 0) {
+		spool_file(RANK_FILE, 0, made.used);
+		write_all(spool, made.data, made.used, spool_place());
+		free(made.data);
+		return;
+	}
 	snprintf(path, sizeof path, "%s/rank.%d", folder, world_rank);
 	const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (file < 0 && errno == EEXIST) {
@@ -47,7 +54,8 @@ static void write_rank(void)
 		refuse(text);
 	}
 	if (file < 0) {
-		snprintf(text, sizeof text, "its folder cannot be written (%s): all nodes must share it",
+		snprintf(text, sizeof text,
+			 "its folder cannot be written (%s): all nodes must share it (or record with --gather)",
 			 strerror(errno));
 		refuse(text);
 	}
@@ -76,6 +84,7 @@ static void begin(int provided)
 		return;
 	PMPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
 	PMPI_Comm_size(MPI_COMM_WORLD, &world_size);
+	meet();
 	PMPI_Query_thread(&level);
 	if (level == MPI_THREAD_MULTIPLE)
 		refuse("this program asks for MPI_THREAD_MULTIPLE: calls of several threads are not recorded");
@@ -139,6 +148,7 @@ int MPI_Finalize(void)
 		append(&calls, &end, sizeof end);
 		write_part(&calls);
 		active = 0;
+		gather();
 	}
 	return PMPI_Finalize();
 }
@@ -149,6 +159,8 @@ int MPI_Abort(MPI_Comm comm, int status)
 	if (active) {
 		snprintf(reason, sizeof reason, "called MPI_Abort with status %d", status);
 		write_text("aborted", reason);
+		if (is_apart)
+			fprintf(stderr, "probe: rank %d: %s\n", world_rank, reason);
 	}
 	return PMPI_Abort(comm, status);
 }

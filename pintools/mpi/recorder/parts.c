@@ -21,20 +21,6 @@ static void append(Stream *to, const void *data, size_t bytes)
 	to->used += bytes;
 }
 
-static void write_all(int file, const void *data, size_t bytes, const char *path)
-{
-	for (const char *at = data; bytes > 0;) {
-		const ssize_t done = write(file, at, bytes);
-		if (done <= 0) {
-			char reason[PATH_SIZE + 40];
-			snprintf(reason, sizeof reason, "%s cannot be written: %m", path);
-			refuse(reason);
-		}
-		at += done;
-		bytes -= (size_t)done;
-	}
-}
-
 static void write_part(Stream *from)
 {
 	PartHeader header = {.version = FORMAT_VERSION,
@@ -51,10 +37,13 @@ static void write_part(Stream *from)
 		header.weighted += word * (n + 1);
 	}
 	snprintf(path, sizeof path, "%s/%s.%d.%03u", folder, from->name, world_rank, from->part++);
-	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	write_all(file, &header, sizeof header, path);
-	write_all(file, from->data, from->used, path);
-	close(file);
+	const int file = spool >= 0 ? spool : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (spool >= 0)
+		spool_file(from == &calls ? CALLS_FILE : INBOX_FILE, header.part, sizeof header + from->used);
+	write_all(file, &header, sizeof header, spool >= 0 ? spool_place() : path);
+	write_all(file, from->data, from->used, spool >= 0 ? spool_place() : path);
+	if (file != spool)
+		close(file);
 	written_bytes += from->used;
 	if (written_bytes > most_bytes)
 		refuse("the recording is larger than --max-inbox");

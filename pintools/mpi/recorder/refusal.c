@@ -5,7 +5,7 @@
 static void write_text(const char *name, const char *text)
 {
 	char path[PATH_SIZE];
-	if (folder == NULL)
+	if (folder == NULL || is_apart)
 		return;
 	snprintf(path, sizeof path, "%s/%s.%d", folder, name, world_rank);
 	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

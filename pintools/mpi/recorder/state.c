@@ -5,6 +5,8 @@
 // PROBE_MPI_RECORD names a folder. Rank N writes calls.N there (each call with its computing time, for the simulation),
 // inbox.N.PPP (all that calls returned, for the rank alone: pintools/mpi/replayer) and rank.N (what it ran).
 // PROBE_MPI_RANKS: the ranks that write an inbox, as "0,3,"; all without it. PROBE_MPI_MOST: bytes of an inbox at most.
+// PROBE_MPI_TOKEN: what the file `token` of the folder holds. Ranks that do not find it there keep what they write in a
+// file in PROBE_MPI_PLACE, and send it to one that does (gathering.c).
 //
 // The files of this folder are one source (RECORDER in probe/mpi/generate.py has their order). recording.h, the functions'
 // numbers F_* and their names `function_names` stand before them. Wrappers made from a table (probe/mpi/calls.py) stand
@@ -25,7 +27,7 @@
 
 enum { PATH_SIZE = 4096, REFUSED_STATUS = 71, BUCKETS = 1024, MOST_SPAN = 1 << 30, MOST_PACKED = 1 << 28 };
 
-static int active, depth, contents, world_rank, world_size;
+static int active, depth, contents, world_rank, world_size, is_apart;
 static const char *folder;
 static const void *fortran_site, *call_site;
 static uint64_t entered_wall, returned_wall, entered_cpu, left_cpu, burst;

@@ -27,7 +27,12 @@ def kept_folder(output: Path) -> Path:
 
 
 def kept_or_recorded(
-    command: Sequence[str], output: Path, *, most_inbox: int = MOST_INBOX, compiler: str | None = None
+    command: Sequence[str],
+    output: Path,
+    *,
+    most_inbox: int = MOST_INBOX,
+    compiler: str | None = None,
+    gather: bool = False,
 ) -> tuple[Recording, bool]:
     """The recording that is kept for `output`, and True; a new one and False where it is of another run or damaged.
 
@@ -47,7 +52,7 @@ def kept_or_recorded(
     with ExitStack() as undo:
         with storage_errors("write", folder):
             made = Path(undo.enter_context(_beside(folder)))
-        record(command, made / "new", most_inbox=most_inbox, compiler=compiler)
+        record(command, made / "new", most_inbox=most_inbox, compiler=compiler, gather=gather)
         with storage_errors("write", folder):
             (made / "new" / KEPT).touch()
             _put(made / "new", folder, made / "old")
