@@ -49,6 +49,8 @@ FILLED, NUMBERS, FLOATS = 0, 1, 2
 """Columns of `look`: words other than zero, those that look like a double or two floats of an ordinary size, like two
 floats."""
 
+COLUMNS = 7
+
 
 @cache
 def _library() -> ctypes.CDLL:
@@ -67,7 +69,7 @@ def look(pages: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """What kinds of words pages hold, (N, 512) to (N, 7): FILLED, NUMBERS and FLOATS, then NaN, infinite, denormal,
     zero, as doubles or as floats (numbers.c)."""
     pages = np.ascontiguousarray(pages)
-    found = np.zeros((len(pages), 7), dtype=np.int64)
+    found = np.zeros((len(pages), COLUMNS), dtype=np.int64)
     _library().look(pages.ctypes.data, *pages.shape, found.ctypes.data)
     return found
 

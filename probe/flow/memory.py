@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -10,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.errors import StorageError
 from checkpoint.flat.image import FlatImage
-from checkpoint.flow.classes import FILLED, NUMBERS, NumberClasses, classes_in, look
+from checkpoint.flow.classes import COLUMNS, FILLED, NUMBERS, NumberClasses, classes_in, look
 from checkpoint.flow.classes import FLOATS as FLOAT_WORDS
 from checkpoint.flow.flow import Words
 from checkpoint.linux import PAGE_SIZE
@@ -107,10 +110,15 @@ class PhaseMemory:
         return np.memmap(self._file, dtype=np.uint64, mode="r", shape=(len(self), _WORDS))
 
     def _look(self) -> None:
-        pages = self.pages()
-        self.looked = np.concatenate(
-            [look(pages[first : first + _AT_ONCE]) for first in range(0, len(self), _AT_ONCE)] or [look(pages)]
-        )
+        self.looked = np.zeros((len(self), COLUMNS), dtype=np.int64)
+        # One buffer for all of it: to map the file costs a fault for each of its pages.
+        buffer = np.empty((min(_AT_ONCE, len(self)), _WORDS), dtype=np.uint64)
+        with self._file.open("rb", buffering=0) as file:
+            for first in range(0, len(self), _AT_ONCE):
+                part = buffer[: len(self) - first]
+                if file.readinto(part.data) != part.nbytes:
+                    raise StorageError(f"{self._file} is shorter than its phase's memory")
+                self.looked[first : first + len(part)] = look(part)
         self.filled = self.looked[:, FILLED]
         filled = np.maximum(self.filled, 1)
         self.single = self.looked[:, FLOAT_WORDS] / filled > _MOSTLY
@@ -143,10 +151,15 @@ class PhaseMemory:
 
     def classes_replaced(self, modes: Modes, pattern: str) -> NumberClasses:
         """Likewise, once they are replaced."""
-        return sum(
-            (classes_in(look(self.replaced(rows, modes, pattern)), _WORDS) for rows in self._stretches(modes)),
+        by_word = np.where(modes == BY_WORD, modes, KEPT).astype(np.uint8)
+        found = sum(
+            (classes_in(look(self.replaced(rows, modes, pattern)), _WORDS) for rows in self._stretches(by_word)),
             NumberClasses(),
         )
+        for kind, these in ((FLOATS, self.single), (pattern, ~self.single)):
+            pages = int(((modes == WHOLE) & these).sum())
+            found += classes_in(np.repeat(look(PAGE_OF[kind][np.newaxis]), pages, axis=0), _WORDS)
+        return found
 
     def contents(self, modes: Modes, pattern: str) -> Iterator[tuple[int, memoryview]]:
         """(address, bytes) of all pages that are replaced, neighbours together."""
@@ -179,7 +192,10 @@ class PhaseMemory:
 
     def write(self, target: Path, modes: Modes, pattern: str) -> None:
         """The pages image with these pages replaced."""
-        with target.open("wb") as out:
+        with target.open("wb", buffering=0) as out:
+            # Several times as fast as to let the file grow. Where it cannot be done, writing is slower, or says why.
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(out.fileno(), 0, len(self) * PAGE_SIZE)
             for first in range(0, len(self), _AT_ONCE):
                 rows = slice(first, min(first + _AT_ONCE, len(self)))
                 out.write(self.replaced(rows, modes, pattern).data.cast("B"))
