@@ -289,10 +289,10 @@ class _Run:
 
     def _numbers(self) -> NumberClasses:
         total = NumberClasses()
-        for address, size in self._plan.numbers:
+        for address, size, floats in self._plan.numbers:
             for start in range(0, size, _WRITTEN_AT_ONCE):
                 part = self._tracee.read(address + start, min(_WRITTEN_AT_ONCE, size - start))
-                total += classes_of(np.frombuffer(part, dtype=np.uint64))
+                total += classes_of(np.frombuffer(part, dtype=np.uint64), floats)
         return total
 
     def _wait(self) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -14,9 +15,9 @@ import numpy.typing as npt
 
 from checkpoint.errors import StorageError
 from checkpoint.flat.image import FlatImage
-from checkpoint.flow.classes import COLUMNS, FILLED, NUMBERS, NumberClasses, classes_in, look
+from checkpoint.flow.classes import COLUMNS, FILLED, NUMBERS, OF_FLOATS, NumberClasses, classes_in, look
 from checkpoint.flow.classes import FLOATS as FLOAT_WORDS
-from checkpoint.flow.flow import Words
+from checkpoint.flow.flow import Numbers, Words
 from checkpoint.linux import PAGE_SIZE
 
 Modes = npt.NDArray[np.uint8]
@@ -79,8 +80,9 @@ class PhaseMemory:
     may         pages that may be replaced at all: written by the program, neither code, stack nor markers, not zero
     numbers     share of the words other than zero that look like numbers, (N,)
     single      pages that look like floats rather than doubles, (N,)
+    of_floats   likewise, where zeros and special numbers may be among them: both halves of words are numbers, (N,)
     filled      words other than zero, (N,)
-    looked      what kinds of words they hold (checkpoint/flow/classes.py, look), (N, 7)
+    looked      what kinds of words they hold (checkpoint/flow/classes.py, look), (N, 8)
     """
 
     def __init__(self, flat: FlatImage, pages: Path) -> None:
@@ -124,6 +126,7 @@ class PhaseMemory:
         self.single = self.looked[:, FLOAT_WORDS] / filled > _MOSTLY
         self.numbers = self.looked[:, NUMBERS] / filled
         special = self.looked[:, FLOAT_WORDS + 1 : FLOAT_WORDS + 4].sum(axis=1)
+        self.of_floats = self.looked[:, OF_FLOATS] != 0
         self.may &= (self.filled > 0) & (special <= _MOST_SPECIAL * _WORDS)
 
     @property
@@ -153,7 +156,10 @@ class PhaseMemory:
         """Likewise, once they are replaced."""
         by_word = np.where(modes == BY_WORD, modes, KEPT).astype(np.uint8)
         found = sum(
-            (classes_in(look(self.replaced(rows, modes, pattern)), _WORDS) for rows in self._stretches(by_word)),
+            (
+                classes_in(look(self.replaced(rows, modes, pattern), self.of_floats[rows]), _WORDS)
+                for rows in self._stretches(by_word)
+            ),
             NumberClasses(),
         )
         for kind, these in ((FLOATS, self.single), (pattern, ~self.single)):
@@ -166,11 +172,17 @@ class PhaseMemory:
         for rows in self._stretches(modes):
             yield int(self.addresses[rows.start]), self.replaced(rows, modes, pattern).data.cast("B")
 
-    def spans(self, modes: Modes) -> tuple[tuple[int, int], ...]:
-        """(address, bytes) of the pages that are replaced."""
-        return tuple(
-            (int(self.addresses[rows.start]), (rows.stop - rows.start) * PAGE_SIZE) for rows in self._stretches(modes)
-        )
+    def spans(self, modes: Modes) -> tuple[Numbers, ...]:
+        """The pages that are replaced, and whether they hold floats with the program's own data."""
+        found = []
+        for rows in self._stretches(modes):
+            kinds = self.of_floats[rows]
+            starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+            found += [
+                Numbers(int(self.addresses[rows.start + first]), (end - first) * PAGE_SIZE, bool(kinds[first]))
+                for first, end in itertools.pairwise(starts)
+            ]
+        return tuple(found)
 
     def _stretches(self, modes: Modes) -> Iterator[slice]:
         chosen = np.flatnonzero(modes)

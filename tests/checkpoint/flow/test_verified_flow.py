@@ -17,7 +17,7 @@ from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed
 from checkpoint.flow.classes import NumberClasses, classes_of
 from checkpoint.flow.comparing import compare
-from checkpoint.flow.flow import Flow, Plan, Point
+from checkpoint.flow.flow import Flow, Numbers, Plan, Point
 from checkpoint.flow.points import POINTS, choose_points
 from checkpoint.flow.watching import FlowWatcher
 
@@ -88,7 +88,7 @@ def test_all_column_numbers_set_to_one_are_found_by_addresses_alone(builds: Path
 def test_numbers_that_turn_into_nan_are_found_by_their_class_alone(builds: Path, tmp_path: Path) -> None:
     """Equal counts and addresses are no proof either: NaN may be slower than numbers."""
     watcher = watcher_of(builds, tmp_path, "roots")
-    plan = replace(planned(watcher.watch()), numbers=tuple((start, 8 * CELLS) for start in ARRAYS))
+    plan = replace(planned(watcher.watch()), numbers=tuple(Numbers(start, 8 * CELLS) for start in ARRAYS))
     flow = watcher.watch(plan)
 
     def filled(value: float) -> Plan:
