@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from checkpoint.errors import NodeUnfit, PhaseFailed
 
-LOOKS = (3, 7, 14, 28)
+LOOKS = (3, 5, 7, 14, 28)
 """Pairs after which times are compared. Looking oftener would end at the first chance agreement."""
 _ALONE = {7: 2.45, 14: 2.16, 28: 2.05}
 """What Student's distribution has, after so many pairs, in place of two standard errors (95 %)."""
@@ -32,6 +32,8 @@ _LARGEST_ERROR = 0.01
 """With a larger standard error nothing is decided."""
 _UNKNOWN = 0.02
 """Spread of a pair that is expected while there are too few to tell."""
+_ROBUST = 7
+"""Of fewer pairs the median distance is too large by up to a half in the mean of its squares."""
 _PRIOR = 4
 """Pairs of its own that weigh as much in a phase's spread as that of all phases."""
 
@@ -144,11 +146,11 @@ def compared(pairs: Sequence[float], common: float | None) -> Compared:
     The variance of its own pairs is drawn to that of all (G. K. Smyth: Linear models and empirical Bayes methods for
     assessing differential expression, 2004): that of three pairs says little by itself, and phases differ."""
     number, prior = len(pairs), _PRIOR
-    own = float(np.median(_distances(pairs))) / _MEDIAN_DISTANCE
+    own = float(np.median(_distances(pairs))) / _MEDIAN_DISTANCE if number >= _ROBUST else float(np.std(pairs, ddof=1))
     expected = common
     if common is None:
-        # From the second look on a phase is judged by its own pairs alone, where there are no others.
-        expected, prior = _UNKNOWN, _PRIOR if number <= LOOKS[0] else 0
+        # With so many pairs a phase is judged by its own pairs alone, where there are no others.
+        expected, prior = _UNKNOWN, _PRIOR if number < _ROBUST else 0
     assert expected is not None
     drawn = math.sqrt((prior * expected**2 + (number - 1) * own**2) / (prior + number - 1))
     scale = _CENTER_ERROR / math.sqrt(number)
@@ -166,6 +168,14 @@ def look_first(times: PairedTimes, others: Sequence[PairedTimes]) -> None:
         if not found.is_suspicious:
             return
     raise found.refusal()
+
+
+def seconds_to_settle(phases: Sequence[PairedTimes]) -> float:
+    """What judging these together will about take: each pair that is wanted for an error small enough."""
+    common = spread([one.pairs for one in phases]) or _UNKNOWN
+    wanted = (_CENTER_ERROR * common / _LARGEST_ERROR) ** 2
+    look = next((look for look in LOOKS if look >= wanted), LOOKS[-1])
+    return sum(max(0.0, one.seconds_up_to(look)) for one in phases)
 
 
 def judge_together(phases: Sequence[PairedTimes], until: float) -> list[Compared | OtherTime]:

@@ -14,6 +14,7 @@ from checkpoint.flat.image import decode
 from checkpoint.restore.direct_restore import pages_image
 from probe.contents.captured_files import restore_job
 from probe.flow.synthesis import Answer, PhaseToSynthesize, Proved, settle, synthesize_phase, unchanged
+from probe.flow.times import seconds_to_settle
 from probe.formats.checked import read
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
@@ -36,8 +37,8 @@ _SELF_CHECK_ROUNDS = 3
 _SHARE_OF_REST = 0.5
 """What one phase may take of the time that is left: the largest comes first."""
 
-_RESERVE = 0.15
-"""Of the time for all phases, kept for more repeats of those whose time is open in the end."""
+_RESERVE = 1.5
+"""Of what judging the phases that are proved so far will take, kept for it."""
 
 _LEAST_LEFT = 1.0
 _USED_UP = "the time for it (--synthetic-budget) was used up by larger phases"
@@ -52,14 +53,11 @@ def run(build: Build, report: Report) -> None:
     """Replace what can be replaced, in the largest phases first, until the time for it is used up."""
     wanted = build.options.synthetic_budget
     until = time.monotonic() + (_allowed(build) if wanted is None else wanted)
-    begun = time.monotonic()
     pairs = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
-    # A phase by itself is compared to the end in any case.
-    first = until - _RESERVE * (until - begun if len(pairs) > 1 else 0.0)
     before: Answer | None = None
     proved: dict[int, Proved] = {}
     for done, (phase, reduced) in enumerate(pairs):
-        seconds = first - time.monotonic()
+        seconds = until - time.monotonic() - _RESERVE * seconds_to_settle([one.times for one in proved.values()])
         found, answer = _made(build, phase, reduced, seconds, before, list(proved.values()))
         if isinstance(found, Proved):
             proved[phase.phase] = found
