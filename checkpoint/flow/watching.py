@@ -55,6 +55,8 @@ _PATIENCE = 20
 _LOOK_SECONDS = 0.05
 _RT_SIGRETURN = call_number("rt_sigreturn")
 _WRITTEN_AT_ONCE = 1 << 24
+_READ_AT_ONCE = 1 << 18
+"""Still in the cache when it is looked at."""
 _WITH_PROCESS_NUMBERS = {call_number(name) for name in ("kill", "tkill", "tgkill", "sched_setaffinity", "setpgid")}
 """Calls with a process number among the arguments compared: a restored process has another."""
 
@@ -290,8 +292,8 @@ class _Run:
     def _numbers(self) -> NumberClasses:
         total = NumberClasses()
         for address, size, floats in self._plan.numbers:
-            for start in range(0, size, _WRITTEN_AT_ONCE):
-                part = self._tracee.read(address + start, min(_WRITTEN_AT_ONCE, size - start))
+            for start in range(0, size, _READ_AT_ONCE):
+                part = self._tracee.read(address + start, min(_READ_AT_ONCE, size - start))
                 total += classes_of(np.frombuffer(part, dtype=np.uint64), floats)
         return total
 

@@ -31,6 +31,8 @@ pairs of floats in [1, 2)."""
 
 _WORDS = PAGE_SIZE // 8
 _AT_ONCE = 2048
+_LOOKED_AT_ONCE = 64
+"""Pages: so few are still in the cache when they are looked at."""
 _WRITABLE, _EXECUTABLE = 2, 4
 _MOSTLY = 0.9
 _MOST_SPECIAL = 0.01
@@ -114,9 +116,9 @@ class PhaseMemory:
     def _look(self) -> None:
         self.looked = np.zeros((len(self), COLUMNS), dtype=np.int64)
         # One buffer for all of it: to map the file costs a fault for each of its pages.
-        buffer = np.empty((min(_AT_ONCE, len(self)), _WORDS), dtype=np.uint64)
+        buffer = np.empty((min(_LOOKED_AT_ONCE, len(self)), _WORDS), dtype=np.uint64)
         with self._file.open("rb", buffering=0) as file:
-            for first in range(0, len(self), _AT_ONCE):
+            for first in range(0, len(self), _LOOKED_AT_ONCE):
                 part = buffer[: len(self) - first]
                 if file.readinto(part.data) != part.nbytes:
                     raise StorageError(f"{self._file} is shorter than its phase's memory")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from checkpoint.errors import NodeUnfit, PhaseFailed
 
-LOOKS = (3, 5, 7, 14, 28)
+LOOKS = (3, 5, 7, 10, 14, 20, 28)
 """Pairs after which times are compared. Looking oftener would end at the first chance agreement."""
 _ALONE = {7: 2.45, 14: 2.16, 28: 2.05}
 """What Student's distribution has, after so many pairs, in place of two standard errors (95 %)."""
