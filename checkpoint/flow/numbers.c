@@ -26,7 +26,7 @@ static inline int64_t ordinary_float(uint64_t word)
 /* Two floats of one array are seldom further apart: 2^8. */
 enum { NEAR = 8 };
 
-static inline int64_t near(uint64_t word)
+static inline int64_t alike_sized(uint64_t word)
 {
     int64_t low = word >> 23 & 0xff, high = word >> 55 & 0xff;
     return (low - high <= NEAR) & (high - low <= NEAR);
@@ -41,8 +41,9 @@ static inline int64_t near(uint64_t word)
  * a float: else they belong to a pointer or an integer. Where `floats` does not tell (it is null), these are pages
  * - where at least nine of ten lower halves that are not zero are floats of an ordinary size or special ones: of those
  *   of doubles half are neither;
- * - and where at least nine of ten pairs of ordinary floats, and a quarter of the words that are not zero, are of about
- *   one size: on a page of one and the same double all lower halves are the same float, by chance. */
+ * - and where a quarter of the words that are not zero are two ordinary floats of about one size, which are at least
+ *   three quarters of those whose upper half is an ordinary float, and their lower half one or zero. On a page of one and
+ *   the same double all lower halves are the same float, by chance; doubles with few digits have zeros there. */
 FOR_ALL void look(const uint64_t *word, long pages, long words, const uint8_t *floats, int64_t (*found)[8])
 {
     for (long page = 0; page < pages; page++, word += words) {
@@ -62,8 +63,8 @@ FOR_ALL void look(const uint64_t *word, long pages, long words, const uint8_t *f
             int64_t low_is_denormal = (low < NORMAL_FLOAT) & (low >= LEAST_FLOAT) & beside_float;
             filled += word[k] != 0;
             numbers += is_double | are_floats;
-            pairs += are_floats;
-            alike += are_floats & near(word[k]);
+            pairs += ordinary_float(word[k] >> 32) & (low_ordinary | !low);
+            alike += are_floats & alike_sized(word[k]);
             infinite += is_infinite;
             nan += is_nan;
             denormal += is_denormal;
@@ -75,7 +76,7 @@ FOR_ALL void look(const uint64_t *word, long pages, long words, const uint8_t *f
             low_denormal += low_is_denormal & !is_denormal;
         }
         int64_t of_floats =
-            low_floats * 10 >= low_filled * 9 && alike * 10 >= pairs * 9 && alike * 4 >= filled;
+            low_floats * 10 >= low_filled * 9 && alike * 4 >= pairs * 3 && alike * 4 >= filled;
         if (floats)
             of_floats = floats[page];
         if (of_floats) {

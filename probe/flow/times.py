@@ -179,7 +179,7 @@ def seconds_to_settle(phases: Sequence[PairedTimes]) -> float:
 
 
 def judge_together(phases: Sequence[PairedTimes], until: float) -> list[Compared | OtherTime]:
-    """What each phase takes, or why that is another time, or open.
+    """What each phase takes that was looked at, or why that is another time, or open.
 
     More pairs are made of the phases that are open, while time.monotonic() is below `until`; in any case of a phase by
     itself, and of so few that all their pairs do not suffice."""
