@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -72,6 +73,14 @@ def are_numbers(words: Words) -> npt.NDArray[np.bool_]:
         ordinary &= (half > 67) & (half < 187)
     numbers: npt.NDArray[np.bool_] = ordinary | ((exponent > 773) & (exponent < 1273))
     return numbers
+
+
+@dataclass(frozen=True)
+class Known:
+    """What became of the pages of several phases, the last of them first: addresses in order, (K,), and modes, (K,)."""
+
+    addresses: Words
+    modes: Modes
 
 
 class PhaseMemory:
@@ -214,12 +223,21 @@ class PhaseMemory:
                 rows = slice(first, min(first + _AT_ONCE, len(self)))
                 out.write(self.replaced(rows, modes, pattern).data.cast("B"))
 
-    def carried_over(self, before: PhaseMemory, modes: Modes) -> Modes:
-        """The modes of another phase for the pages of this one at the same addresses."""
-        found = np.zeros(len(self), dtype=np.uint8)
-        if len(before):
-            at = np.minimum(np.searchsorted(before.addresses, self.addresses), len(before) - 1)
-            same = before.addresses[at] == self.addresses
-            found[same] = modes[at[same]]
+    def carried_over(self, known: Known) -> tuple[Modes, npt.NDArray[np.bool_]]:
+        """The modes of other phases for the pages of this one at the same addresses; which of them were there, (N,)."""
+        found, there = np.zeros(len(self), dtype=np.uint8), np.zeros(len(self), dtype=np.bool_)
+        if len(known.addresses):
+            at = np.minimum(np.searchsorted(known.addresses, self.addresses), len(known.addresses) - 1)
+            there = known.addresses[at] == self.addresses
+            found[there] = known.modes[at[there]]
         found[~self.may] = KEPT
-        return found
+        return found, there
+
+    def known(self, modes: Modes, before: Known | None = None) -> Known:
+        """These modes, and where this phase had no page those known before."""
+        if before is None:
+            return Known(self.addresses, modes)
+        others = ~np.isin(before.addresses, self.addresses)
+        addresses = np.concatenate([self.addresses, before.addresses[others]])
+        order = np.argsort(addresses)
+        return Known(addresses[order], np.concatenate([modes, before.modes[others]])[order])

@@ -26,7 +26,7 @@ from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent
 from probe.flow.both_flows import watch_both
-from probe.flow.memory import BY_WORD, KEPT, PATTERNS, WHOLE, Modes, PhaseMemory
+from probe.flow.memory import BY_WORD, KEPT, PATTERNS, WHOLE, Known, Modes, PhaseMemory
 from probe.flow.search import Judge, search
 from probe.flow.times import Compared, OtherTime, PairedTimes, Repeats, judge_together, look_first
 from probe.formats.phase_record import ReplacedMapping, Synthetic
@@ -37,8 +37,9 @@ LEAST_POINTS, LEAST_STEPS = 20, 200_000
 _MOST_UNKNOWN = 1e-3
 """Share of the steps of which nobody may know the address: gathers."""
 
-_ENOUGH = 0.95
-"""Of the pages full of numbers, for the answer of another phase to be verified at once, with the others added."""
+_SEEN, _ENOUGH = 0.5, 0.95
+"""Of the pages full of numbers: those of other phases among them, and the share of these that was replaced there, from
+which on an answer is verified at once."""
 
 _LEAST_SHARE = 0.01
 """A phase with a smaller share of replaced words keeps all its data."""
@@ -46,11 +47,13 @@ _LEAST_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Answer:
-    """What can be replaced in one phase: `modes` of its pages, by `pattern`. Carried over to the next phase first."""
+    """What can be replaced in one phase: `modes` of its pages, by `pattern`. `known`, with what is known of earlier
+    phases: carried over to the next phase first."""
 
     memory: PhaseMemory
     modes: Modes
     pattern: str
+    known: Known
 
 
 @dataclass(frozen=True)
@@ -140,14 +143,13 @@ class _Synthesis:
             if self._patterns and time.monotonic() > self._until:
                 raise _Refused(f"{said}; the time for it is used up")
             self._patterns += 1
-            guess = self._memory.carried_over(before.memory, before.modes) if before else None
             try:
-                return self._with(pattern, guess)
+                return self._with(pattern, before.known if before else None)
             except _Refused as error:
                 said = said or str(error)
         raise _Refused(said)
 
-    def _with(self, pattern: str, guess: Modes | None) -> tuple[Proved, Answer]:
+    def _with(self, pattern: str, known: Known | None) -> tuple[Proved, Answer]:
         own = Flow(self._phase.flow.counts, self._phase.flow.calls)
 
         def judge(modes: Modes) -> bool:
@@ -159,7 +161,7 @@ class _Synthesis:
             return compare(Flow(flow.counts, flow.calls), own).none
 
         said = ""
-        for modes in _distinct(self._answers(judge, guess)):
+        for modes in _distinct(self._answers(judge, known)):
             modes = self._no_larger(modes, pattern)
             if self._share(modes) < _LEAST_SHARE:
                 break
@@ -172,14 +174,18 @@ class _Synthesis:
                 continue
             record = self.record(_Checked(modes, pattern, difference), "")
             proved = Proved(record, self.record(None, ""), self._phase.folder, times)
-            return proved, Answer(self._memory, modes, pattern)
+            return proved, Answer(self._memory, modes, pattern, self._memory.known(modes, known))
         raise _Refused(said or "hardly anything in it can be replaced without a change of what it executes")
 
-    def _answers(self, judge: Judge, guess: Modes | None) -> Iterator[Modes]:
-        """What may pass all checks, largest first. A guess that replaces nearly all numbers needs no search."""
-        if guess is not None:
+    def _answers(self, judge: Judge, known: Known | None) -> Iterator[Modes]:
+        """What may pass all checks, largest first. Where hardly a page full of numbers had to be kept in other phases,
+        it needs no search."""
+        guess: Modes | None = None
+        if known is not None:
+            guess, there = self._memory.carried_over(known)
             numbers = self._memory.mostly_numbers
-            if numbers.any() and (guess[numbers] != KEPT).mean() >= _ENOUGH:
+            seen = numbers & there
+            if seen.sum() >= _SEEN * numbers.sum() > 0 and (guess[seen] != KEPT).mean() >= _ENOUGH:
                 self._trials += 1
                 yield np.where(numbers & (guess == KEPT), WHOLE, guess).astype(np.uint8)
         left = self._until - time.monotonic()

@@ -25,7 +25,7 @@ from checkpoint.flow.flow import Calls, Flow, Plan
 from checkpoint.flow.watching import FlowWatcher
 from checkpoint.restore.direct_restore import DirectAgent
 from probe.flow import synthesis
-from probe.flow.memory import BY_WORD, DOUBLES, FLOATS, KEPT, PAGE_OF, WHOLE, PhaseMemory
+from probe.flow.memory import BY_WORD, DOUBLES, FLOATS, KEPT, PAGE_OF, WHOLE, Known, PhaseMemory
 from probe.flow.recording import record_flow
 from probe.flow.synthesis import Answer, PhaseToSynthesize, Proved, settle, synthesize_phase, unchanged
 from probe.flow.times import Repeats
@@ -120,6 +120,20 @@ def test_the_answer_of_one_phase_is_tried_first_in_the_next(builds: Path, tmp_pa
     assert again.words == found.words and same is not None
     # Verified at once, it needs no search.
     assert again.trials == 1 < found.trials
+
+
+def test_answers_of_all_phases_before_are_known(builds: Path, tmp_path: Path) -> None:
+    """The last one first, at the addresses of both."""
+    memory = PhaseMemory(*(getattr(phase_of(builds, tmp_path, "plate"), name) for name in ("flat", "pages")))
+    wholly, nothing = (np.full(len(memory), mode, dtype=np.uint8) for mode in (WHOLE, KEPT))
+    elsewhere = Known(memory.addresses + np.uint64(1 << 40), wholly)
+    known = memory.known(nothing, memory.known(wholly, elsewhere))
+    assert (np.diff(known.addresses.astype(np.int64)) > 0).all() and len(known.addresses) == 2 * len(memory)
+    modes, there = memory.carried_over(known)
+    assert there.all() and (modes == KEPT).all()
+    assert (known.modes == WHOLE).sum() == len(memory)
+    _, there = memory.carried_over(elsewhere)
+    assert not there.any()
 
 
 @pytest.mark.parametrize("said", ["1 blocks are not executed as often", "its system calls differ"])
@@ -239,7 +253,8 @@ def test_an_answer_that_breaks_the_phase_is_dropped(
     phase = phase_of(builds, tmp_path, "mixed")
     memory = PhaseMemory(phase.flat, phase.pages)
     monkeypatch.setattr(PhaseMemory, "mostly_numbers", property(lambda memory: memory.may))
-    guess = Answer(memory, np.where(memory.may, WHOLE, KEPT).astype(np.uint8), DOUBLES)
+    modes = np.where(memory.may, WHOLE, KEPT).astype(np.uint8)
+    guess = Answer(memory, modes, DOUBLES, memory.known(modes))
     found, answer = settled(phase, seconds=SECONDS, scratch=tmp_path, before=guess)
     assert answer is not None and not found.refused
     assert pages_at(answer, ARRAYS[0], PAGES)[1] == 0
