@@ -104,6 +104,12 @@ def test_what_all_phases_have_in_common_is_found(noise: float, phases: int) -> N
     assert np.mean([accepted([0.03] * phases, noise, seed) for seed in range(10)]) <= 0.02
 
 
+def test_what_no_phase_shows_by_itself_all_show_together() -> None:
+    """Four of ten single phases that differ by 1.5 % pass among others that do not."""
+    assert np.mean([accepted([0.015] * 20, 0.01, seed) for seed in range(10)]) <= 0.1
+    assert share([0.015] + [0.0] * 20, 0.01, 40)[0] > 0.1
+
+
 @pytest.mark.parametrize("noise", [0.005, 0.01])
 def test_a_phase_by_itself_needs_more_pairs(noise: float) -> None:
     assert share([0.0], noise, 20)[0] >= 0.9

@@ -206,6 +206,15 @@ def test_floats_are_replaced_by_floats(builds: Path, tmp_path: Path) -> None:
     assert (replaced.pages()[inside] == PAGE_OF[FLOATS]).all()
 
 
+def test_the_programs_own_data_tell_what_pages_hold(builds: Path, tmp_path: Path) -> None:
+    for kind, floats in (("plate", False), ("floats", True)):
+        memory = PhaseMemory(*(getattr(phase_of(builds, tmp_path, kind), name) for name in ("flat", "pages")))
+        modes = np.where(memory.addresses >= ARRAYS[0], WHOLE, KEPT).astype(np.uint8)
+        spans = [one for one in memory.spans(modes) if one.address == ARRAYS[0]]
+        assert [one.floats for one in spans] == [floats] and spans[0].size >= PAGES * 4096
+        assert sum(one.size for one in memory.spans(modes)) == 4096 * (modes == WHOLE).sum()
+
+
 def test_in_pages_of_everything_the_pointers_stay(builds: Path, tmp_path: Path) -> None:
     """Doubles, floats and pointers in each line of memory: all numbers go, as numbers that are ordinary either way."""
     phase, found, answer = synthesized(builds, tmp_path, "mixed")

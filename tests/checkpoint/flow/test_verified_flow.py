@@ -101,6 +101,20 @@ def test_numbers_that_turn_into_nan_are_found_by_their_class_alone(builds: Path,
     assert "numbers are NaN" in found.numbers and found.sentence() == found.numbers
 
 
+def test_the_plan_says_which_memory_holds_floats(builds: Path, tmp_path: Path) -> None:
+    """Sums of doubles may look like pairs of floats, some of them NaN."""
+    watcher = watcher_of(builds, tmp_path, "sparse")
+    sums = np.array([0x401AF1D37FB9EF72, 0x3FF45D183F89454F] * (CELLS // 2), dtype=np.uint64)
+    written = Plan(contents=lambda: iter([(ARRAYS[0], memoryview(sums).cast("B"))]))
+    nan = {}
+    for floats in (None, True, False):
+        found = watcher.watch(replace(written, numbers=(Numbers(ARRAYS[0], 8 * CELLS, floats),))).classes
+        assert found is not None and found.words == CELLS
+        nan[floats] = found.nan
+    # The region replaces some of them.
+    assert nan[False] == 0 and min(nan[None], nan[True]) > CELLS // 4
+
+
 def test_system_calls_are_compared_in_order(builds: Path, tmp_path: Path) -> None:
     watcher = watcher_of(builds, tmp_path, "writes")
     flow = watcher.watch()
