@@ -58,7 +58,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class PhaseToSynthesize:
-    """A flattened phase, its recorded flow, and the folder where its images with replaced pages go."""
+    """A flattened phase, its recorded flow, and the folder where its images with replaced pages go. `following`: the
+    pages of the phase that comes next, read ahead while this one is watched."""
 
     job: RestoreJob
     flat: FlatImage
@@ -66,6 +67,7 @@ class PhaseToSynthesize:
     restorer: Path
     flow: Flow
     folder: Path
+    following: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,8 @@ class _Synthesis:
     def _write(self, modes: Modes, pattern: str) -> None:
         phase = self._phase
         write_images(phase.job.images, phase.folder, self._memory, phase.pages, modes, pattern)
+        if phase.following:
+            _read_ahead(phase.following)
 
     def record(self, found: _Checked | None, reason: str) -> Synthetic:
         """What the manifest says of the phase."""
@@ -304,6 +308,12 @@ def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, m
         if entry.name != pages.name:
             os.link(entry, target / entry.name)
     memory.write(target / pages.name, modes, pattern)
+
+
+def _read_ahead(path: Path) -> None:
+    """Have the kernel read it from the disk meanwhile."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
 def _distinct(answers: Iterable[Modes]) -> Iterator[Modes]:

@@ -58,7 +58,8 @@ def run(build: Build, report: Report) -> None:
     proved: dict[int, Proved] = {}
     for done, (phase, reduced) in enumerate(pairs):
         seconds = until - time.monotonic() - _RESERVE * seconds_to_settle([one.times for one in proved.values()])
-        found, answer = _made(build, phase, reduced, seconds, before, list(proved.values()))
+        following = pairs[done + 1][1] if done + 1 < len(pairs) else None
+        found, answer = _made(build, phase, reduced, following, seconds, before, list(proved.values()))
         if isinstance(found, Proved):
             proved[phase.phase] = found
         else:
@@ -82,6 +83,7 @@ def _made(
     build: Build,
     phase: CapturedPhase,
     reduced: ReducedPhase,
+    following: ReducedPhase | None,
     seconds: float,
     before: Answer | None,
     others: Sequence[Proved],
@@ -94,8 +96,9 @@ def _made(
     folder = build.folder.path
     job = restore_job(build.program, build.timed, folder, phase, reduced.folder)
     flat = decode(job.images / IMAGE_NAME)
+    ahead = next((folder / following.folder).glob("pages-*.img"), None) if following else None
     target = PhaseToSynthesize(
-        job, flat, pages_image(job, flat), restorer(), flow.flow, build.folder.file(_folder(phase.phase))
+        job, flat, pages_image(job, flat), restorer(), flow.flow, build.folder.file(_folder(phase.phase)), ahead
     )
     return synthesize_phase(
         target, seconds=seconds * _SHARE_OF_REST, scratch=folder, cpu=build.cpu, before=before, others=others

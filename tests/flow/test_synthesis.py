@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -359,6 +360,19 @@ def test_a_time_that_is_found_to_be_another_in_the_end_leaves_no_images(builds: 
     (record,) = settle([proved], 0.0)
     assert not phase.folder.exists() and record.words == 0 and record.mappings
     assert record.refused == "it takes +3.0% of the time with its own data, give or take 0.0%"
+
+
+def test_the_next_phase_is_read_ahead(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is lost where it cannot be."""
+    advised: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: advised.append(os.fstat(fd).st_ino))
+    following = tmp_path / "pages-1.img"
+    following.write_bytes(b"next")
+    phase = phase_of(builds, tmp_path, "plate")
+    for path in (following, tmp_path / "none"):
+        found, _ = settled(replace(phase, following=path), seconds=SECONDS, scratch=tmp_path)
+        assert not found.refused
+    assert advised == [following.stat().st_ino]
 
 
 def test_warm_up_and_region_are_timed(builds: Path, tmp_path: Path) -> None:

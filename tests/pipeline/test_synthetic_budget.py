@@ -39,11 +39,18 @@ def test_half_of_the_build_is_for_the_flow_and_for_synthesizing() -> None:
 def test_phases_are_judged_together_and_time_is_kept_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """Largest first. Each proved phase varies so much that it needs more repeats in the end."""
     given: dict[int, float] = {}
+    order: list[int | None] = []
 
     def made(
-        _: Build, phase: CapturedPhase, reduced: ReducedPhase, seconds: float, *rest: Sequence[Proved]
+        _: Build,
+        phase: CapturedPhase,
+        reduced: ReducedPhase,
+        following: ReducedPhase | None,
+        seconds: float,
+        *rest: Sequence[Proved],
     ) -> tuple[Proved | Synthetic, None]:
         assert len(rest[-1]) == max(0, len(given) - 1)
+        order.append(following.phase if following else None)
         given[phase.phase] = seconds
         if phase.phase == 1:
             return unchanged("not this one"), None
@@ -64,7 +71,7 @@ def test_phases_are_judged_together_and_time_is_kept_for_that(monkeypatch: pytes
         synthetic={},
     )
     synthesize.run(cast(Any, build), lambda _: None)
-    assert list(given) == [1, 2, 0, 3]
+    assert list(given) == [1, 2, 0, 3] and order == [2, 0, 3, None]
     assert 999.0 < given[2] <= given[1] <= 1000.0
     # Two more pairs of ten seconds for each proved phase, and half as much again.
     assert given[0] == pytest.approx(970.0, abs=1.0) and given[3] == pytest.approx(940.0, abs=1.0)
