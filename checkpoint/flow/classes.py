@@ -45,15 +45,18 @@ class NumberClasses:
         return ""
 
 
-FILLED, NUMBERS, FLOATS = 0, 1, 2
+FILLED, NUMBERS, FLOATS, OF_FLOATS = 0, 1, 2, 7
 """Columns of `look`: words other than zero, those that look like a double or two floats of an ordinary size, like two
-floats."""
+floats of about one size; 1 for a page of floats."""
+COLUMNS = 8
+
+_CLASSES = slice(3, 7)
 
 
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(built("numbers.so", (Path(__file__).with_name("numbers.c"),), _OPTIONS)))
-    library.look.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p]
+    library.look.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     library.look.restype = None
     return library
 
@@ -63,21 +66,25 @@ def prepare() -> None:
     _library()
 
 
-def look(pages: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """What kinds of words pages hold, (N, 512) to (N, 7): FILLED, NUMBERS and FLOATS, then NaN, infinite, denormal,
-    zero, as doubles or as floats (numbers.c)."""
+def look(pages: npt.NDArray[np.uint64], floats: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:
+    """What kinds of words pages hold, (N, 512) to (N, 8): FILLED, NUMBERS and FLOATS, then NaN, infinite, denormal,
+    zero, as doubles or as floats, and OF_FLOATS (numbers.c). `floats` says which pages are of floats, (N,)."""
     pages = np.ascontiguousarray(pages)
-    found = np.zeros((len(pages), 7), dtype=np.int64)
-    _library().look(pages.ctypes.data, *pages.shape, found.ctypes.data)
+    found = np.zeros((len(pages), COLUMNS), dtype=np.int64)
+    said = None if floats is None else np.ascontiguousarray(floats, dtype=np.uint8)
+    _library().look(pages.ctypes.data, *pages.shape, None if said is None else said.ctypes.data, found.ctypes.data)
     return found
 
 
 def classes_in(looked: npt.NDArray[np.int64], words: int) -> NumberClasses:
     """Classes of the pages that `look` looked at, of so many words each."""
-    return NumberClasses(len(looked) * words, *looked[:, FLOATS + 1 :].sum(axis=0).tolist())
+    return NumberClasses(len(looked) * words, *looked[:, _CLASSES].sum(axis=0).tolist())
 
 
-def classes_of(words: npt.NDArray[np.uint64]) -> NumberClasses:
-    """Classes of 64-bit words, whole pages of them where they are so many."""
+def classes_of(words: npt.NDArray[np.uint64], floats: bool | None = None) -> NumberClasses:
+    """Classes of 64-bit words, whole pages of them where they are so many. `floats`: whether they are pages of
+    floats."""
     page = _PAGE_WORDS if words.size % _PAGE_WORDS == 0 else words.size
-    return classes_in(look(words.reshape(-1, page)), page)
+    pages = words.reshape(-1, page)
+    said = None if floats is None else np.full(len(pages), floats)
+    return classes_in(look(pages, said), page)

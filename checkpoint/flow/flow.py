@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -142,14 +143,23 @@ Contents = Callable[[], Iterator[tuple[int, memoryview]]]
 """Gives (address, bytes) of what is written over a restored phase's memory."""
 
 
+class Numbers(NamedTuple):
+    """A span of memory whose numbers are looked at. `floats`: whether it holds floats rather than doubles, None: each
+    page tells by itself. Computed from other data, doubles may look like pairs of floats."""
+
+    address: int
+    size: int
+    floats: bool | None = None
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What is wanted of a run: points, steps at each of them, what is written over the memory first, and spans
-    (address, bytes) whose numbers are looked at in the end. `in_copies`: copies of the code note the steps
+    """What is wanted of a run: points, steps at each of them, what is written over the memory first, and spans whose
+    numbers are looked at in the end. `in_copies`: copies of the code note the steps
     (copied_steps.py), which is many times faster; only windows that were made in the same way can be compared."""
 
     points: tuple[Point, ...] = ()
     steps: int = 0
     contents: Contents | None = None
-    numbers: tuple[tuple[int, int], ...] = ()
+    numbers: tuple[Numbers, ...] = ()
     in_copies: bool = False

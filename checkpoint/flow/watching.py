@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -43,7 +43,7 @@ from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.recorded_calls import stub_areas
-from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
+from checkpoint.restore.watched_phase import Lost, answering_child, confined, end_phase, restorer_said
 
 MOST_CALLS = 200_000
 """Calls compared one by one; of a phase that makes more, the first."""
@@ -55,6 +55,8 @@ _PATIENCE = 20
 _LOOK_SECONDS = 0.05
 _RT_SIGRETURN = call_number("rt_sigreturn")
 _WRITTEN_AT_ONCE = 1 << 24
+_READ_AT_ONCE = 1 << 18
+"""Still in the cache when it is looked at."""
 _WITH_PROCESS_NUMBERS = {call_number(name) for name in ("kill", "tkill", "tgkill", "sched_setaffinity", "setpgid")}
 """Calls with a process number among the arguments compared: a restored process has another."""
 
@@ -77,27 +79,41 @@ class FlowWatcher:
     def watch(self, plan: Plan = _PLAIN, *, seconds: float | None = None) -> Flow:
         """Restore the phase, run it to its region's end, and end it. `seconds`: how long that may take, restoring not
         counted. Raises PhaseFailed where the region does not end as it should, NodeUnfit."""
-        begun = time.monotonic()
+        with self.begun(plan, seconds=seconds) as flow:
+            return flow()
+
+    @contextlib.contextmanager
+    def begun(
+        self, plan: Plan = _PLAIN, *, seconds: float | None = None, cpu: int | None = None
+    ) -> Iterator[Callable[[], Flow]]:
+        """Likewise, but the block is run meanwhile; it gets what waits for the flow. `cpu`: another processor for it
+        than ours."""
+        at = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=f"flow-{self._job.phase}-", dir=self._scratch) as name:
             folder = Path(name)
-            spec = direct_spec(self._job, self._flat, self._pages, self._restorer, folder, self._cpu)
+            on = self._cpu if cpu is None else cpu
+            spec = direct_spec(self._job, self._flat, self._pages, self._restorer, folder, on)
             if self._images is None:
                 copies = Path(spec["copies"])
                 local = {number: (copies / str(number)).resolve() for number in range(len(self._flat.files))}
                 self._images = mapped_images(self._flat, local)
             limit = region_limit(self._job) * _PATIENCE if seconds is None else seconds
-            said = _in_child(_Run(spec, self._flat, folder, self._images, plan, limit))
-        if "refused" in said:
-            raise NodeUnfit(f"phase {self._job.phase}: its flow could not be watched: {said['refused'].item()}")
-        if "failure" in said:
-            raise PhaseFailed(f"phase {self._job.phase}: {said['failure'].item()} while its flow was watched")
-        images = {one.path: one.image.sha256 for one in self._images}
-        return flow_of(said, images, MOST_CALLS, time.monotonic() - begun)
+            run = _Run(spec, self._flat, folder, self._images, plan, limit)
+            with answering_child(partial(_report, run)) as answer:
+                yield lambda: self._flow(answer(), at)
+
+    def _flow(self, said: bytes, begun: float) -> Flow:
+        """The flow that its watcher tells."""
+        arrays = _arrays(said)
+        if "refused" in arrays:
+            raise NodeUnfit(f"phase {self._job.phase}: its flow could not be watched: {arrays['refused'].item()}")
+        if "failure" in arrays:
+            raise PhaseFailed(f"phase {self._job.phase}: {arrays['failure'].item()} while its flow was watched")
+        images = {one.path: one.image.sha256 for one in self._images or ()}
+        return flow_of(arrays, images, MOST_CALLS, time.monotonic() - begun)
 
 
-def _in_child(run: _Run) -> dict[str, Any]:
-    """What the run says, made in a child of its own."""
-    said = answer_of_child(partial(_report, run))
+def _arrays(said: bytes) -> dict[str, Any]:
     if not said:
         return {"failure": np.array("its watcher ended without an answer")}
     with np.load(io.BytesIO(said), allow_pickle=False) as arrays:
@@ -275,10 +291,10 @@ class _Run:
 
     def _numbers(self) -> NumberClasses:
         total = NumberClasses()
-        for address, size in self._plan.numbers:
-            for start in range(0, size, _WRITTEN_AT_ONCE):
-                part = self._tracee.read(address + start, min(_WRITTEN_AT_ONCE, size - start))
-                total += classes_of(np.frombuffer(part, dtype=np.uint64))
+        for address, size, floats in self._plan.numbers:
+            for start in range(0, size, _READ_AT_ONCE):
+                part = self._tracee.read(address + start, min(_READ_AT_ONCE, size - start))
+                total += classes_of(np.frombuffer(part, dtype=np.uint64), floats)
         return total
 
     def _wait(self) -> int:

@@ -126,6 +126,7 @@ def region_times(warm: Event, start: Event, end: Event) -> Dict[str, Any]:
     if not (warm[0] and start[0]) or not warm[1] <= start[1] < end[1]:
         return {"status": "order", "detail": "markers fired out of order"}
     times = {"status": "ok", "wall": end[1] - start[1], "cpu": end[2] - start[2], "warm": start[1] - warm[1]}
+    times["warm_cpu"] = start[2] - warm[2]
     if start[3] is not None and end[3] is not None:
         # The kernel scales its ticks to the CPU time anew at each question: it can take some back.
         times["kernel"] = min(max(0.0, end[3] - start[3]), end[2] - start[2])

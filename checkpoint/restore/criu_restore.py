@@ -78,10 +78,10 @@ class RestoreJob:
 class RegionTime:
     """Seconds of one repeat, from the stamps inside the process; restoring it is not part of them.
 
-    `kernel` of `cpu` were spent in the kernel, by its own ticks; `faults`: page faults; `switches`, where threads share
-    the work: how often they lost their processors. None where these were not stamped. `delay`, likewise: how long the
-    thread that waited longest for a processor has done so in warm-up and region, and in about the last 50 ms of
-    restoring.
+    `warm_cpu`: CPU time of the warm-up, whose wall time is `warm`. `kernel` of `cpu` were spent in the kernel, by its
+    own ticks; `faults`: page faults; `switches`, where threads share the work: how often they lost their processors.
+    None where these were not stamped. `delay`, likewise: how long the thread that waited longest for a processor has
+    done so in warm-up and region, and in about the last 50 ms of restoring.
     """
 
     wall: float
@@ -92,6 +92,7 @@ class RegionTime:
     faults: int | None = None
     switches: int | None = None
     delay: float | None = None
+    warm_cpu: float | None = None
 
 
 class PageDropped(PhaseFailed):
@@ -274,7 +275,7 @@ def region_time(job: RestoreJob, line: dict[str, Any], scratch: Path | None = No
     if line.get("status") == "ok":
         return RegionTime(
             float(line["wall"]), float(line["cpu"]), float(line["warm"]), float(line["restore_seconds"]),
-            line.get("kernel"), line.get("faults"), delay=line.get("delay"),
+            line.get("kernel"), line.get("faults"), delay=line.get("delay"), warm_cpu=line.get("warm_cpu"),
         )  # fmt: skip
     raise _failure(job, line, scratch)
 

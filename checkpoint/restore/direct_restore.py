@@ -50,8 +50,8 @@ class DirectRefused(NodeUnfit):
 class DirectAgent(PhaseAgent):
     """One phase restored directly. Needs no privilege; DirectRefused where that cannot be done here.
 
-    `only_recorded_calls`: end it at the first system call that it did not make at build time. `touch_in_order`: touch
-    its pages in recorded order first.
+    `flat`: its flat image, where that is decoded already. `only_recorded_calls`: end it at the first system call that
+    it did not make at build time. `touch_in_order`: touch its pages in recorded order first.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class DirectAgent(PhaseAgent):
         *,
         scratch: Path,
         cpu: int | None = None,
+        flat: FlatImage | None = None,
         only_recorded_calls: bool = False,
         touch_in_order: bool = False,
     ) -> None:
@@ -70,7 +71,7 @@ class DirectAgent(PhaseAgent):
                 f"phase {job.phase}: it is for CRIU alone (`probe show --json` says why: only_criu); run the command "
                 "as root with --restorer criu"
             )
-        self._flat = decode(path)
+        self._flat = flat or decode(path)
         pages = pages_image(job, self._flat)
 
         @contextmanager

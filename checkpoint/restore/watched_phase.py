@@ -6,10 +6,11 @@ Watchers: of system calls (recorded_calls.py), of pages (observation.py), of all
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,10 +23,12 @@ class Lost(Exception):
     """The phase did not come to its region's end."""
 
 
-def answer_of_child(act: Callable[[int, int], NoReturn], most: int = -1) -> bytes:
-    """What a child of its own writes: it traces, and sees other files than we. At most `most` bytes; b"" for nothing.
+@contextlib.contextmanager
+def answering_child(act: Callable[[int, int], NoReturn], most: int = -1) -> Iterator[Callable[[], bytes]]:
+    """A child of its own, which traces, and sees other files than we. The block gets what waits for all that the child
+    writes: at most `most` bytes; b"" for nothing.
 
-    `act` gets the descriptor to write to and our process number. Interrupted, the child is killed.
+    `act` gets the descriptor to write to and our process number. Left without the answer, the child is killed.
     """
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -33,15 +36,28 @@ def answer_of_child(act: Callable[[int, int], NoReturn], most: int = -1) -> byte
     if not child:
         act(writer, parent)
     os.close(writer)
-    try:
-        with os.fdopen(reader, "rb") as answers:
-            return answers.read(most)
-    except BaseException:
-        # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
-        os.kill(child, signal.SIGKILL)
-        raise
-    finally:
-        os.waitpid(child, 0)
+    answered = False
+    with os.fdopen(reader, "rb") as answers:
+
+        def answer() -> bytes:
+            nonlocal answered
+            said = answers.read(most)
+            answered = True
+            return said
+
+        try:
+            yield answer
+        finally:
+            if not answered:
+                # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def answer_of_child(act: Callable[[int, int], NoReturn], most: int = -1) -> bytes:
+    """What such a child writes."""
+    with answering_child(act, most) as answer:
+        return answer()
 
 
 def confined(spec: dict[str, Any], folder: Path) -> int:

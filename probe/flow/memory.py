@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.errors import StorageError
 from checkpoint.flat.image import FlatImage
-from checkpoint.flow.classes import FILLED, NUMBERS, NumberClasses, classes_in, look
+from checkpoint.flow.classes import COLUMNS, FILLED, NUMBERS, OF_FLOATS, NumberClasses, classes_in, look
 from checkpoint.flow.classes import FLOATS as FLOAT_WORDS
-from checkpoint.flow.flow import Words
+from checkpoint.flow.flow import Numbers, Words
 from checkpoint.linux import PAGE_SIZE
 
 Modes = npt.NDArray[np.uint8]
@@ -27,6 +32,8 @@ pairs of floats in [1, 2)."""
 
 _WORDS = PAGE_SIZE // 8
 _AT_ONCE = 2048
+_LOOKED_AT_ONCE = 64
+"""Pages: so few are still in the cache when they are looked at."""
 _WRITABLE, _EXECUTABLE = 2, 4
 _MOSTLY = 0.9
 _MOST_SPECIAL = 0.01
@@ -68,6 +75,14 @@ def are_numbers(words: Words) -> npt.NDArray[np.bool_]:
     return numbers
 
 
+@dataclass(frozen=True)
+class Known:
+    """What became of the pages of several phases, the last of them first: addresses in order, (K,), and modes, (K,)."""
+
+    addresses: Words
+    modes: Modes
+
+
 class PhaseMemory:
     """The pages image of a flattened phase, N pages: where they lie, which may be replaced, what they look like.
 
@@ -76,8 +91,9 @@ class PhaseMemory:
     may         pages that may be replaced at all: written by the program, neither code, stack nor markers, not zero
     numbers     share of the words other than zero that look like numbers, (N,)
     single      pages that look like floats rather than doubles, (N,)
+    of_floats   likewise, where zeros and special numbers may be among them: both halves of words are numbers, (N,)
     filled      words other than zero, (N,)
-    looked      what kinds of words they hold (checkpoint/flow/classes.py, look), (N, 7)
+    looked      what kinds of words they hold (checkpoint/flow/classes.py, look), (N, 8)
     """
 
     def __init__(self, flat: FlatImage, pages: Path) -> None:
@@ -107,15 +123,21 @@ class PhaseMemory:
         return np.memmap(self._file, dtype=np.uint64, mode="r", shape=(len(self), _WORDS))
 
     def _look(self) -> None:
-        pages = self.pages()
-        self.looked = np.concatenate(
-            [look(pages[first : first + _AT_ONCE]) for first in range(0, len(self), _AT_ONCE)] or [look(pages)]
-        )
+        self.looked = np.zeros((len(self), COLUMNS), dtype=np.int64)
+        # One buffer for all of it: to map the file costs a fault for each of its pages.
+        buffer = np.empty((min(_LOOKED_AT_ONCE, len(self)), _WORDS), dtype=np.uint64)
+        with self._file.open("rb", buffering=0) as file:
+            for first in range(0, len(self), _LOOKED_AT_ONCE):
+                part = buffer[: len(self) - first]
+                if file.readinto(part.data) != part.nbytes:
+                    raise StorageError(f"{self._file} is shorter than its phase's memory")
+                self.looked[first : first + len(part)] = look(part)
         self.filled = self.looked[:, FILLED]
         filled = np.maximum(self.filled, 1)
         self.single = self.looked[:, FLOAT_WORDS] / filled > _MOSTLY
         self.numbers = self.looked[:, NUMBERS] / filled
         special = self.looked[:, FLOAT_WORDS + 1 : FLOAT_WORDS + 4].sum(axis=1)
+        self.of_floats = self.looked[:, OF_FLOATS] != 0
         self.may &= (self.filled > 0) & (special <= _MOST_SPECIAL * _WORDS)
 
     @property
@@ -143,21 +165,35 @@ class PhaseMemory:
 
     def classes_replaced(self, modes: Modes, pattern: str) -> NumberClasses:
         """Likewise, once they are replaced."""
-        return sum(
-            (classes_in(look(self.replaced(rows, modes, pattern)), _WORDS) for rows in self._stretches(modes)),
+        by_word = np.where(modes == BY_WORD, modes, KEPT).astype(np.uint8)
+        found = sum(
+            (
+                classes_in(look(self.replaced(rows, modes, pattern), self.of_floats[rows]), _WORDS)
+                for rows in self._stretches(by_word)
+            ),
             NumberClasses(),
         )
+        for kind, these in ((FLOATS, self.single), (pattern, ~self.single)):
+            pages = int(((modes == WHOLE) & these).sum())
+            found += classes_in(np.repeat(look(PAGE_OF[kind][np.newaxis]), pages, axis=0), _WORDS)
+        return found
 
     def contents(self, modes: Modes, pattern: str) -> Iterator[tuple[int, memoryview]]:
         """(address, bytes) of all pages that are replaced, neighbours together."""
         for rows in self._stretches(modes):
             yield int(self.addresses[rows.start]), self.replaced(rows, modes, pattern).data.cast("B")
 
-    def spans(self, modes: Modes) -> tuple[tuple[int, int], ...]:
-        """(address, bytes) of the pages that are replaced."""
-        return tuple(
-            (int(self.addresses[rows.start]), (rows.stop - rows.start) * PAGE_SIZE) for rows in self._stretches(modes)
-        )
+    def spans(self, modes: Modes) -> tuple[Numbers, ...]:
+        """The pages that are replaced, and whether they hold floats with the program's own data."""
+        found = []
+        for rows in self._stretches(modes):
+            kinds = self.of_floats[rows]
+            starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
+            found += [
+                Numbers(int(self.addresses[rows.start + first]), (end - first) * PAGE_SIZE, bool(kinds[first]))
+                for first, end in itertools.pairwise(starts)
+            ]
+        return tuple(found)
 
     def _stretches(self, modes: Modes) -> Iterator[slice]:
         chosen = np.flatnonzero(modes)
@@ -179,17 +215,29 @@ class PhaseMemory:
 
     def write(self, target: Path, modes: Modes, pattern: str) -> None:
         """The pages image with these pages replaced."""
-        with target.open("wb") as out:
+        with target.open("wb", buffering=0) as out:
+            # Several times as fast as to let the file grow. Where it cannot be done, writing is slower, or says why.
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(out.fileno(), 0, len(self) * PAGE_SIZE)
             for first in range(0, len(self), _AT_ONCE):
                 rows = slice(first, min(first + _AT_ONCE, len(self)))
                 out.write(self.replaced(rows, modes, pattern).data.cast("B"))
 
-    def carried_over(self, before: PhaseMemory, modes: Modes) -> Modes:
-        """The modes of another phase for the pages of this one at the same addresses."""
-        found = np.zeros(len(self), dtype=np.uint8)
-        if len(before):
-            at = np.minimum(np.searchsorted(before.addresses, self.addresses), len(before) - 1)
-            same = before.addresses[at] == self.addresses
-            found[same] = modes[at[same]]
+    def carried_over(self, known: Known) -> tuple[Modes, npt.NDArray[np.bool_]]:
+        """The modes of other phases for the pages of this one at the same addresses; which of them were there, (N,)."""
+        found, there = np.zeros(len(self), dtype=np.uint8), np.zeros(len(self), dtype=np.bool_)
+        if len(known.addresses):
+            at = np.minimum(np.searchsorted(known.addresses, self.addresses), len(known.addresses) - 1)
+            there = known.addresses[at] == self.addresses
+            found[there] = known.modes[at[there]]
         found[~self.may] = KEPT
-        return found
+        return found, there
+
+    def known(self, modes: Modes, before: Known | None = None) -> Known:
+        """These modes, and where this phase had no page those known before."""
+        if before is None:
+            return Known(self.addresses, modes)
+        others = ~np.isin(before.addresses, self.addresses)
+        addresses = np.concatenate([self.addresses, before.addresses[others]])
+        order = np.argsort(addresses)
+        return Known(addresses[order], np.concatenate([modes, before.modes[others]])[order])

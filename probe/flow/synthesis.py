@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,16 @@ import numpy as np
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.image import OF_OBJECT, FlatImage
 from checkpoint.flow.comparing import Difference, compare
-from checkpoint.flow.flow import Contents, Flow, Plan
+from checkpoint.flow.flow import Flow, Plan
 from checkpoint.flow.points import choose_points
 from checkpoint.flow.watching import FlowWatcher
-from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.linux import PAGE_SIZE
+from checkpoint.restore.criu_restore import RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent
-from probe.flow.memory import BY_WORD, KEPT, PATTERNS, WHOLE, Modes, PhaseMemory
+from probe.flow.both_flows import watch_both
+from probe.flow.memory import BY_WORD, KEPT, PATTERNS, WHOLE, Known, Modes, PhaseMemory
 from probe.flow.search import Judge, search
+from probe.flow.times import Compared, OtherTime, PairedTimes, Repeats, judge_together, look_first
 from probe.formats.phase_record import ReplacedMapping, Synthetic
 
 POINTS, STEPS = 22, 20_000
@@ -34,20 +37,9 @@ LEAST_POINTS, LEAST_STEPS = 20, 200_000
 _MOST_UNKNOWN = 1e-3
 """Share of the steps of which nobody may know the address: gathers."""
 
-_LOOKS = {7: 2.45, 14: 2.16, 28: 2.05}
-"""Repeats after which times are compared, and what Student's distribution has in place of two standard errors there
-(95 %). Looking oftener would end at the first chance agreement."""
-_CLEARLY = 4.0
-"""Standard errors beyond what is allowed from which on another time is refused before the last look."""
-_CLOSE = 0.01
-_LARGEST_ERROR = 0.01
-"""From this standard error on the last look decides nothing."""
-_MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean."""
-_SPREAD = 0.7413
-"""Standard deviation of a normal distribution over the distance of its quartiles."""
-_ENOUGH = 0.95
-"""Of the pages full of numbers, for the answer of another phase to be verified at once, with the others added."""
+_SEEN, _ENOUGH = 0.5, 0.95
+"""Of the pages full of numbers: those of other phases among them, and the share of these that was replaced there, from
+which on an answer is verified at once."""
 
 _LEAST_SHARE = 0.01
 """A phase with a smaller share of replaced words keeps all its data."""
@@ -55,16 +47,19 @@ _LEAST_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Answer:
-    """What can be replaced in one phase: `modes` of its pages, by `pattern`. Carried over to the next phase first."""
+    """What can be replaced in one phase: `modes` of its pages, by `pattern`. `known`, with what is known of earlier
+    phases: carried over to the next phase first."""
 
     memory: PhaseMemory
     modes: Modes
     pattern: str
+    known: Known
 
 
 @dataclass(frozen=True)
 class PhaseToSynthesize:
-    """A flattened phase, its recorded flow, and the folder where its images with replaced pages go."""
+    """A flattened phase, its recorded flow, and the folder where its images with replaced pages go. `following`: the
+    pages of the phase that comes next, read ahead while this one is watched."""
 
     job: RestoreJob
     flat: FlatImage
@@ -72,6 +67,18 @@ class PhaseToSynthesize:
     restorer: Path
     flow: Flow
     folder: Path
+    following: Path | None = None
+
+
+@dataclass(frozen=True)
+class Proved:
+    """A phase that executes the same with its images in `folder`; its time is not clearly another one. `record` lacks
+    how the times compare, `kept` says why it keeps its data after all."""
+
+    record: Synthetic
+    kept: Synthetic
+    folder: Path
+    times: PairedTimes
 
 
 class _Refused(Exception):
@@ -79,11 +86,18 @@ class _Refused(Exception):
 
 
 def synthesize_phase(
-    phase: PhaseToSynthesize, *, seconds: float, scratch: Path, cpu: int | None, before: Answer | None = None
-) -> tuple[Synthetic, Answer | None]:
-    """Find and verify what can be replaced within about `seconds`, and put the images there. Where nothing can, the
-    record says why, and there is no folder. `before`: the answer of another phase, tried first."""
-    doing = _Synthesis(phase, scratch, cpu, time.monotonic() + seconds)
+    phase: PhaseToSynthesize,
+    *,
+    seconds: float,
+    scratch: Path,
+    cpu: int | None,
+    before: Answer | None = None,
+    others: Sequence[Proved] = (),
+) -> tuple[Proved | Synthetic, Answer | None]:
+    """Find and verify what can be replaced within about `seconds`, and put the images there: `settle` decides on its
+    time. Where nothing can be replaced, the record says why, and there is no folder. `before`: the answer of another
+    phase, tried first; `others`: phases that were proved, whose pairs tell how much times spread."""
+    doing = _Synthesis(phase, scratch, cpu, time.monotonic() + seconds, [one.times for one in others])
     try:
         return doing.made(before)
     except _Refused as error:
@@ -94,21 +108,36 @@ def synthesize_phase(
     return doing.record(None, reason), None
 
 
+def settle(proved: Sequence[Proved], until: float) -> list[Synthetic]:
+    """The records of these phases, whose times are compared together; some more repeats are made until
+    time.monotonic() is about `until`. The folders of those whose time is another one, or open, are gone."""
+    records = []
+    for one, found in zip(proved, judge_together([one.times for one in proved], until), strict=True):
+        if isinstance(found, Compared):
+            records.append(replace(one.record, time_ratio=found.ratio, time_error=found.error))
+        else:
+            shutil.rmtree(one.folder, ignore_errors=True)
+            records.append(replace(one.kept, refused=str(found)))
+    return records
+
+
 def unchanged(reason: str) -> Synthetic:
     """The record of a phase that keeps its data, before anything was looked at."""
     return Synthetic(0, 0, 0, 0, 0, (), "", 0, 0, 0, 0, 0, 0, 0, None, None, reason)
 
 
 class _Synthesis:
-    def __init__(self, phase: PhaseToSynthesize, scratch: Path, cpu: int | None, until: float) -> None:
-        self._phase, self._scratch, self._cpu, self._until = phase, scratch, cpu, until
+    def __init__(
+        self, phase: PhaseToSynthesize, scratch: Path, cpu: int | None, until: float, others: Sequence[PairedTimes]
+    ) -> None:
+        self._phase, self._scratch, self._cpu, self._until, self._others = phase, scratch, cpu, until, others
         self._memory = PhaseMemory(phase.flat, phase.pages)
         self._watcher = FlowWatcher(
             phase.job, phase.flat, phase.pages, phase.restorer, scratch=scratch, cpu=cpu
         )  # fmt: skip
         self._trials, self._patterns = 0, 0
 
-    def made(self, before: Answer | None) -> tuple[Synthetic, Answer]:
+    def made(self, before: Answer | None) -> tuple[Proved, Answer]:
         if not self._memory.may.any():
             raise _Refused("it holds no page that may be replaced")
         said = ""
@@ -116,14 +145,13 @@ class _Synthesis:
             if self._patterns and time.monotonic() > self._until:
                 raise _Refused(f"{said}; the time for it is used up")
             self._patterns += 1
-            guess = self._memory.carried_over(before.memory, before.modes) if before else None
             try:
-                return self._with(pattern, guess)
+                return self._with(pattern, before.known if before else None)
             except _Refused as error:
                 said = said or str(error)
         raise _Refused(said)
 
-    def _with(self, pattern: str, guess: Modes | None) -> tuple[Synthetic, Answer]:
+    def _with(self, pattern: str, known: Known | None) -> tuple[Proved, Answer]:
         own = Flow(self._phase.flow.counts, self._phase.flow.calls)
 
         def judge(modes: Modes) -> bool:
@@ -135,25 +163,31 @@ class _Synthesis:
             return compare(Flow(flow.counts, flow.calls), own).none
 
         said = ""
-        for modes in _distinct(self._answers(judge, guess)):
+        for modes in _distinct(self._answers(judge, known)):
             modes = self._no_larger(modes, pattern)
             if self._share(modes) < _LEAST_SHARE:
                 break
             try:
                 difference = self._verified(modes, pattern)
-                ratio, error = self._timed(modes, pattern)
-            except (_Refused, PhaseFailed) as refused:
+                times = PairedTimes(partial(_repeats, self._phase, self._scratch, self._cpu))
+                look_first(times, self._others)
+            except (_Refused, OtherTime, PhaseFailed) as refused:
                 said = said or str(refused)
                 continue
-            checked = _Checked(modes, pattern, difference, ratio, error)
-            return self.record(checked, ""), Answer(self._memory, modes, pattern)
+            record = self.record(_Checked(modes, pattern, difference), "")
+            proved = Proved(record, self.record(None, ""), self._phase.folder, times)
+            return proved, Answer(self._memory, modes, pattern, self._memory.known(modes, known))
         raise _Refused(said or "hardly anything in it can be replaced without a change of what it executes")
 
-    def _answers(self, judge: Judge, guess: Modes | None) -> Iterator[Modes]:
-        """What may pass all checks, largest first. A guess that replaces nearly all numbers needs no search."""
-        if guess is not None:
+    def _answers(self, judge: Judge, known: Known | None) -> Iterator[Modes]:
+        """What may pass all checks, largest first. Where hardly a page full of numbers had to be kept in other phases,
+        it needs no search."""
+        guess: Modes | None = None
+        if known is not None:
+            guess, there = self._memory.carried_over(known)
             numbers = self._memory.mostly_numbers
-            if numbers.any() and (guess[numbers] != KEPT).mean() >= _ENOUGH:
+            seen = numbers & there
+            if seen.sum() >= _SEEN * numbers.sum() > 0 and (guess[seen] != KEPT).mean() >= _ENOUGH:
                 self._trials += 1
                 yield np.where(numbers & (guess == KEPT), WHOLE, guess).astype(np.uint8)
         left = self._until - time.monotonic()
@@ -174,13 +208,17 @@ class _Synthesis:
         return float(self._memory.replaced_words(modes).sum()) / max(1, int(self._memory.filled.sum()))
 
     def _verified(self, modes: Modes, pattern: str) -> Difference:
-        """Compare classes of numbers, blocks, calls and addresses with those of the program's own data."""
+        """Compare classes of numbers, blocks, calls and addresses with those of the program's own data. Makes the
+        folder."""
         memory = self._memory
         own, other = memory.classes(modes), memory.classes_replaced(modes, pattern)
         if said := other.differing(own):
             raise _Refused(f"at the begin {said}")
         plan = Plan(choose_points(self._phase.flow, POINTS), STEPS, numbers=memory.spans(modes), in_copies=True)
-        real, other_flow = self._both(plan, lambda: memory.contents(modes, pattern))
+        real, other_flow = watch_both(
+            self._watcher, plan, lambda: memory.contents(modes, pattern), cpu=self._cpu,
+            size=len(memory) * PAGE_SIZE, check=self._as_recorded, meanwhile=lambda: self._write(modes, pattern),
+        )  # fmt: skip
         found = compare(other_flow, real)
         if not found.none:
             if not compare(self._watcher.watch(replace(plan, in_copies=real.in_copies)), real).none:
@@ -191,16 +229,6 @@ class _Synthesis:
         if found.points < LEAST_POINTS or found.steps < LEAST_STEPS:
             raise _Refused(f"its addresses were compared in {found.steps} steps at {found.points} points alone")
         return found
-
-    def _both(self, plan: Plan, contents: Contents) -> tuple[Flow, Flow]:
-        """The flows with its own data and with these contents, their steps noted in the same way."""
-        while True:
-            real = self._watcher.watch(plan)
-            self._as_recorded(real)
-            other = self._watcher.watch(replace(plan, contents=contents, in_copies=real.in_copies))
-            if other.in_copies == real.in_copies:
-                return real, other
-            plan = replace(plan, in_copies=False)
 
     def _as_recorded(self, real: Flow) -> None:
         """Compare a run whose steps were noted with the recorded one: copies must not change what is executed. More is
@@ -214,18 +242,11 @@ class _Synthesis:
         if differing or not called:
             raise _Refused(f"noting its steps changes what it executes: {differing or 'its system calls differ'}")
 
-    def _timed(self, modes: Modes, pattern: str) -> tuple[float, float]:
-        """CPU time over that with the program's own data, and its standard error. Makes the folder."""
-        job = self._phase.job
-        write_images(job.images, self._phase.folder, self._memory, self._phase.pages, modes, pattern)
-        with contextlib.ExitStack() as stack:
-            agents = [
-                stack.enter_context(
-                    DirectAgent(replace(job, images=images), self._phase.restorer, scratch=self._scratch, cpu=self._cpu)
-                )
-                for images in (job.images, self._phase.folder)
-            ]
-            return compare_times([lambda agent=agent: agent.repeat().cpu for agent in agents])  # type: ignore[misc]
+    def _write(self, modes: Modes, pattern: str) -> None:
+        phase = self._phase
+        write_images(phase.job.images, phase.folder, self._memory, phase.pages, modes, pattern)
+        if phase.following:
+            _read_ahead(phase.following)
 
     def record(self, found: _Checked | None, reason: str) -> Synthetic:
         """What the manifest says of the phase."""
@@ -248,8 +269,8 @@ class _Synthesis:
             points=difference.points if difference else 0,
             address_steps=difference.steps if difference else 0,
             unknown_steps=difference.unknown if difference else 0,
-            time_ratio=found.ratio if found else None,
-            time_error=found.error if found else None,
+            time_ratio=None,
+            time_error=None,
             refused=reason,
         )
 
@@ -259,45 +280,24 @@ class _Checked:
     modes: Modes
     pattern: str
     difference: Difference
-    ratio: float
-    error: float
 
 
-def compare_times(repeats: Sequence[Callable[[], float]]) -> tuple[float, float]:
-    """Time of the second over that of the first, by turns, and its standard error.
-
-    After 7 and 14 repeats these are returned where the ratio and two errors beside it lie within 1 % of 1. After 28 the
-    ratio itself must, and its error be at most 1 %: noise lets no ratio pass that would be refused without. Raises
-    _Refused where that is not so, earlier where the times clearly differ, and where noise leaves it open."""
-    times: list[list[float]] = [[] for _ in repeats]
-    ratio = error = 0.0
-    for look, errors in _LOOKS.items():
-        while len(times[0]) < look:
-            for one, repeat in zip(times, repeats, strict=True):
-                one.append(repeat())
-        ratio, error = _ratio(times[0], times[1])
-        if abs(ratio - 1) + errors * error <= _CLOSE:
-            return ratio, error
-        if abs(ratio - 1) > _CLOSE + _CLEARLY * error:
-            break
-    else:
-        if error > _LARGEST_ERROR:
-            raise _Refused(
-                f"its time cannot be told: {ratio - 1:+.1%} of that with its own data, give or take {error:.1%}; build "
-                "it while the machine does less"
-            )
-        if abs(ratio - 1) <= _CLOSE:
-            return ratio, error
-    raise _Refused(f"it takes {ratio - 1:+.1%} of the time with its own data, give or take {error:.1%}")
+@contextlib.contextmanager
+def _repeats(phase: PhaseToSynthesize, scratch: Path, cpu: int | None) -> Iterator[Repeats]:
+    """CPU seconds of warm-up and region with its own data, and with those in the folder."""
+    with contextlib.ExitStack() as stack:
+        agents = []
+        for images in (phase.job.images, phase.folder):
+            job = replace(phase.job, images=images)
+            agent = DirectAgent(job, phase.restorer, scratch=scratch, cpu=cpu, flat=phase.flat)
+            agents.append(stack.enter_context(agent))
+        yield [lambda agent=agent: seconds_of(agent.repeat()) for agent in agents]  # type: ignore[misc]
 
 
-def _ratio(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    medians, errors = [], []
-    for one in (first, second):
-        low, median, high = np.percentile(one, (25, 50, 75))
-        medians.append(max(float(median), 1e-9))
-        errors.append(_MEDIAN_ERROR * _SPREAD * float(high - low) / medians[-1] / float(np.sqrt(len(one))))
-    return medians[1] / medians[0], math.hypot(*errors)
+def seconds_of(time: RegionTime) -> float:
+    """CPU seconds of warm-up and region: both execute the same, and twice as long a time spreads less."""
+    assert time.warm_cpu is not None, "of this version's agents"
+    return time.warm_cpu + time.cpu
 
 
 def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, modes: Modes, pattern: str) -> None:
@@ -308,6 +308,12 @@ def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, m
         if entry.name != pages.name:
             os.link(entry, target / entry.name)
     memory.write(target / pages.name, modes, pattern)
+
+
+def _read_ahead(path: Path) -> None:
+    """Have the kernel read it from the disk meanwhile."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
 def _distinct(answers: Iterable[Modes]) -> Iterator[Modes]:

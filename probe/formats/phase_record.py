@@ -138,7 +138,9 @@ class Synthetic:
     patterns_tried, trials   patterns, and restores with replaced pages
     blocks, executions  that are the same with the program's own data
     points, address_steps, unknown_steps   likewise addresses: compared in so many steps, not known in so many
-    time_ratio, time_error   CPU time over that with the program's own data, standard error; None if not compared
+    time_ratio, time_error   CPU time of warm-up and region over that with the program's own data, and its standard
+                        error, from pairs of repeats; how these spread the phases of a build tell together
+                        (probe/flow/times.py). None if nothing was replaced
     refused             why nothing was replaced; "" if something was
     """
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +13,8 @@ from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import decode
 from checkpoint.restore.direct_restore import pages_image
 from probe.contents.captured_files import restore_job
-from probe.flow.synthesis import Answer, PhaseToSynthesize, synthesize_phase, unchanged
+from probe.flow.synthesis import Answer, PhaseToSynthesize, Proved, settle, synthesize_phase, unchanged
+from probe.flow.times import seconds_to_settle
 from probe.formats.checked import read
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
@@ -35,6 +37,9 @@ _SELF_CHECK_ROUNDS = 3
 _SHARE_OF_REST = 0.5
 """What one phase may take of the time that is left: the largest comes first."""
 
+_RESERVE = 1.5
+"""Of what judging the phases that are proved so far will take, kept for it."""
+
 _LEAST_LEFT = 1.0
 _USED_UP = "the time for it (--synthetic-budget) was used up by larger phases"
 
@@ -48,14 +53,21 @@ def run(build: Build, report: Report) -> None:
     """Replace what can be replaced, in the largest phases first, until the time for it is used up."""
     wanted = build.options.synthetic_budget
     until = time.monotonic() + (_allowed(build) if wanted is None else wanted)
-    before: Answer | None = None
     pairs = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
+    before: Answer | None = None
+    proved: dict[int, Proved] = {}
     for done, (phase, reduced) in enumerate(pairs):
-        seconds = until - time.monotonic()
-        found, answer = _made(build, phase, reduced, seconds, before)
-        build.synthetic[phase.phase] = found
+        seconds = until - time.monotonic() - _RESERVE * seconds_to_settle([one.times for one in proved.values()])
+        following = pairs[done + 1][1] if done + 1 < len(pairs) else None
+        found, answer = _made(build, phase, reduced, following, seconds, before, list(proved.values()))
+        if isinstance(found, Proved):
+            proved[phase.phase] = found
+        else:
+            build.synthetic[phase.phase] = found
         before = answer or before
-        report((done + 1) / len(pairs))
+        report((done + 1) / (len(pairs) + 1))
+    build.synthetic |= dict(zip(proved, settle(list(proved.values()), until), strict=True))
+    report(1.0)
     _use(build)
 
 
@@ -68,8 +80,14 @@ def _allowed(build: Build) -> float:
 
 
 def _made(
-    build: Build, phase: CapturedPhase, reduced: ReducedPhase, seconds: float, before: Answer | None
-) -> tuple[Synthetic, Answer | None]:
+    build: Build,
+    phase: CapturedPhase,
+    reduced: ReducedPhase,
+    following: ReducedPhase | None,
+    seconds: float,
+    before: Answer | None,
+    others: Sequence[Proved],
+) -> tuple[Proved | Synthetic, Answer | None]:
     flow = build.flow[phase.phase]
     if flow.flow is None:
         return unchanged(flow.missing), None
@@ -78,10 +96,13 @@ def _made(
     folder = build.folder.path
     job = restore_job(build.program, build.timed, folder, phase, reduced.folder)
     flat = decode(job.images / IMAGE_NAME)
+    ahead = next((folder / following.folder).glob("pages-*.img"), None) if following else None
     target = PhaseToSynthesize(
-        job, flat, pages_image(job, flat), restorer(), flow.flow, build.folder.file(_folder(phase.phase))
+        job, flat, pages_image(job, flat), restorer(), flow.flow, build.folder.file(_folder(phase.phase)), ahead
     )
-    return synthesize_phase(target, seconds=seconds * _SHARE_OF_REST, scratch=folder, cpu=build.cpu, before=before)
+    return synthesize_phase(
+        target, seconds=seconds * _SHARE_OF_REST, scratch=folder, cpu=build.cpu, before=before, others=others
+    )
 
 
 def _folder(phase: int) -> str:

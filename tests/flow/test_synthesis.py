@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +21,15 @@ from regions import captured_regions
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.flat.image import NAME as IMAGE_NAME
+from checkpoint.flat.image import decode
 from checkpoint.flow.flow import Calls, Flow, Plan
 from checkpoint.flow.watching import FlowWatcher
+from checkpoint.restore.direct_restore import DirectAgent
 from probe.flow import synthesis
-from probe.flow.memory import BY_WORD, DOUBLES, FLOATS, KEPT, PAGE_OF, WHOLE, PhaseMemory
+from probe.flow.memory import BY_WORD, DOUBLES, FLOATS, KEPT, PAGE_OF, WHOLE, Known, PhaseMemory
 from probe.flow.recording import record_flow
-from probe.flow.synthesis import Answer, PhaseToSynthesize, compare_times, synthesize_phase, unchanged
+from probe.flow.synthesis import Answer, PhaseToSynthesize, Proved, settle, synthesize_phase, unchanged
+from probe.flow.times import Repeats
 from probe.formats.phase_record import Synthetic
 
 ARRAYS, COLUMNS, PAGES = (0x200000000, 0x210000000), 0x220000000, 32
@@ -32,14 +40,16 @@ HUGE = (0x230000000, 0x240000000)
 
 SECONDS = 60.0
 
+SECONDS_OF = synthesis.seconds_of
+
 
 @pytest.fixture(autouse=True)
 def short_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stepping takes most of the time: the whole length is made in test_synthetic_build.py."""
     monkeypatch.setattr(synthesis, "STEPS", 400)
     monkeypatch.setattr(synthesis, "LEAST_STEPS", 6000)
-    # Regions of a millisecond on a machine with other work say nothing of time: test_times does.
-    monkeypatch.setattr(synthesis, "compare_times", lambda repeats: (sum(r() for r in repeats) * 0 + 1.0, 0.0))
+    # Regions of a millisecond on a machine with other work say nothing of time: test_paired_times does.
+    monkeypatch.setattr(synthesis, "seconds_of", lambda repeat: 0.0 * repeat.cpu + 1.0)
 
 
 _made: dict[Path, PhaseToSynthesize] = {}
@@ -56,17 +66,27 @@ def phase_of(builds: Path, folder: Path, kind: str) -> PhaseToSynthesize:
 
 def _captured(builds: Path, folder: Path, kind: str) -> PhaseToSynthesize:
     (job,) = captured_regions(build("arrays", builds), kind, folder=folder / "captured", direct=True)
-    flat, pages = flat_job(job, folder), read_state(job.images).pages_image
+    flat_job(job, folder)
+    flat, pages = decode(job.images / IMAGE_NAME), read_state(job.images).pages_image
     flow = record_flow(FlowWatcher(job, flat, pages, restorer(), scratch=folder, cpu=None))
     assert flow.flow is not None, flow.missing
     return PhaseToSynthesize(job, flat, pages, restorer(), flow.flow, folder / "synthetic")
+
+
+def settled(phase: PhaseToSynthesize, **more: Any) -> tuple[Synthetic, Answer | None]:
+    """Synthesized, its times compared."""
+    found, answer = synthesize_phase(phase, cpu=None, **more)
+    if isinstance(found, Synthetic):
+        return found, answer
+    (record,) = settle([found], math.inf)
+    return record, None if record.refused else answer
 
 
 def synthesized(
     builds: Path, folder: Path, kind: str, seconds: float = SECONDS
 ) -> tuple[PhaseToSynthesize, Synthetic, Answer | None]:
     phase = phase_of(builds, folder, kind)
-    found, answer = synthesize_phase(phase, seconds=seconds, scratch=folder, cpu=None)
+    found, answer = settled(phase, seconds=seconds, scratch=folder)
     assert bool(found.refused) == (answer is None) == (not phase.folder.exists())
     return phase, found, answer
 
@@ -97,10 +117,24 @@ def test_arrays_of_numbers_are_replaced_and_nothing_of_them_is_left(builds: Path
 
 def test_the_answer_of_one_phase_is_tried_first_in_the_next(builds: Path, tmp_path: Path) -> None:
     phase, found, answer = synthesized(builds, tmp_path, "plate")
-    again, same = synthesize_phase(phase, seconds=SECONDS, scratch=tmp_path, cpu=None, before=answer)
+    again, same = settled(phase, seconds=SECONDS, scratch=tmp_path, before=answer)
     assert again.words == found.words and same is not None
     # Verified at once, it needs no search.
     assert again.trials == 1 < found.trials
+
+
+def test_answers_of_all_phases_before_are_known(builds: Path, tmp_path: Path) -> None:
+    """The last one first, at the addresses of both."""
+    memory = PhaseMemory(*(getattr(phase_of(builds, tmp_path, "plate"), name) for name in ("flat", "pages")))
+    wholly, nothing = (np.full(len(memory), mode, dtype=np.uint8) for mode in (WHOLE, KEPT))
+    elsewhere = Known(memory.addresses + np.uint64(1 << 40), wholly)
+    known = memory.known(nothing, memory.known(wholly, elsewhere))
+    assert (np.diff(known.addresses.astype(np.int64)) > 0).all() and len(known.addresses) == 2 * len(memory)
+    modes, there = memory.carried_over(known)
+    assert there.all() and (modes == KEPT).all()
+    assert (known.modes == WHOLE).sum() == len(memory)
+    _, there = memory.carried_over(elsewhere)
+    assert not there.any()
 
 
 @pytest.mark.parametrize("said", ["1 blocks are not executed as often", "its system calls differ"])
@@ -116,7 +150,7 @@ def test_a_run_in_copies_that_is_not_the_recorded_one_is_refused(
         replace(phase.flow, counts={**phase.flow.counts, place: phase.flow.counts[place] + 1})
         if "blocks" in said else replace(phase.flow, calls=calls)
     )  # fmt: skip
-    found, none = synthesize_phase(replace(phase, flow=other), seconds=0, scratch=tmp_path, cpu=None, before=answer)
+    found, none = settled(replace(phase, flow=other), seconds=0, scratch=tmp_path, before=answer)
     assert none is None and found.refused == f"noting its steps changes what it executes: {said}"
 
 
@@ -124,14 +158,14 @@ def test_both_runs_are_stepped_where_one_has_no_room_for_copies(
     builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phase, _, answer = synthesized(builds, tmp_path, "plate")
-    watch, plans = FlowWatcher.watch, []
+    begun, plans = FlowWatcher.begun, []
 
-    def one_without(self: FlowWatcher, plan: Plan, **_: object) -> Flow:
+    def one_without(self: FlowWatcher, plan: Plan, **more: Any) -> AbstractContextManager[Callable[[], Flow]]:
         plans.append(plan)
-        return watch(self, replace(plan, in_copies=plan.in_copies and not plan.contents))
+        return begun(self, replace(plan, in_copies=plan.in_copies and not plan.contents), **more)
 
-    monkeypatch.setattr(FlowWatcher, "watch", one_without)
-    found, _ = synthesize_phase(phase, seconds=SECONDS, scratch=tmp_path, cpu=None, before=answer)
+    monkeypatch.setattr(FlowWatcher, "begun", one_without)
+    found, _ = settled(phase, seconds=SECONDS, scratch=tmp_path, before=answer)
     assert not found.refused
     assert [plan.in_copies for plan in plans] == [True, True, False, False]
 
@@ -173,6 +207,15 @@ def test_floats_are_replaced_by_floats(builds: Path, tmp_path: Path) -> None:
     assert (replaced.pages()[inside] == PAGE_OF[FLOATS]).all()
 
 
+def test_the_programs_own_data_tell_what_pages_hold(builds: Path, tmp_path: Path) -> None:
+    for kind, floats in (("plate", False), ("floats", True)):
+        memory = PhaseMemory(*(getattr(phase_of(builds, tmp_path, kind), name) for name in ("flat", "pages")))
+        modes = np.where(memory.addresses >= ARRAYS[0], WHOLE, KEPT).astype(np.uint8)
+        spans = [one for one in memory.spans(modes) if one.address == ARRAYS[0]]
+        assert [one.floats for one in spans] == [floats] and spans[0].size >= PAGES * 4096
+        assert sum(one.size for one in memory.spans(modes)) == 4096 * (modes == WHOLE).sum()
+
+
 def test_in_pages_of_everything_the_pointers_stay(builds: Path, tmp_path: Path) -> None:
     """Doubles, floats and pointers in each line of memory: all numbers go, as numbers that are ordinary either way."""
     phase, found, answer = synthesized(builds, tmp_path, "mixed")
@@ -199,7 +242,7 @@ def test_gathers_are_refused(builds: Path, tmp_path: Path) -> None:
 def test_arrays_in_huge_pages_are_replaced(builds: Path, tmp_path: Path) -> None:
     """The flat image, which says where huge pages go, is the same file as before."""
     phase, found, answer = synthesized(builds, tmp_path, "huge")
-    assert answer is not None and not found.refused
+    assert answer is not None and not found.refused, found
     for start in HUGE:
         assert pages_at(answer, start, 1024) == [0, 1024, 0]
     assert (phase.folder / IMAGE_NAME).samefile(phase.job.images / IMAGE_NAME)
@@ -220,8 +263,9 @@ def test_an_answer_that_breaks_the_phase_is_dropped(
     phase = phase_of(builds, tmp_path, "mixed")
     memory = PhaseMemory(phase.flat, phase.pages)
     monkeypatch.setattr(PhaseMemory, "mostly_numbers", property(lambda memory: memory.may))
-    guess = Answer(memory, np.where(memory.may, WHOLE, KEPT).astype(np.uint8), DOUBLES)
-    found, answer = synthesize_phase(phase, seconds=SECONDS, scratch=tmp_path, cpu=None, before=guess)
+    modes = np.where(memory.may, WHOLE, KEPT).astype(np.uint8)
+    guess = Answer(memory, modes, DOUBLES, memory.known(modes))
+    found, answer = settled(phase, seconds=SECONDS, scratch=tmp_path, before=guess)
     assert answer is not None and not found.refused
     assert pages_at(answer, ARRAYS[0], PAGES)[1] == 0
 
@@ -268,59 +312,6 @@ def test_classes_that_change_are_refused(builds: Path, tmp_path: Path, monkeypat
     assert "numbers are NaN" in found.refused
 
 
-class Taking:
-    """A repeat that takes these seconds, again and again, and how often it was made."""
-
-    def __init__(self, *seconds: float) -> None:
-        self.seconds, self.made = seconds, 0
-
-    def __call__(self) -> float:
-        self.made += 1
-        return self.seconds[(self.made - 1) % len(self.seconds)]
-
-
-def test_equal_times_need_few_repeats() -> None:
-    first, second = Taking(1.0, 1.002), Taking(1.001, 1.0)
-    ratio, error = compare_times([first, second])
-    assert ratio == pytest.approx(1.0, abs=0.01) and 0 < error < 0.005
-    assert first.made == second.made == 7
-
-
-def test_times_that_spread_need_more_repeats() -> None:
-    first, second = Taking(1.0, 1.02), Taking(1.02, 1.0)
-    ratio, error = compare_times([first, second])
-    assert abs(ratio - 1) <= 0.01 and 0.002 < error < 0.01
-    assert first.made == second.made == 28
-
-
-def test_chance_agreement_ends_nothing() -> None:
-    """The first five repeats agree, and none of the others does."""
-    second = Taking(*[1.0] * 5, *[1.03] * 23)
-    with pytest.raises(Exception, match=r"it takes \+3\.0% of"):
-        compare_times([Taking(1.0), second])
-    assert second.made == 28
-
-
-def test_noise_passes_no_time() -> None:
-    """Two standard errors are 4 % here: neither time is known, and the data are kept."""
-    for shift in (0.0, 0.015, 0.03):
-        first, second = Taking(1.0, 1.1, 1.2), Taking(1.0 + shift, 1.1 + shift, 1.2 + shift)
-        with pytest.raises(Exception, match=r"its time cannot be told: .* while the machine does less"):
-            compare_times([first, second])
-        assert first.made == 28
-
-
-def test_another_time_is_refused_as_soon_as_it_is_clear() -> None:
-    first = Taking(1.0)
-    with pytest.raises(Exception, match=r"it takes \+10\.0% of the time with its own data, give or take 0\.0%"):
-        compare_times([first, Taking(1.1)])
-    assert first.made == 7
-    unclear = Taking(1.0, 1.04)
-    with pytest.raises(Exception, match=r"it takes \+"):
-        compare_times([unclear, Taking(1.04, 1.06)])
-    assert unclear.made > 7
-
-
 def test_patterns_are_ordinary_numbers() -> None:
     doubles, floats = PAGE_OF[DOUBLES].view(np.float64), PAGE_OF[FLOATS].view(np.float32)
     assert (doubles >= 1).all() and (doubles < 2).all() and len(np.unique(doubles)) == 512
@@ -351,6 +342,43 @@ def test_a_smaller_answer_follows_one_that_is_refused(
 
 
 def test_another_time_is_refused(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthesis, "compare_times", lambda _: compare_times([lambda: 1.0, lambda: 1.1]))
+    @contextmanager
+    def repeats(*_: object) -> Iterator[Repeats]:
+        yield [lambda: 1.0, lambda: 1.1]
+
+    monkeypatch.setattr(synthesis, "_repeats", repeats)
     _, found, _ = synthesized(builds, tmp_path, "plate")
-    assert found.refused == "it takes +10.0% of the time with its own data, give or take 0.0%"
+    assert found.refused == "it takes +10.0% of the time with its own data, give or take 1.0%"
+
+
+def test_a_time_that_is_found_to_be_another_in_the_end_leaves_no_images(builds: Path, tmp_path: Path) -> None:
+    phase = phase_of(builds, tmp_path, "plate")
+    proved, answer = synthesize_phase(phase, seconds=SECONDS, scratch=tmp_path, cpu=None)
+    assert isinstance(proved, Proved) and answer is not None and phase.folder.exists()
+    assert proved.record.words > 0 and proved.record.time_ratio is None
+    proved.times.pairs[:] = [0.03] * 28
+    (record,) = settle([proved], 0.0)
+    assert not phase.folder.exists() and record.words == 0 and record.mappings
+    assert record.refused == "it takes +3.0% of the time with its own data, give or take 0.0%"
+
+
+def test_the_next_phase_is_read_ahead(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is lost where it cannot be."""
+    advised: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: advised.append(os.fstat(fd).st_ino))
+    following = tmp_path / "pages-1.img"
+    following.write_bytes(b"next")
+    phase = phase_of(builds, tmp_path, "plate")
+    for path in (following, tmp_path / "none"):
+        found, _ = settled(replace(phase, following=path), seconds=SECONDS, scratch=tmp_path)
+        assert not found.refused
+    assert advised == [following.stat().st_ino]
+
+
+def test_warm_up_and_region_are_timed(builds: Path, tmp_path: Path) -> None:
+    """By the same clock: CPU seconds of both."""
+    phase = phase_of(builds, tmp_path, "plate")
+    with DirectAgent(phase.job, restorer(), scratch=tmp_path, flat=phase.flat) as agent:
+        repeat = agent.repeat()
+    assert repeat.warm_cpu is not None and 0 < repeat.warm_cpu <= repeat.warm * 1.01 + 1e-4
+    assert SECONDS_OF(repeat) == repeat.warm_cpu + repeat.cpu

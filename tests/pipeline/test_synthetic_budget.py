@@ -4,12 +4,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from probe.flow.synthesis import Proved, unchanged
+from probe.flow.times import PairedTimes
+from probe.formats.checkpoints import CapturedPhase, ReducedPhase
+from probe.formats.phase_record import Synthetic
 from probe.pipeline import synthesize
+from probe.pipeline.stage import Build
 
 
 def allowed(*, gone: float, images: float, flow: float, wall: float = 10.0) -> float:
@@ -25,6 +34,49 @@ def allowed(*, gone: float, images: float, flow: float, wall: float = 10.0) -> f
 def test_half_of_the_build_is_for_the_flow_and_for_synthesizing() -> None:
     # 200 s until here without the flow, three runs of 10 s and three rounds of 5 s to come: half of 245 s for both.
     assert allowed(gone=220.0, images=5.0, flow=20.0) == pytest.approx(122.5 - 20.0, abs=0.5)
+
+
+def test_phases_are_judged_together_and_time_is_kept_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Largest first. Each proved phase varies so much that it needs more repeats in the end."""
+    given: dict[int, float] = {}
+    order: list[int | None] = []
+
+    def made(
+        _: Build,
+        phase: CapturedPhase,
+        reduced: ReducedPhase,
+        following: ReducedPhase | None,
+        seconds: float,
+        *rest: Sequence[Proved],
+    ) -> tuple[Proved | Synthetic, None]:
+        assert len(rest[-1]) == max(0, len(given) - 1)
+        order.append(following.phase if following else None)
+        given[phase.phase] = seconds
+        if phase.phase == 1:
+            return unchanged("not this one"), None
+        times = PairedTimes(nullcontext, [0.03, -0.03, 0.0], seconds=30.0)
+        return Proved(unchanged("proved"), unchanged("kept"), Path("nowhere"), times), None
+
+    def settled(proved: Sequence[Proved], until: float) -> list[Synthetic]:
+        return [replace(one.record, time_ratio=1.0 + number) for number, one in enumerate(proved)]
+
+    monkeypatch.setattr(synthesize, "_made", made)
+    monkeypatch.setattr(synthesize, "settle", settled)
+    sizes = {0: 10, 1: 30, 2: 20, 3: 5}
+    build = SimpleNamespace(
+        options=SimpleNamespace(synthetic_budget=1000.0),
+        captured=[SimpleNamespace(phase=phase) for phase in sizes],
+        reduced=[ReducedPhase(phase, "reduced", size, size, size, size, "") for phase, size in sizes.items()],
+        folder=None,
+        synthetic={},
+    )
+    synthesize.run(cast(Any, build), lambda _: None)
+    assert list(given) == [1, 2, 0, 3] and order == [2, 0, 3, None]
+    assert 999.0 < given[2] <= given[1] <= 1000.0
+    # Two more pairs of ten seconds for each proved phase, and half as much again.
+    assert given[0] == pytest.approx(970.0, abs=1.0) and given[3] == pytest.approx(940.0, abs=1.0)
+    found = {phase: (one.refused, one.time_ratio) for phase, one in build.synthetic.items()}
+    assert found == {1: ("not this one", None), 2: ("proved", 1.0), 0: ("proved", 2.0), 3: ("proved", 3.0)}
 
 
 def test_a_short_build_has_some_seconds_for_it() -> None:

@@ -15,9 +15,9 @@ from regions import captured_regions
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed
-from checkpoint.flow.classes import NumberClasses, classes_of
+from checkpoint.flow.classes import OF_FLOATS, NumberClasses, classes_of, look
 from checkpoint.flow.comparing import compare
-from checkpoint.flow.flow import Flow, Plan, Point
+from checkpoint.flow.flow import Flow, Numbers, Plan, Point
 from checkpoint.flow.points import POINTS, choose_points
 from checkpoint.flow.watching import FlowWatcher
 
@@ -88,7 +88,7 @@ def test_all_column_numbers_set_to_one_are_found_by_addresses_alone(builds: Path
 def test_numbers_that_turn_into_nan_are_found_by_their_class_alone(builds: Path, tmp_path: Path) -> None:
     """Equal counts and addresses are no proof either: NaN may be slower than numbers."""
     watcher = watcher_of(builds, tmp_path, "roots")
-    plan = replace(planned(watcher.watch()), numbers=tuple((start, 8 * CELLS) for start in ARRAYS))
+    plan = replace(planned(watcher.watch()), numbers=tuple(Numbers(start, 8 * CELLS) for start in ARRAYS))
     flow = watcher.watch(plan)
 
     def filled(value: float) -> Plan:
@@ -99,6 +99,20 @@ def test_numbers_that_turn_into_nan_are_found_by_their_class_alone(builds: Path,
     found = compare(watcher.watch(filled(2.0**-7)), flow)
     assert not found.blocks and not found.addresses
     assert "numbers are NaN" in found.numbers and found.sentence() == found.numbers
+
+
+def test_the_plan_says_which_memory_holds_floats(builds: Path, tmp_path: Path) -> None:
+    """Sums of doubles may look like pairs of floats, some of them NaN."""
+    watcher = watcher_of(builds, tmp_path, "sparse")
+    sums = np.array([0x401AF1D37FB9EF72, 0x3FF45D183F89454F] * (CELLS // 2), dtype=np.uint64)
+    written = Plan(contents=lambda: iter([(ARRAYS[0], memoryview(sums).cast("B"))]))
+    nan = {}
+    for floats in (None, True, False):
+        found = watcher.watch(replace(written, numbers=(Numbers(ARRAYS[0], 8 * CELLS, floats),))).classes
+        assert found is not None and found.words == CELLS
+        nan[floats] = found.nan
+    # The region replaces some of them.
+    assert nan[False] == 0 and min(nan[None], nan[True]) > CELLS // 4
 
 
 def test_system_calls_are_compared_in_order(builds: Path, tmp_path: Path) -> None:
@@ -154,6 +168,31 @@ def test_lower_halves_of_doubles_are_no_numbers() -> None:
     pairs = np.full((512, 2), np.float32(1.5).view(np.uint32))
     pairs[:, 0] = np.arange(512)
     assert classes_of(pairs.view(np.uint64).reshape(-1)) == NumberClasses(512)
+
+
+@pytest.mark.parametrize("low", [0xFF8514F5, 0x7F800000, 0x00400000])
+def test_one_double_again_and_again_is_no_page_of_floats(low: int) -> None:
+    """As in a plate whose rows are alike: each lower half is the same float, which by chance is a special one."""
+    page = np.full(512, 0x3FCAEE2B << 32 | low, dtype=np.uint64)
+    page[:40] += np.arange(40, dtype=np.uint64)
+    assert classes_of(page) == NumberClasses(512)
+
+
+def test_doubles_with_few_digits_are_no_floats() -> None:
+    """Their lower halves are 2, 0 and both with a sign: of the sums of others some are NaN."""
+    doubles = 1.0 + np.arange(512) / 2**22
+    assert look(doubles.view(np.uint64).reshape(1, -1))[0, OF_FLOATS] == 0
+    floats = np.linspace(0.5, 1.5, 1024, dtype=np.float32)
+    floats[::7] = 0.0
+    assert look(floats.view(np.uint64).reshape(1, -1))[0, OF_FLOATS] == 1
+
+
+def test_what_a_page_holds_is_told_where_others_tell() -> None:
+    """Sums of doubles whose lower halves look like floats look like those, some of them NaN."""
+    sums = np.array([0x401AF1D37FB9EF72, 0x3FF45D183F89454F] * 256, dtype=np.uint64)
+    assert [classes_of(sums, floats).nan for floats in (None, True, False)] == [256, 256, 0]
+    alone = np.full(512, 0x3FCAEE2BFF8514F5, dtype=np.uint64)
+    assert classes_of(alone, True).nan == 512
 
 
 def test_calls_made_inside_a_window_are_seen(builds: Path, tmp_path: Path) -> None:
