@@ -215,7 +215,7 @@ class PhaseMemory:
 
     def write(self, target: Path, modes: Modes, pattern: str) -> None:
         """The pages image with these pages replaced."""
-        with target.open("wb", buffering=0) as out:
+        with target.open("wb") as out:
             # Several times as fast as to let the file grow. Where it cannot be done, writing is slower, or says why.
             with contextlib.suppress(OSError):
                 os.posix_fallocate(out.fileno(), 0, len(self) * PAGE_SIZE)
