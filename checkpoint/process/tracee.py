@@ -63,12 +63,12 @@ class Tracee(ProcessMemory):
     def __init__(self, pid: int, program: Program) -> None:
         super().__init__(pid)
         self.program = program
-        self.attached = self._pause_requested = False
+        self.attached = self._pause_requested = self._astray = False
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self.own_cpu, self.helpers_cpu = math.nan, 0.0
         """CPU seconds of the first thread at its exit event, and of the other threads then."""
-        self.started_at, self.executed_cpu, self.ended_at = 0.0, 0.0, 0.0
+        self.started_at = self.executed_cpu = self.ended_at = 0.0
         """Of a wrapper's worker at its execve: when, and its CPU seconds before; when it ended."""
         self.children, self.around = Children(), Children()
         name, marks = program.argv[0], program.marking
@@ -166,8 +166,6 @@ class Tracee(ProcessMemory):
         self.started_at = time.monotonic()
         self.run_to_entry()
 
-    # -- control
-
     @property
     def marking(self) -> int:
         """Number of the thread that stops and is looked at for all: the first, or one that marks in its place."""
@@ -175,8 +173,8 @@ class Tracee(ProcessMemory):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether ptrace can be asked: not where an interrupt or a time limit comes while the process runs."""
-        return self.status is None and process_state(self.marking) == "t"
+        """Whether ptrace can be asked: not once an interrupt or a time limit came while it ran code of ours."""
+        return self.status is None and not self._astray and process_state(self.marking) == "t"
 
     def run_to_entry(self) -> None:
         """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
@@ -355,8 +353,6 @@ class Tracee(ProcessMemory):
         self.attached = False
         self.close_memory()
 
-    # -- registers, memory, system calls
-
     def registers(self) -> Registers:
         return registers_of(self.marking)
 
@@ -391,6 +387,8 @@ class Tracee(ProcessMemory):
             if self.is_stopped:
                 self.set_registers(saved)
                 swap_signal_mask(self.marking, mask)
+            else:
+                self._astray = True
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:
         """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""

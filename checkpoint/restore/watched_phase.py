@@ -34,24 +34,27 @@ def answering_child(act: Callable[[int, int], NoReturn], most: int = -1) -> Iter
     parent = os.getpid()
     child = os.fork()
     if not child:
+        # Or it would keep its own pipe open, and write for ever what nobody reads.
+        os.close(reader)
         act(writer, parent)
     os.close(writer)
     answered = False
-    with os.fdopen(reader, "rb") as answers:
+    try:
+        with os.fdopen(reader, "rb") as answers:
 
-        def answer() -> bytes:
-            nonlocal answered
-            said = answers.read(most)
-            answered = True
-            return said
+            def answer() -> bytes:
+                nonlocal answered
+                said = answers.read(most)
+                answered = True
+                return said
 
-        try:
             yield answer
-        finally:
-            if not answered:
-                # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
-                os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    finally:
+        if not answered:
+            # Interrupted. What it writes into the folder meanwhile would keep the folder from being removed.
+            os.kill(child, signal.SIGKILL)
+        # Behind the pipe's end: a child that writes more than is read would wait for ever.
+        os.waitpid(child, 0)
 
 
 def answer_of_child(act: Callable[[int, int], NoReturn], most: int = -1) -> bytes:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.errors import Diverged, ProgramUnsupported, StorageError
 from checkpoint.process.waiting import peak_resident
 from probe.contents.captured_files import captured_outputs
 from probe.contents.carried_files import copy_written_files
@@ -99,8 +100,8 @@ class EarlyCapture:
         return own not in ends or Place(marker_of(profile, candidate.column), candidate.count) == own
 
     def reached(self, run: MarkedRun) -> bool:
-        """Capture what begins where the run stands, if anything does. An interval at which the program holds what
-        cannot be captured is none to choose from. Raises as `probe.pipeline.capture.capture` does."""
+        """Capture what begins where the run stands, if anything does. An interval that cannot be captured is none to
+        choose from; where the disk is full, nor are those behind it. Raises ProgramFailed, CriuError."""
         place = run.stopped_at(self._waiting)
         if place is None:
             return False
@@ -115,7 +116,11 @@ class EarlyCapture:
                     ),
                 )  # fmt: skip
                 self._captured.append(reduced_at_once(self._build, phase, folder))
-            except Unfit:
+            except StorageError:
+                # What there is may do; else a run of its own says what it needs.
+                _remove(folder, plan.phase)
+                self._waiting.clear()
+            except (Unfit, Diverged, ProgramUnsupported, OSError):
                 _remove(folder, plan.phase)
         return True
 
@@ -149,9 +154,11 @@ class EarlyCapture:
         joined = np.searchsorted(self._build.timed.first_row, timed.first_row[:-1], side="right") - 1
         labels = self._selection.labels[joined]
         wall, cpu = (_usual(own, traced, labels, disturbed) for own in (timed.seconds, timed.cpu))
-        return replace(
-            timed, seconds=wall, cpu=cpu, wall_seconds=timed.wall_seconds - float((timed.seconds - wall).sum())
-        )
+        whole = timed.wall_seconds - float((timed.seconds - wall).sum())
+        # Until we saw that it had stopped, it seemed to sleep.
+        asleep = float(np.maximum((timed.seconds - timed.cpu) - (wall - cpu), 0.0).sum())
+        blocked = max(0.0, timed.blocked_share * timed.wall_seconds - asleep) / max(whole, LEAST_SECONDS)
+        return replace(timed, seconds=wall, cpu=cpu, wall_seconds=whole, blocked_share=min(1.0, blocked))
 
 
 def _usual(own: FloatArray, traced: FloatArray, labels: IntArray, disturbed: BoolArray) -> FloatArray:
@@ -219,15 +226,16 @@ def _renumbered(one: CapturedPhase, phase: int, folder: Path) -> CapturedPhase:
         if old.exists():
             shutil.rmtree(new, ignore_errors=True)
             old.rename(new)
-    return replace(
-        one,
+    reduced = one.reduced and replace(
+        one.reduced,
         phase=phase,
         folder=target,
-        written={
-            path: copied.replace(f"written-{one.phase}", f"written-{phase}", 1) for path, copied in one.written.items()
-        },
-        reduced=replace(one.reduced, phase=phase, folder=target) if one.reduced else None,
+        whole=one.reduced.whole.replace(f"phase {one.phase}", f"phase {phase}"),
     )
+    written = {
+        path: copied.replace(f"written-{one.phase}", f"written-{phase}", 1) for path, copied in one.written.items()
+    }
+    return replace(one, phase=phase, folder=target, written=written, reduced=reduced)
 
 
 def there(early: EarlyCheckpoints, folder: Path) -> EarlyCheckpoints:

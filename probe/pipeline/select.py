@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from checkpoint.errors import ProgramTooShort, Unpredictable
 from probe.formats.arrays import BoolArray, FloatArray
 from probe.formats.checkpoints import EarlyCheckpoints
-from probe.formats.choices import SECONDS
+from probe.formats.choices import RANDOM, SECONDS
 from probe.formats.intervals import interval_times, vectors, work
 from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, join_intervals
@@ -36,9 +36,9 @@ FEWEST_INTERVALS = 4
 ENOUGH_INTERVALS = 100
 """Where the length of intervals is ours to choose, they are no longer than gives so many."""
 
-HELD_OUT_WORSE, UNLIKE_WORSE = 0.002, 0.02
-"""What phases may be worse by where they spare a run of the program: their error on intervals held out, and the share
-of the time in intervals of other code than those that stand for them."""
+HELD_OUT_WORSE, UNLIKE_WORSE, MERGED_WORSE = 0.01, 0.02, 0.05
+"""What phases may be worse by where they spare a run of the program: their error on intervals held out, the share of
+the time in intervals of other code than those that stand for them, and in strata that joined others."""
 
 JOINED = (JOINED_FINE, 2, 1)
 """How many of the intervals as traced are tried as one, from the longest on."""
@@ -71,7 +71,7 @@ def run(build: Build, report: Report) -> None:
             build.joined, build.selection = build.early.together, captured
         else:
             build.display.note(
-                "the timing run took no checkpoints that stand for all phases: they are taken in a run of their own"
+                "no checkpoints of the timing run stand for all phases: they are taken in a run of their own"
             )
     _take(build)
 
@@ -82,7 +82,7 @@ def _among_captured(build: Build, early: EarlyCheckpoints) -> Selection | None:
     there = np.zeros(timed.intervals, dtype=bool)
     there[[one.interval for one in early.captured]] = True
     rows, done, seconds, eligible = _known(build, timed)
-    if not (there & eligible).any():
+    if not (there & eligible).any() or build.options.selection.method == RANDOM:
         return None
     selection = select_phases(rows, done, seconds, eligible, build.options.selection, captured=there)
     best, best_timed = build.selection, join_intervals(build.timed, build.joined)
@@ -90,9 +90,16 @@ def _among_captured(build: Build, early: EarlyCheckpoints) -> Selection | None:
         return None
     if (selection.held_out_error or 0.0) > (best.held_out_error or 0.0) + HELD_OUT_WORSE:
         return None
+    if _merged(selection) > _merged(best) + MERGED_WORSE:
+        return None
     if _unlike(build, timed, selection) > _unlike(build, best_timed, best) + UNLIKE_WORSE:
         return None
     return selection
+
+
+def _merged(selection: Selection) -> float:
+    """Share of the time in strata without an interval that stands for them."""
+    return sum(merge.time_share for merge in selection.merges)
 
 
 def _unlike(build: Build, timed: TimedProfile, selection: Selection) -> float:
@@ -134,24 +141,24 @@ def best_length(build: Build) -> tuple[int, Selection]:
         if together > 1 and not _eligible(build, timed).any():
             continue  # shorter ones may find room between children
         selection = select_phases(*_known(build, timed), build.options.selection)
-        refused, doubted = _judged(build, timed, selection)
+        refused, doubts = _judged(build, timed, selection)
         order = refused, selection.held_out_error or 0.0
         if best is None or order < best[0]:
             best = order, together, selection
-        if not doubted:
+        if not refused and not doubts:
             break
     assert best is not None
     return best[1:]
 
 
-def _judged(build: Build, timed: TimedProfile, selection: Selection) -> tuple[bool, bool]:
-    """Whether these phases would be refused, and whether there are doubts at all."""
+def _judged(build: Build, timed: TimedProfile, selection: Selection) -> tuple[bool, int]:
+    """Whether these phases would be refused, and how many doubts there are."""
     times = interval_times(timed, build.reference)
     try:
         doubts = doubts_of_selection(selection, vectors(build.profile, timed), times, build.reference)
     except Unpredictable:
-        return True, True
-    return False, bool(doubts)
+        return True, 0
+    return False, len(doubts)
 
 
 def _take(build: Build) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,8 +122,11 @@ def _time_and_capture(build: Build, early: EarlyCapture, progress: Callable[[flo
     build.early = early.checkpoints(build.timed)
     # A later run for checkpoints has files of its own under these names.
     timing = output_streams(folder, NAME)
-    os.link(streams.stdout, timing.stdout)
-    os.link(streams.stderr, timing.stderr)
+    for written, kept in ((streams.stdout, timing.stdout), (streams.stderr, timing.stderr)):
+        try:
+            os.link(written, kept)
+        except OSError:
+            shutil.copyfile(written, kept)
 
 
 def save(build: Build) -> None:

@@ -9,6 +9,7 @@ time of intervals that were held out. What `max_phases` leaves goes to strata th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,6 +64,7 @@ def select_phases(
     eligible: whether the interval can be captured (N).
     captured: which of those have been captured already (N): representatives are taken from them alone. Any interval
         that can be captured counts in the choice of the clustering; a stratum with none that was goes to another one.
+        The held-out error is then no smaller than what these representatives miss. Not for the method "random".
 
     Deterministic for equal arguments. Raises ProbeError for arguments of wrong shape or with impossible
     values, ProgramTooShort if there is no interval, or none that can be captured.
@@ -80,9 +82,11 @@ def select_phases(
             options = replace(options, refine_by_time=False, resolution=0.0)
         base, extra = _base_labels(run, totals > 0, options)
         choice, k_bic = _choose(run, base, extra, options)
-        if captured is not None:
-            run = replace(run, eligible=able & captured)
-        return _selection(run, choice, k_bic, options)
+        if captured is None:
+            return _selection(run, choice, k_bic, options)
+        found = _selection(replace(run, eligible=able & captured), choice, k_bic, options)
+        missed = _missed(run, found.phases)
+        return replace(found, held_out_error=max(missed, found.held_out_error or 0.0))
 
 
 def _checked(
@@ -276,6 +280,13 @@ def _phases(run: Intervals, strata: list[IntArray], options: SelectionOptions) -
         )
         for number, (interval, stratum, members) in enumerate(sorted(chosen, key=lambda one: one[0]))
     ]
+
+
+def _missed(run: Intervals, phases: Sequence[Phase]) -> float:
+    """The error of the phases' times by their representatives, as `Selection.held_out_error` adds up errors of strata:
+    representatives that nobody chose for their times are not better than on intervals held out."""
+    errors = np.array([estimate(run, p.representative, p.members) - run.seconds[p.members].sum() for p in phases])
+    return float(max(abs(errors.sum()), np.sqrt((errors**2).sum())) / run.seconds.sum())
 
 
 def _direct_estimate(run: Intervals, phases: list[Phase]) -> float:

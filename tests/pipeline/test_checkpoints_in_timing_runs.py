@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection
 from dataclasses import replace
@@ -10,19 +11,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from native_profiles import SIZES, profile_of, totals
 from programs import build
 from tracing import streams_of
 
+from checkpoint.errors import StorageError
 from checkpoint.process.tracee import Tracee
+from checkpoint.stubs.markers import Marker
 from probe.formats.checkpoints import CapturedPhase, EarlyCheckpoints
 from probe.formats.timing import TimedProfile, join_intervals
 from probe.pipeline import at_once
 from probe.pipeline.at_once import EarlyCapture, _usual, there
-from probe.pipeline.runs.boundaries import Place, candidates, marker_of
+from probe.pipeline.runs.boundaries import Place, RegionPlan, StampedRun, candidates, marker_of
 from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
 from probe.pipeline.runs.stamped import stamped_run
-from probe.pipeline.runs.standing import MarkedRun
+from probe.pipeline.runs.standing import MarkedRun, Unfit
 
 HELD = 0.3
 """Seconds of each halt: far more than all else in which two runs differ."""
@@ -178,3 +182,56 @@ def test_a_captured_boundary_has_one_candidate(builds: Path) -> None:
     (alone,) = (c for c in kept if c.boundary == chosen)
     assert Place(marker_of(profile, alone.column), alone.count) == end
     assert [c for c in wanted if c.boundary != chosen] == [c for c in kept if c.boundary != chosen]
+
+
+def test_the_clock_is_mended_around_halts() -> None:
+    """Ten intervals of 0.1 s, traced half as fast; the one before the halt has slept, the one behind it was slow."""
+    early = EarlyCapture.__new__(EarlyCapture)
+    wall, cpu = np.full(10, 0.1), np.full(10, 0.1)
+    wall[4], wall[5], cpu[5] = 0.15, 0.12, 0.12
+    profile = type("Traced", (), {"seconds": np.full(10, 0.2)})()
+    early._build = type("Known", (), {"profile": profile, "timed": type("Rows", (), {"first_row": np.arange(11)})()})()  # type: ignore[assignment]
+    early._selection = type("Chosen", (), {"labels": np.zeros(10, dtype=np.int64)})()  # type: ignore[assignment]
+    timed = TimedProfile(
+        counts=sp.csr_array((10, 1)), seconds=wall, cpu=cpu, columns=np.zeros(9, dtype=np.int64),
+        executions=np.arange(9), first_row=np.arange(11), wall_seconds=float(wall.sum()), unmarked=0, missing=0,
+        out_of_order=0, agreeing=1, compared=1, blocked_share=0.05 / float(wall.sum()),
+    )  # fmt: skip
+    nothing = np.zeros(0)
+    run = StampedRun(nothing, nothing, started=7.0, ended=8.0, ended_cpu=1.0, totals={}, halts=(7.0 + 0.55,))
+    mended = early.undisturbed(timed, run)
+    assert mended.seconds == pytest.approx(np.full(10, 0.1)) and mended.cpu == pytest.approx(np.full(10, 0.1))
+    assert mended.wall_seconds == pytest.approx(1.0) and mended.blocked_share == pytest.approx(0.0, abs=1e-9)
+    elsewhere = early.undisturbed(timed, replace(run, halts=(7.95,)))
+    assert elsewhere.seconds[4:6].tolist() == [0.15, 0.12], "nothing but what lies at a halt"
+
+
+@pytest.mark.parametrize(
+    ("error", "halts"), [(StorageError("no room"), 1), (OSError("it may not map"), 3), (Unfit(["a socket"]), 3)]
+)
+def test_an_interval_that_cannot_be_captured_is_none_to_choose_from(
+    error: Exception, halts: int, tmp_path: Path
+) -> None:
+    early = EarlyCapture.__new__(EarlyCapture)
+    places = [Place(Marker("program", n), 1) for n in range(3)]
+    plans = [RegionPlan(1000 + n, 5 * n, 1, place, place, place) for n, place in enumerate(places)]
+    early._waiting = {place: [plan] for place, plan in zip(places, plans, strict=True)}
+    early._plans, early._captured, early._said = dict(enumerate(plans)), [], 1e18
+    early._build = type("Known", (), {"folder": type("F", (), {"path": tmp_path})})()  # type: ignore[assignment]
+    early._tell_room = lambda resident: None  # type: ignore[method-assign]
+    seen = []
+
+    class Run:
+        tracee = type("Traced", (), {"pid": os.getpid()})
+
+        def stopped_at(self, waiting: Collection[Place]) -> Place | None:
+            return next(iter(waiting), None)
+
+        def dump(self, plan: RegionPlan, *_: object) -> CapturedPhase:
+            (tmp_path / f"phase-{plan.phase}").mkdir()
+            seen.append(plan.phase)
+            raise error
+
+    while early.reached(Run()):  # type: ignore[arg-type]
+        pass
+    assert len(seen) == halts and early._captured == [] and list(tmp_path.iterdir()) == []

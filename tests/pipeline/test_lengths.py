@@ -45,8 +45,8 @@ def timed_profile(counts: IntArray, seconds: FloatArray, first: IntArray | None 
 
 def build(profile: Profile, timed: TimedProfile, **options: Any) -> Any:
     return SimpleNamespace(
-        profile=profile, timed=timed, options=BuildOptions(**options), reference=REFERENCE, joined=1, warnings=[],
-        program=profile.program,
+        profile=profile, timed=timed, options=BuildOptions(**options), reference=REFERENCE, joined=1, early=None,
+        warnings=[], program=profile.program,
     )  # fmt: skip
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from programs import build as compiled
 
-import probe.pipeline.capture
 import probe.pipeline.reduce
 from checkpoint.capture.by_criu import dump_process
 from checkpoint.capture.direct import Captured, capture_process
 from probe.formats.choices import SelectionOptions
 from probe.pipeline.build import build
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs import standing
 from probe.progress import Lines
 
 
@@ -46,8 +46,8 @@ def test_phase_by_phase(case: str, capture: str, builds: Path, tmp_path: Path, m
 
         return counted
 
-    monkeypatch.setattr(probe.pipeline.capture, "capture_process", counting(capture_process))
-    monkeypatch.setattr(probe.pipeline.capture, "dump_process", counting(dump_process))
+    monkeypatch.setattr(standing, "capture_process", counting(capture_process))
+    monkeypatch.setattr(standing, "dump_process", counting(dump_process))
     if case == "little memory":
         monkeypatch.setattr(probe.pipeline.reduce, "available_memory", lambda: 1 << 20)
     options = BuildOptions(

@@ -23,9 +23,9 @@ from checkpoint.errors import NodeUnfit, ProgramUnsupported
 from checkpoint.process.program import Program
 from checkpoint.process.threads import WorkingThreads
 from probe.formats.profile import Profile, load_profile, save_profile
-from probe.pipeline import boundaries
 from probe.pipeline import trace as trace_stage
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs import boundaries
 from probe.pipeline.runs.boundaries import candidates
 from probe.pipeline.stage import Build
 from probe.pipeline.trace import doubts
