@@ -72,6 +72,7 @@ def make(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         )  # fmt: skip
         monkeypatch.setattr(select, "HELD_OUT_WORSE", worse)
         monkeypatch.setattr(select, "UNLIKE_WORSE", worse)
+        monkeypatch.setattr(select, "MERGED_WORSE", worse)
         monkeypatch.setattr(plan, "LONG_SECONDS", 1e-3 if length == "long" else 1e6)
         tally, said = tmp_path / "tally", io.StringIO()
         before = tally.stat().st_size if tally.exists() else 0
