@@ -16,6 +16,7 @@ import pytest
 from programs import build
 from tracees import started
 
+import checkpoint.capture.direct
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import process_facts, shared_memory
 from checkpoint.capture.direct import capture_process
@@ -234,3 +235,21 @@ def test_signals_that_the_kernel_tells_one_at_a_time_are_all_read(
 
     monkeypatch.setattr(process_facts, "ptrace", one)
     assert [found.number for found in process_facts.queued_signals(tracee.pid)] == [signal.SIGRTMIN] * 3
+
+
+def test_a_signal_that_comes_while_timers_are_asked_for_is_not_lost(
+    tracee: Tracee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkpoint.capture.direct.ask_all
+    asked = []
+
+    def ask_all(*arguments: Any) -> Any:
+        asked.append(real(*arguments))
+        if len(asked) == 1:
+            os.kill(tracee.pid, signal.SIGUSR1)
+        return asked[-1]
+
+    monkeypatch.setattr(checkpoint.capture.direct, "ask_all", ask_all)
+    state = capture_process(tracee, tmp_path, "it").state
+    assert [one.number for one in state.queued] == [signal.SIGUSR1] and len(asked) == 2
+    assert state.signals.pending == (signal.SIGUSR1,)
