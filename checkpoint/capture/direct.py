@@ -27,8 +27,11 @@ from checkpoint.process.threads import HelperThreads, Team
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import threads_of
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
+from checkpoint.state.shared_memory import QueuedSignal
 
 _PAGES_ID = 1
+_MOST_ASKED = 8
+"""Times that the kernel is asked, where a timer runs out just then."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
     where this user may not look into it.
     """
     with _readable(tracee):
-        answers = ask_all(tracee, tracee.team.stopped() if tracee.team else ())
-        state, huge = _state(tracee, folder, answers[0], what)
+        waiting, answers = _asked(tracee)
+        state, huge = _state(tracee, folder, answers[0], waiting, what)
         if tracee.team is not None:
             state = _with_team(state, tracee, tracee.team, answers[1:])
         require_room(folder, state.pages, what)
@@ -77,8 +80,33 @@ def _readable(tracee: Tracee) -> Iterator[None]:
             tracee.system_call(call_number("prctl"), PR_SET_DUMPABLE, changed, 0, 0, 0)
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """Signals that wait to be delivered: their numbers, and what is known of those in the queues."""
+
+    pending: tuple[int, ...]
+    queued: tuple[QueuedSignal, ...]
+
+    @staticmethod
+    def of(tracee: Tracee) -> _Waiting:
+        status = process_facts.status_of(f"{tracee.pid}/task/{tracee.marking}")
+        return _Waiting(process_facts.pending_signals(status), tuple(process_facts.queued_signals(tracee.marking)))
+
+
+def _asked(tracee: Tracee) -> tuple[_Waiting, list[Answers]]:
+    """Signals and timers of the same moment: one that runs out later is a timer that runs, and no signal."""
+    others = tracee.team.stopped() if tracee.team else ()
+    waiting = _Waiting.of(tracee)
+    for _ in range(_MOST_ASKED):
+        answers = ask_all(tracee, others)
+        before, waiting = waiting, _Waiting.of(tracee)
+        if waiting == before:
+            break
+    return before, answers
+
+
 def _state(
-    tracee: Tracee, folder: Path, answers: Answers, what: str
+    tracee: Tracee, folder: Path, answers: Answers, waiting: _Waiting, what: str
 ) -> tuple[ProcessState, tuple[tuple[int, int], ...]]:
     pid, marking = tracee.pid, tracee.marking
     status = process_facts.status_of(f"{pid}/task/{marking}")
@@ -113,7 +141,7 @@ def _state(
             signal_mask(marking),
             answers.actions,
             *answers.stack,
-            process_facts.pending_signals(status),
+            waiting.pending,
         ),
         thread=process_facts.thread_state(marking, answers.clear_tid),
         extended=process_facts.extended_state(marking, answers.places),
@@ -125,7 +153,7 @@ def _state(
         filtered=process_facts.is_filtered(status),
         shared=shared.copy(folder, what),
         present=present,
-        queued=tuple(process_facts.queued_signals(marking)),
+        queued=waiting.queued,
     )
     return state, tuple((area.start, area.end) for area in areas if area.huge)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint.capture.page_table import PageTable
 from checkpoint.linux import MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, PAGE_SIZE
-from checkpoint.process.maps import key_of, tmpfs_devices
+from checkpoint.process.maps import key_of, tmpfs_devices, without_names
 from checkpoint.state.process_state import PAGE_LAZY, PAGE_PRESENT, PageRun, Vma, VmaStatus
 
 _ADVICE = {"rr": 1, "sr": 2, "dc": 10, "mg": 12, "hg": 14, "nh": 15, "dd": 16, "wf": 18}
@@ -107,9 +107,14 @@ def read_areas(pid: int) -> list[Area]:
 def _mark_nameless(areas: list[Area], pid: int) -> None:
     deleted = [area for area in areas if area.path.endswith(DELETED) and not Path(area.path).exists()]
     devices = tmpfs_devices(pid) if deleted else set()
-    shared = {(area.device, area.inode) for area in deleted if area.is_shared and area.device in devices}
+    shared = {
+        (area.device, area.inode): (area.start, area.end)
+        for area in deleted
+        if area.is_shared and area.device in devices
+    }
+    nameless = without_names(pid, shared)
     for area in deleted:
-        area.nameless = (area.device, area.inode) in shared
+        area.nameless = (area.device, area.inode) in nameless
 
 
 def _area(fields: list[str]) -> Area:

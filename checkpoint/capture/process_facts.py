@@ -159,7 +159,8 @@ def queued_signals(number: int) -> Iterator[QueuedSignal]:
             room = ctypes.create_string_buffer(_SIGINFO_BYTES * _AT_ONCE)
             got = ptrace(PTRACE_PEEKSIGINFO, number, ctypes.addressof(asked), ctypes.addressof(room))
             found += [room.raw[i * _SIGINFO_BYTES : (i + 1) * _SIGINFO_BYTES] for i in range(got)]
-            if got < _AT_ONCE:
+            # The kernel may say less at once than it was asked for.
+            if not got:
                 break
         signals = [QueuedSignal(not flags, information) for information in found]
         yield from (one for one in signals if one.number not in NEVER_SENT)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.capture.memory_map import Area
+from checkpoint.capture.memory_map import Area, read_areas
 from checkpoint.capture.page_copy import require_room
 from checkpoint.capture.page_table import PageTable, stretches
 from checkpoint.errors import StorageError
@@ -41,6 +41,8 @@ _ANSWER_BYTES = 1 << 20
 _F_GET_SEALS = 1034
 _MADV_REMOVE = 9
 _READ_WRITE, _PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_SWAPPED = "which is swapped out in part"
+_LOCKED = "which is locked in memory (mlock)"
 _HUGE = "which has huge pages (hugetlb)"
 
 Key = tuple[int, int]
@@ -105,7 +107,7 @@ class SharedParts:
                         said = self._copied(said, one, out, what)
                     found.append(said)
         except OSError as error:
-            raise StorageError(f"cannot write {target}: {error.strerror}; give --work on a larger disk") from error
+            raise _full(target, error) from error
         if not target.stat().st_size:
             target.unlink()
         return tuple(found)
@@ -120,16 +122,20 @@ class SharedParts:
                 continue
             try:
                 return _copied_file(said, file, out, what, partial(self._tail, one))
+            except OSError as error:
+                return _unreadable(said, error)
             finally:
                 os.close(file)
         if one.descriptors:
             return replace(said, refused="which this user may not read")
         if any(area.swapped for area in one.areas):
-            return replace(said, refused="which is swapped out in part")
+            return replace(said, refused=_SWAPPED)
         try:
             return _Window(self._tracee, one.areas).copied(said, out, what)
+        except _Refused as refused:
+            return replace(said, refused=str(refused))
         except OSError as error:
-            return replace(said, refused=f"which cannot be read ({os.strerror(error.errno or errno.EIO)})")
+            return _unreadable(said, error)
 
     def _tail(self, one: _Object, size: int) -> bytes:
         """What is in the last page behind the end of a file, which mappings alone show."""
@@ -139,6 +145,26 @@ class SharedParts:
                 with _memory_of(self._tracee.pid) as memory, suppress(OSError):
                     return os.pread(memory, PAGE_SIZE - size % PAGE_SIZE, area.start + size - area.offset)
         return b""
+
+
+class _Refused(Exception):
+    """A probe cannot hold the memory; says why."""
+
+
+def _unreadable(said: SharedMemory, error: OSError) -> SharedMemory:
+    return replace(said, refused=f"which cannot be read ({os.strerror(error.errno or errno.EIO)})")
+
+
+def _full(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot write {path}: {error.strerror}; give --work on a larger disk")
+
+
+def _put(out: IO[bytes], data: bytes) -> None:
+    """Write all of `data`. Raises StorageError: an OSError would say that the memory cannot be read."""
+    try:
+        out.write(data)
+    except OSError as error:
+        raise _full(Path(out.name), error) from error
 
 
 @contextmanager
@@ -173,7 +199,7 @@ def _copied_file(
             data = os.pread(file, size, offset)
             if len(data) < size:
                 data = (data + tail(status.st_size)).ljust(size, b"\0")
-            out.write(data)
+            _put(out, data)
             offset += len(data)
     return replace(said, size=status.st_size, mode=status.st_mode & 0o777, seals=seals, pieces=pieces)
 
@@ -198,15 +224,24 @@ class _Window:
 
     def __init__(self, tracee: Tracee, areas: Sequence[Area]) -> None:
         self._tracee = tracee
-        # Only a shared one can be mapped a second time.
-        self._area = min((area for area in areas if area.is_shared), key=lambda a: a.offset, default=None)
+        # Only a shared one can be mapped a second time. A second mapping of a locked one would fill all holes. Before
+        # Linux 6.7 a page becomes a hole again only where it may be written.
+        self._shared = [area for area in areas if area.is_shared]
+        self._area = min(
+            (area for area in self._shared if "lo" not in area.flags),
+            key=lambda a: ("w" not in a.permissions, "mw" not in a.flags, a.offset),
+            default=None,
+        )
         self._is_anonymous = areas[0].path.startswith("/dev/zero")
         self._mapped = max(area.offset + area.end - area.start for area in areas)
 
     def copied(self, said: SharedMemory, out: IO[bytes], what: str) -> SharedMemory:
         if self._area is None:
-            return replace(said, refused="which is mapped privately alone")
+            return replace(said, refused=_LOCKED if self._shared else "which is mapped privately alone")
         with self._answering():
+            if any("lo" in area.flags for area in self._areas_of(self._answer, _ANSWER_BYTES)):
+                # What it maps from now on is locked (mlockall).
+                raise _Refused(_LOCKED)
             size = self._size()
             with self._open(size) as start:
                 return self._copied_from(start, replace(said, size=size, mode=0o777), out, what)
@@ -217,6 +252,9 @@ class _Window:
             for first, flags in self._resident(start, said.size)
             for address, pages in stretches(flags, first)
         )
+        # To mincore(2) what is swapped out is as absent as a hole; smaps counts it, mapped by pages or not.
+        if any(area.swapped for area in self._areas_of(start, said.size)):
+            raise _Refused(_SWAPPED)
         require_room(Path(out.name).parent, sum(pages for _, pages in pieces), what)
         with _memory_of(self._tracee.pid) as memory:
             for offset, pages in pieces:
@@ -249,12 +287,22 @@ class _Window:
     def _is_there(self, address: int) -> bool:
         """Whether there is a page. Reading one that is a hole fills it: then it becomes a hole again."""
         _, (resident,) = next(self._resident(address, PAGE_SIZE))
+        page = b""
         with _memory_of(self._tracee.pid) as memory, suppress(OSError):
-            os.pread(memory, 1, address)
-            if not resident:
+            page = os.pread(memory, PAGE_SIZE, address)
+        if page and not resident:
+            if any(page):
+                raise _Refused(_SWAPPED)
+            try:
                 self._tracee.system_call(call_number("madvise"), address, PAGE_SIZE, _MADV_REMOVE)
-            return True
-        return False
+            except OSError as error:
+                why = os.strerror(error.errno or errno.EIO)
+                raise _Refused(f"of which the end cannot be found without filling it ({why})") from error
+        return bool(page)
+
+    def _areas_of(self, start: int, size: int) -> Iterator[Area]:
+        """What smaps says now of the mappings at these addresses."""
+        return (area for area in read_areas(self._tracee.pid) if area.start < start + size and start < area.end)
 
     @contextmanager
     def _open(self, size: int) -> Iterator[int]:
@@ -295,5 +343,5 @@ def _copy_stretch(memory: int, address: int, size: int, out: IO[bytes]) -> None:
         data = os.pread(memory, min(_CHUNK, size), address)
         if not data:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        out.write(data)
+        _put(out, data)
         address, size = address + len(data), size - len(data)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_right
 
 from checkpoint.flat.descriptors import NotFlat, Numbered
 from checkpoint.flat.image import (
@@ -66,11 +67,13 @@ def _present(images: ProcessState) -> list[Run]:
     """Pages to be asked for in advance: those that the page table had, up to the end of the memory."""
     sizes = {one.number: -(-one.size // PAGE_SIZE) * PAGE_SIZE for one in images.shared}
     mapped = sorted((vma for vma in images.vmas if vma.is_memory), key=lambda vma: vma.start)
+    starts = [vma.start for vma in mapped]
     found = []
     for address, pages in sorted(images.present):
-        for vma in mapped:
-            if vma.start <= address < vma.end:
-                end = min(address + pages * PAGE_SIZE, vma.end, vma.start + sizes[vma.file_id] - vma.file_offset)
-                if address < end:
-                    found.append(Run(address, (end - address) // PAGE_SIZE))
+        at = bisect_right(starts, address) - 1
+        if at >= 0 and address < mapped[at].end:
+            vma = mapped[at]
+            end = min(address + pages * PAGE_SIZE, vma.end, vma.start + sizes[vma.file_id] - vma.file_offset)
+            if address < end:
+                found.append(Run(address, (end - address) // PAGE_SIZE))
     return found

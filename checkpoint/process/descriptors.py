@@ -18,11 +18,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process.maps import MapEntry, held_by_others, named_process, read_maps, tmpfs_devices
+from checkpoint.process.maps import MapEntry, held_by_others, named_process, read_maps, tmpfs_devices, without_names
 from checkpoint.process.socket_pairs import nameless_pairs
 
 ONLY_CRIU = "which only CRIU captures"
 """Ends what is said of a thing that direct capture cannot hold, and CRIU can."""
+
+OTHER = ", which "
+"""Stands between a piece of shared memory and the process that has it too."""
 
 LARGEST_DELETED = 64 << 20
 """Bytes of a deleted file that a probe carries."""
@@ -101,7 +104,7 @@ def outside(pid: int) -> list[str]:
         return [
             *_outside_descriptors([one for one in descriptors if not memory or one.key not in memory]),
             *_outside_memory(pid, [one for one in mappings if one.key not in memory]),
-            *(f"{memory[key]}, which {named_process(other)} has too" for key, other in others.items()),
+            *(f"{memory[key]}{OTHER}{named_process(other)} has too" for key, other in others.items()),
         ]
     return []
 
@@ -111,18 +114,21 @@ _MEMFD, _ANONYMOUS = "/memfd:", "/dev/zero (deleted)"
 
 def _shared_memory(pid: int, mappings: Iterable[MapEntry], descriptors: Iterable[_Open]) -> dict[tuple[int, int], str]:
     """What is shared memory and nothing else, named, by device and inode: memfds, shared anonymous mappings, deleted
-    files of a tmpfs that are mapped shared. Not what has huge pages."""
-    found = {}
-    devices: set[int] | None = None
+    files of a tmpfs that are mapped shared and have no other name. Not what has huge pages."""
+    found: dict[tuple[int, int], str] = {}
+    deleted: dict[tuple[int, int], MapEntry] = {}
     for one in mappings:
         where = f"at {one.start:#x}-{one.end:#x}"
         if one.path.startswith(_MEMFD) or one.path == _ANONYMOUS:
             if one.key[0] == _memory_device():
                 found[one.key] = f"shared memory {where}"
         elif one.path.endswith(_DELETED) and one.permissions.endswith("s") and not one.path.startswith("/SYSV"):
-            devices = tmpfs_devices(pid) if devices is None else devices
-            if one.key[0] in devices:
-                found[one.key] = f"shared memory ({one.path.removesuffix(_DELETED)}) {where}"
+            deleted[one.key] = one
+    devices = tmpfs_devices(pid) if deleted else set()
+    places = {key: (one.start, one.end) for key, one in deleted.items() if key[0] in devices}
+    for key in without_names(pid, places):
+        one = deleted[key]
+        found[key] = f"shared memory ({one.path.removesuffix(_DELETED)}) at {one.start:#x}-{one.end:#x}"
     for descriptor in descriptors:
         if descriptor.target.startswith(_MEMFD) and descriptor.key[0] == _memory_device():
             found[descriptor.key] = descriptor.named("a memfd")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +84,24 @@ def tmpfs_devices(pid: int) -> set[int]:
     return found
 
 
+def without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -> set[tuple[int, int]]:
+    """Of deleted files, the addresses of a mapping of each by device and inode: those that no other name leads to.
+
+    What neither a descriptor nor /proc/PID/map_files lets this user ask about is not among them: sem_open(3), for one,
+    maps a file by a name that it removes, and gives it another.
+    """
+    found = set()
+    places = [f"map_files/{start:x}-{end:x}" for start, end in mapped.values()]
+    with contextlib.suppress(OSError):
+        places += [f"fd/{entry.name}" for entry in Path(f"/proc/{pid}/fd").iterdir()] if mapped else []
+    for place in places:
+        with contextlib.suppress(OSError):
+            status = os.stat(f"/proc/{pid}/{place}")  # noqa: PTH116
+            if not status.st_nlink and (status.st_dev, status.st_ino) in mapped:
+                found.add((status.st_dev, status.st_ino))
+    return found
+
+
 def held_by_others(pid: int, keys: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """Of what has no name, by device and inode: another process that maps it or has it open. Of processes that this
     user may not look into nothing is known."""
@@ -100,7 +118,8 @@ def held_by_others(pid: int, keys: Collection[tuple[int, int]]) -> dict[tuple[in
             found.update({key: other for text, key in written.items() if text in maps})
             for entry in os.scandir(folder / "fd"):
                 with contextlib.suppress(OSError):
-                    if os.readlink(entry.path).endswith(" (deleted)"):  # noqa: PTH115 (a tenth of the time)
+                    target = os.readlink(entry.path)  # noqa: PTH115 (a tenth of the time)
+                    if target.endswith(" (deleted)") or target.startswith("/dev/shm/"):
                         status = os.stat(entry.path)  # noqa: PTH116
                         if (status.st_dev, status.st_ino) in keys:
                             found[status.st_dev, status.st_ino] = other

@@ -132,8 +132,13 @@ def direct_spec(
         (copies / str(number)).symlink_to(Path(shown.get(path, path)).absolute())
     sources = [str(Path(shown.get(path, path)).absolute()) for path in flat.written]
     _refuse_devices(job, [*sources, *(shown.get(path, path) for path in flat.files)])
-    shared = sum(one.size for one in flat.objects)
-    mapped = sum(m.end - m.start for m in flat.mappings) + shared
+    largest = max((one.size for one in flat.objects), default=0)
+    if largest > _node_memory():
+        raise DirectRefused(
+            f"phase {job.phase}: shared memory of {largest} bytes is more than this node has ({_node_memory()})"
+        )
+    # Sizes are words of the image: what its memory may grow to is what it has pages of, or maps.
+    mapped = sum(m.end - m.start for m in flat.mappings) + sum(piece.pages for piece in flat.pieces) * PAGE_SIZE
     return {
         "restorer": str(restorer.absolute()),
         "image": str((job.images / NAME).absolute()),
@@ -157,7 +162,7 @@ def direct_spec(
         "region_seconds": region_limit(job),
         "memory_bytes": 2 * mapped + _MEMORY_SLACK,
         "memory_group": "",
-        "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources) + shared,
+        "file_bytes": _FILE_SLACK + 2 * sum(_size(source) for source in sources) + largest,
     }
 
 
@@ -173,6 +178,11 @@ def _size(path: str) -> int:
         return Path(path).stat().st_size
     except OSError:
         return 0
+
+
+def _node_memory() -> int:
+    """Bytes of memory of this node."""
+    return os.sysconf("SC_PHYS_PAGES") * PAGE_SIZE
 
 
 def landlock_version() -> int:

@@ -64,8 +64,7 @@ static void map_file(struct context *c, const struct mapping *m)
 	i64 file, result;
 
 	if (m->file & OF_OBJECT) {
-		result = CALL6(SYS_mmap, m->start, m->end - m->start, m->prot, flags, c->objects[m->file & ~OF_OBJECT],
-			       m->file_offset);
+		result = map_object(c, m, flags);
 		if (result < 0)
 			fail(c->report, STEP_MAP, result, m->start, m->file);
 		return;

@@ -127,6 +127,7 @@ void check_tables(struct context *c);
 void make_objects(struct context *c);
 void seal_objects(struct context *c);
 void fault_in(struct context *c);
+i64 map_object(struct context *c, const struct mapping *m, u64 flags);
 void open_object(struct context *c, const struct descriptor *d);
 void send_pending(struct context *c);
 const struct descriptor *descriptor_at(const struct context *c, u32 number);

@@ -8,6 +8,7 @@
 
 /* With these nothing more is mapped writable, or sealed. */
 #define LAST_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+#define NEW_MODE 0777
 
 static void check_made(struct context *c, u64 number, i64 result)
 {
@@ -70,6 +71,14 @@ static void end_object(struct context *c, u64 number, u64 size, i64 from, u64 ta
 	check_made(c, number, CALL2(SYS_munmap, at, PAGE));
 }
 
+/* With vm.memfd_noexec=1 none is executable that does not ask for it; before Linux 6.3 none can. */
+static i64 create(const char *name)
+{
+	i64 fd = CALL2(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
+
+	return fd == -EINVAL ? CALL2(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
+}
+
 void make_objects(struct context *c)
 {
 	const struct tables *t = tables_of(c->image);
@@ -83,7 +92,7 @@ void make_objects(struct context *c)
 		return;
 	o = table_at(c, &t->objects);
 	for (u64 i = 0; i < t->objects.count; i++) {
-		c->objects[i] = CALL2(SYS_memfd_create, string_at(c, o[i].name), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+		c->objects[i] = create(string_at(c, o[i].name));
 		check_made(c, i, c->objects[i]);
 	}
 	if (t->pieces.count)
@@ -95,7 +104,8 @@ void make_objects(struct context *c)
 		u32 seals = o[i].seals & ~(u32)LAST_SEALS;
 
 		end_object(c, i, o[i].size, from, tails[i]);
-		check_made(c, i, CALL2(SYS_fchmod, c->objects[i], o[i].mode));
+		if (o[i].mode != NEW_MODE)
+			check_made(c, i, CALL2(SYS_fchmod, c->objects[i], o[i].mode));
 		if (seals)
 			check_made(c, i, CALL3(SYS_fcntl, c->objects[i], F_ADD_SEALS, seals));
 	}
@@ -131,21 +141,42 @@ void fault_in(struct context *c)
 			(void)*(const volatile u8 *)page;
 }
 
+/* The memory opened once more. */
+static i64 reopen(const struct context *c, u64 number, u64 access)
+{
+	static const char folder[] = "/proc/self/fd/";
+	char path[sizeof(folder) + 12], text[12];
+	const char *name = copy_name(text, 0, (u32)c->objects[number]);
+
+	copy(path, folder, sizeof(folder) - 1);
+	copy(path + sizeof(folder) - 1, name, (u64)(text + 12 - name));
+	return CALL4(SYS_openat, -100, path, access | O_CLOEXEC, 0);
+}
+
+/* What is sealed is mapped from a file that is open for reading: before Linux 6.7 no other may be mapped shared. */
+i64 map_object(struct context *c, const struct mapping *m, u64 flags)
+{
+	const struct object *o = table_at(c, &tables_of(c->image)->objects);
+	u64 number = m->file & ~OF_OBJECT;
+	int closed = (o[number].seals & F_SEAL_WRITE) && (m->flags & MAP_SHARED) && !(m->prot & PROT_WRITE);
+	i64 fd = closed ? reopen(c, number, O_RDONLY) : c->objects[number], result;
+
+	if (fd < 0)
+		return fd;
+	result = CALL6(SYS_mmap, m->start, m->end - m->start, m->prot, flags, fd, m->file_offset);
+	if (closed)
+		CALL1(SYS_close, fd);
+	return result;
+}
+
 /* One descriptor may have the open file that we made; any other opens the memory once more. */
 void open_object(struct context *c, const struct descriptor *d)
 {
-	static const char folder[] = "/proc/self/fd/";
 	int first = !(c->described >> d->file & 1) && (d->flags & O_ACCMODE) == O_RDWR;
 	i64 fd = c->objects[d->file], result;
-	char path[sizeof(folder) + 12];
 
 	if (!first) {
-		char text[12];
-		const char *number = copy_name(text, 0, (u32)fd);
-
-		copy(path, folder, sizeof(folder) - 1);
-		copy(path + sizeof(folder) - 1, number, (u64)(text + 12 - number));
-		fd = CALL4(SYS_openat, -100, path, (d->flags & O_ACCMODE) | O_CLOEXEC, 0);
+		fd = reopen(c, d->file, d->flags & O_ACCMODE);
 		if (fd < 0)
 			fail(c->report, STEP_DESCRIPTOR, fd, d->kind, d->number);
 		result = CALL3(SYS_fcntl, fd, F_DUPFD, c->first_free);

@@ -7,7 +7,9 @@ closed can stand for the others.
 
 from __future__ import annotations
 
-from checkpoint.process.descriptors import outside, refusal
+import time
+
+from checkpoint.process.descriptors import OTHER, outside, refusal
 
 LASTING_SECONDS = 8.0
 """What a program holds at every look for so long, it holds while it computes."""
@@ -15,6 +17,8 @@ LASTING_SECONDS = 8.0
 _OFTEN, _SELDOM = 0.1, 0.5
 _OFTEN_UNTIL = 2.0
 _FEWEST_LOOKS = 3
+_LOOKING_SHARE = 0.02
+"""Of the time, what all looks may take but for the first: one for memory that others have goes through all of /proc."""
 _START_SHARE = 0.1
 """What has been there since this share of a shorter run, and was there at its end, was there at every phase."""
 
@@ -28,18 +32,20 @@ class OutsideLooks:
     def __init__(self, name: str, began: float) -> None:
         self._name, self._began = name, began
         self._next = self._last = began
-        self._since: dict[str, float] = {}
+        self._since: dict[str, tuple[float, str]] = {}
         self._looks = 0
 
     def look(self, pid: int, now: float) -> None:
         """Look, if it is time for that. Raises ProgramUnsupported for what lasts."""
         if now < self._next:
             return
-        self._next = now + (_OFTEN if now - self._began < _OFTEN_UNTIL else _SELDOM)
-        self._last = now
+        looked = time.monotonic()
+        found = {_thing(fault): fault for fault in outside(pid) if not fault.startswith(_PASSING)}
         self._looks += 1
-        found = [fault for fault in outside(pid) if not fault.startswith(_PASSING)]
-        self._since = {fault: self._since.get(fault, now) for fault in found}
+        took = time.monotonic() - looked if self._looks >= _FEWEST_LOOKS else 0.0
+        self._next = now + max(_OFTEN if now - self._began < _OFTEN_UNTIL else _SELDOM, took / _LOOKING_SHARE)
+        self._last = now
+        self._since = {thing: (self._since.get(thing, (now,))[0], fault) for thing, fault in found.items()}
         self._refuse(now - LASTING_SECONDS)
 
     def end(self) -> None:
@@ -48,6 +54,11 @@ class OutsideLooks:
             self._refuse(self._began + _START_SHARE * (self._last - self._began))
 
     def _refuse(self, since: float) -> None:
-        lasting = [fault for fault, first in self._since.items() if first <= since]
+        lasting = [fault for first, fault in self._since.values() if first <= since]
         if lasting:
             raise refusal(self._name, lasting, "while it runs")
+
+
+def _thing(fault: str) -> str:
+    """What is held, whichever other process has it at this look."""
+    return fault.partition(OTHER)[0]

@@ -15,7 +15,7 @@
 
 enum { PAGE_BYTES = 4096, PAGES = 64, WORDS = PAGES * PAGE_BYTES / 8, PER_PAGE = PAGE_BYTES / 8 };
 
-static uint64_t *one, *other, *later, *zero, *code, *only, *hidden, *tail, *shm, *own;
+static uint64_t *one, *other, *later, *zero, *code, *only, *hidden, *shown, *tail, *shm, *own;
 static int file, sealed, opened, again, reader, second, deleted;
 static uint64_t expected;
 static volatile sig_atomic_t got[8], values[8], count;
@@ -104,6 +104,7 @@ static void hold_memfd(void)
     CHECK(6, sealed >= 0 && pwrite(sealed, "sealed words", 12, PAGE_BYTES) == 12);
     CHECK(7, !fcntl(sealed, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
     hidden = map(2, PROT_READ, MAP_PRIVATE, sealed, 0);
+    shown = map(2, PROT_READ, MAP_SHARED, sealed, 0);
     opened = memfd_create("opened", 0);
     CHECK(8, opened >= 0 && write(opened, "0123456789", 10) == 10 && lseek(opened, 4, SEEK_SET) == 4);
     again = dup(opened);
@@ -136,7 +137,8 @@ static void check_memfd(void)
     CHECK(25, pread(sealed, text, 12, PAGE_BYTES) == 12 && !memcmp(text, "sealed words", 12));
     CHECK(26, pwrite(sealed, "x", 1, 0) == -1 && errno == EPERM && ftruncate(sealed, 0) == -1);
     CHECK(27, fcntl(sealed, F_GET_SEALS) == (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
-    CHECK(28, !memcmp(hidden + PER_PAGE, "sealed words", 12));
+    CHECK(28, !memcmp(hidden + PER_PAGE, "sealed words", 12) && !memcmp(shown + PER_PAGE, "sealed words", 12));
+    CHECK(35, mprotect(shown, PAGE_BYTES, PROT_READ | PROT_WRITE) == -1);
     CHECK(29, read(again, text, 3) == 3 && !memcmp(text, "456", 3) && lseek(opened, 0, SEEK_CUR) == 7);
     CHECK(30, read(reader, text, 3) == 3 && !memcmp(text, "234", 3) && write(reader, "x", 1) == -1);
     CHECK(31, !fstat(opened, &status) && (status.st_mode & 0777) == 0600 && status.st_size == 10);

@@ -35,6 +35,7 @@ from checkpoint.flat.image import (
 )
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.direct_restore import DirectRefused, direct_spec
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,25 @@ def test_an_older_version_has_no_shared_memory(memfd: RestoreJob, tmp_path: Path
         pages = next(path for path in memfd.images.glob("pages-*.img") if path.name != SHARED_PAGES)
         status, progress, step, _ = report_of(bytes(data), pages, tmp_path / f"run-{version}", stamps=4)
         assert os.WIFEXITED(status) and (progress, step) == (FAILED, TABLE)
+
+
+def test_a_size_lifts_no_limit(memfd: RestoreJob, tmp_path: Path) -> None:
+    """Sizes are what the image says: of all together no file may have as much, and none has more than the node."""
+    flat = decode(memfd.images / NAME)
+    spec = direct_spec(memfd, flat, memfd.images, tmp_path, scratch(tmp_path, "as-made"), None)
+    flat.objects = [*flat.objects, *[MemoryObject(1 << 30)] * (MOST_OBJECTS - len(flat.objects))]
+    more = direct_spec(memfd, flat, memfd.images, tmp_path, scratch(tmp_path, "many"), None)
+    assert more["file_bytes"] - spec["file_bytes"] <= 1 << 30
+    assert more["memory_bytes"] == spec["memory_bytes"]
+    flat.objects[-1] = MemoryObject(1 << 46)
+    with pytest.raises(DirectRefused, match=f"shared memory of {1 << 46} bytes is more than this node has"):
+        direct_spec(memfd, flat, memfd.images, tmp_path, scratch(tmp_path, "large"), None)
+
+
+def scratch(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.mkdir()
+    return path
 
 
 def test_pages_that_are_missing_are_named(memfd: RestoreJob, tmp_path: Path) -> None:
