@@ -17,6 +17,9 @@ from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptio
 from probe.prediction.limits import doubts_of_run, said_once
 from probe.prediction.target_error import Narrowed
 
+_UNPUBLISHED = ("switches", "delay", "warm_cpu")
+"""What a repeat knows for us alone."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -58,9 +61,7 @@ class RunResult:
                     "failure": measured.failure,
                     "restorer": measured.restorer,
                     "kernel": _in_kernel(record, measured),
-                    "repeats": [
-                        {k: v for k, v in vars(t).items() if k not in ("switches", "delay")} for t in measured.times
-                    ],
+                    "repeats": [{k: v for k, v in vars(t).items() if k not in _UNPUBLISHED} for t in measured.times],
                 }
             )
         said = self.prediction.to_json()

@@ -53,7 +53,7 @@ def test_short_children_are_not_lost() -> None:
 
 
 def test_processes_have_rows() -> None:
-    text = "import subprocess, sys, time\nsubprocess.run(['sleep', '0.4'])\ntime.sleep(0.2)\n" + BURN.format(0.1)
+    text = "import subprocess, sys, time\nsubprocess.run(['sleep', '0.4'])\ntime.sleep(0.2)\n" + BURN.format(0.3)
     rows = {row.name: row for row in probe.profile_usage(python(text)).header.processes}
     assert len(rows) == 2
     (child,), (parent,) = ([row for name, row in rows.items() if (name == "sleep") == kind] for kind in (True, False))
