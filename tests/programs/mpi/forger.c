@@ -64,7 +64,7 @@ int main(int argc, char **argv)
         send_as(INBOX, 0, 8, "forged!", 8);
     if (strcmp(how, "empty") == 0)
         send_as(INBOX, 0, 48, data, sizeof data);
-    for (uint32_t part = 0; strcmp(how, "many") == 0; part++)
+    for (uint32_t part = 0; part <= 65536 && strcmp(how, "many") == 0; part++)
         send_as(INBOX, part, sizeof data + 8, more, sizeof more);
     if (strcmp(how, "piece") == 0)
         send_as(CALLS, 0, 500, "forged!", 8);
