@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ MOST_INBOX = 8 * 10**9
 PRINTED = "printed"
 _REFUSED_STATUS = 71
 _TAIL = 600
-_OF_THE_NODE = re.compile(r"cannot be (written|read)|cannot hold|is not there")
+_OF_THE_NODE = re.compile(r"cannot be (written|read|started)|can(not)? hold|is not there")
 """What ranks say of their node, not of the program."""
 
 
@@ -64,7 +64,7 @@ def record(
         _refuse_failed(command, folder, status)
         if gather:
             seconds -= gathering_seconds(folder)
-        made = _recording(command, folder, used, seconds)
+        made = _recording(command, folder, used, seconds, {str(program) for program, _ in programs} if gather else None)
         write_recording(made)
         return made
     except BaseException:
@@ -127,7 +127,10 @@ def _said(folder: Path, kind: str) -> list[tuple[int, str]]:
     return [one for one in found if one[1]]
 
 
-def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: float) -> Recording:
+def _recording(
+    command: Sequence[str], folder: Path, compiler: str, seconds: float, sent: Set[str] | None
+) -> Recording:  # fmt: skip
+    """sent: programs of the command, which went there with it; None: ranks name any, as they see this very folder."""
     paths = sorted(folder.glob("rank.*"), key=_number)
     found = [_rank(path) for path in paths]
     ranks = [one.run for one in found]
@@ -145,6 +148,8 @@ def _recording(command: Sequence[str], folder: Path, compiler: str, seconds: flo
             check_inbox(folder, run.rank)
     for path in paths:
         path.unlink()
+    if sent is not None:
+        _refuse_unnamed(found, sent)
     digests = {program: digest_of(Path(program)) for program in {run.program for run in ranks}}
     _refuse_others(found, digests)
     ranks = [
@@ -177,6 +182,19 @@ def _rank(path: Path) -> _Described:
     return _Described(
         RankRun(_number(path), program, folder, tuple(arguments[:-1]), kept == "1", host=host), library, digest
     )
+
+
+def _refuse_unnamed(found: Sequence[_Described], programs: Set[str]) -> None:
+    """Refuse ranks of nodes that name another file, which is not opened here, or do not know what they ran."""
+    for one in found:
+        where = f"rank {one.run.rank} on {one.run.host}"
+        if one.run.program not in programs:
+            raise ProgramUnsupported(
+                f"{where} ran {one.run.program or 'a program of no name'}, which is no program of the command: "
+                f"each node needs {' and '.join(sorted(programs))} in the same place, without links to elsewhere"
+            )
+        if not one.digest:
+            raise ProgramUnsupported(f"{where} did not say which {one.run.program} it ran (its SHA-256)")
 
 
 def _refuse_others(found: Sequence[_Described], digests: Mapping[str, str]) -> None:

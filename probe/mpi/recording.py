@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from probe.mpi.parts import MOST_RANKS
 
 DESCRIPTION = "recording.json"
 VERSION = 1
+_MOST_PROGRAM = 16 << 30
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,21 @@ def _text(value: Any) -> str:
 
 
 def digest_of(program: Path) -> str:
-    """SHA-256 of a program. Raises StorageError."""
+    """SHA-256 of a program: a regular file of at most 16 GiB, read in pieces. Raises StorageError."""
+    found = hashlib.sha256()
     try:
-        return hashlib.sha256(program.read_bytes()).hexdigest()
+        # A pipe that nobody writes to would hold us where it is opened.
+        with open(program, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_PROGRAM:
+                raise StorageError(f"{program}: is no program: not a regular file, or larger than any")
+            while piece := file.read(_PIECE):
+                found.update(piece)
     except OSError as error:
         raise StorageError(f"{program}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise StorageError(f"{program}: no file can have this name") from error
+    return found.hexdigest()
 
 
 def refuse_changed(recording: Recording, run: RankRun) -> None:

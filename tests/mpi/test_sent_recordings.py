@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from mpi_programs import LIBRARIES, allow_root, built, launched
 
-from checkpoint.errors import ProbeFileDamaged, ProgramUnsupported
+from checkpoint.errors import ProbeFileDamaged, ProgramUnsupported, StorageError
 from probe.mpi import gathering
 from probe.mpi.gathering import printed_reason
 from probe.mpi.record import record
-from probe.mpi.recording import Recording
+from probe.mpi.recording import Recording, digest_of
 
 
 @pytest.fixture
@@ -22,13 +25,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def forged(library: str, how: str, place: Path, digest: str = "", named: str = "") -> Recording:
-    """Rank 0 is recorded. Rank 1, which no word of the command names, sends what rank 1 of another run had."""
+def forged(library: str, how: str, place: Path, **said: str) -> Recording:
+    """Rank 0 is recorded. Rank 1, which no word of the command names, sends what rank 1 of another run had.
+
+    said: what is another: its program, the library that it names, its digest.
+    """
     program = built("forger", library, place)
     first = record(launched(library, 2, program, "honest"), place / "first")
     for name in ("calls.0.000", "calls.1.000", "inbox.1.000"):
         (place / name).write_bytes((first.folder / name).read_bytes())
-    words = [str(program), str(place), named or first.library, "1", "nb", digest, "./forger", ""]
+    honest = {"program": str(program), "named": first.library, "digest": first.digests[str(program)]}
+    its = {**honest, **said}
+    words = [its["program"], str(place), its["named"], "1", "nb", its["digest"], "./forger", ""]
     (place / "rank.1").write_bytes("\0".join(words).encode()[: 8 if how == "half" else None])
     try:
         return record(beside(library, program, how), place / "recording", gather=True)
@@ -57,6 +65,8 @@ def test_a_recording_that_is_whole(library: str, place: Path) -> None:
         ("long", "rank 1 sent a description larger than any"),
         ("huge", "rank 1 sent more than --max-inbox"),
         ("tiny", "rank 1 sent a part without its header"),
+        ("empty", "rank 1 sent an empty part"),
+        pytest.param("many", "rank 1 sent more parts than are read", marks=pytest.mark.slow),
         ("piece", "rank 1 sent a piece of another size"),
     ],
 )
@@ -83,6 +93,32 @@ def test_another_program_or_library_there(place: Path) -> None:
     (place / "first").rename(place / "one")
     with pytest.raises(ProgramUnsupported, match=r"rank 1 on nb has another MPI library \(Open MPI v5.*\) than rank 0"):
         forged("openmpi", "whole", place, named="Open MPI v5.0.0")
+
+
+def test_a_program_that_is_no_word_of_the_command(place: Path) -> None:
+    """A path from another node is not opened here: a device has no end, a pipe nobody writes to."""
+    os.mkfifo(place / "pipe")
+    for name in ("/dev/zero", str(place / "pipe"), ""):
+        said = f"rank 1 on nb ran {name or 'a program of no name'}, which is no program of the command"
+        with pytest.raises(ProgramUnsupported, match=said):
+            forged("openmpi", "whole", place, program=name)
+        shutil.rmtree(place / "first")
+    with pytest.raises(ProgramUnsupported, match=r"rank 1 on nb did not say which .*/forger it ran"):
+        forged("openmpi", "whole", place, digest="")
+
+
+def test_what_no_program_is(place: Path) -> None:
+    os.mkfifo(place / "pipe")
+    (place / "endless").touch()
+    os.truncate(place / "endless", 1 << 40)
+    for path in (Path("/dev/zero"), place / "pipe", place, place / "endless"):
+        with pytest.raises(StorageError, match=f"{path}: (is no program|cannot be read)"):
+            digest_of(path)
+    for path in (place / "nowhere", Path("a\0b")):
+        with pytest.raises(StorageError):
+            digest_of(path)
+    (place / "large").write_bytes(bytes(range(256)) * 10_000)
+    assert digest_of(place / "large") == hashlib.sha256((place / "large").read_bytes()).hexdigest()
 
 
 def test_a_description_cut_short(place: Path) -> None:

@@ -24,16 +24,35 @@ __attribute__((constructor)) static void hide_library(void)
 		unsetenv("LD_PRELOAD");
 }
 
-// Whether a folder of this name is here, and is the recording's.
-static int sees_folder(const char *token)
+// Whether this user alone can have put there what an open file or folder holds.
+static int is_own(int file, mode_t kind)
 {
-	char path[PATH_SIZE], found[100] = {0};
-	snprintf(path, sizeof path, "%s/token", folder);
-	const int file = open(path, O_RDONLY | O_CLOEXEC);
-	const ssize_t got = file < 0 ? -1 : read(file, found, sizeof found - 1);
-	if (file >= 0)
-		close(file);
+	struct stat found;
+	return fstat(file, &found) == 0 && (found.st_mode & S_IFMT) == kind && found.st_uid == geteuid() &&
+	       (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+// Whether the folder of this name is the recording's. Everybody on a node can read path and token in the command line
+// of its shell, and make such a folder there.
+static int is_recordings(const char *token)
+{
+	char found[100] = {0};
+	if (recording < 0 || !is_own(recording, S_IFDIR))
+		return 0;
+	const int file = openat(recording, "token", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (file < 0)
+		return 0;
+	const ssize_t got = is_own(file, S_IFREG) ? read(file, found, sizeof found - 1) : -1;
+	close(file);
 	return got > 0 && strcmp(found, token) == 0;
+}
+
+__attribute__((noreturn)) static void refuse_folder(void)
+{
+	char reason[200];
+	snprintf(reason, sizeof reason,
+		 "its folder cannot be written (%m): all nodes must share it (or record with --gather)");
+	refuse(reason);
 }
 
 static uint64_t patience(void)
@@ -60,28 +79,40 @@ static void make_quiet(void)
 static void meet(void)
 {
 	const char *token = getenv("PROBE_MPI_TOKEN");
+	recording = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (token == NULL && recording < 0)
+		refuse_folder();
 	if (token == NULL)
 		return;
-	const int own = sees_folder(token);
+	const int own = is_recordings(token);
 	is_apart = !own;
+	if (is_apart && recording >= 0) {
+		close(recording);
+		recording = -1;
+	}
 	make_quiet();
 	seeing = grown(NULL, (size_t)world_size * sizeof *seeing);
 	PMPI_Allgather(&own, 1, MPI_INT, seeing, 1, MPI_INT, quiet);
 	while (writer < world_size && !seeing[writer])
 		writer++;
 	if (writer == world_size)
-		refuse("no rank runs on a node that has the recording's folder: record on a node where one runs");
+		refuse("no rank runs on a node that has the recording's folder, as its owner's alone: "
+		       "record on a node where one runs");
 	if (is_apart)
 		open_spool();
 }
 
 // -- a rank that does not see the folder
 
+// All of the bytes, or none at the end.
 static size_t read_whole(void *data, size_t bytes)
 {
 	size_t done = 0;
-	for (ssize_t got; done < bytes && (got = read(spool, (char *)data + done, bytes - done)) > 0;)
+	ssize_t got = 1;
+	for (; done < bytes && (got = read(spool, (char *)data + done, bytes - done)) > 0;)
 		done += (size_t)got;
+	if (got < 0 || (done > 0 && done < bytes))
+		refuse("what it wrote on its node cannot be read again");
 	return done;
 }
 
@@ -108,7 +139,8 @@ static void send_spool(void)
 
 // -- the rank that sees it
 
-enum { MOST_DESCRIPTION = 1 << 23 };
+// As many parts are read (MOST_PARTS in probe/mpi/parts.py).
+enum { MOST_DESCRIPTION = 1 << 23, MOST_PARTS = 1 << 16 };
 
 __attribute__((noreturn)) static void refuse_sent(int rank, const char *what)
 {
@@ -139,24 +171,24 @@ static void check_sent_file(int rank, const FileHeader *header, uint32_t next[],
 		return;
 	if (header->bytes < sizeof(PartHeader))
 		refuse_sent(rank, "a part without its header");
-	if (header->bytes - sizeof(PartHeader) > *room)
+	if (header->bytes == sizeof(PartHeader))
+		refuse_sent(rank, "an empty part");
+	if (header->part >= MOST_PARTS)
+		refuse_sent(rank, "more parts than are read");
+	if (header->bytes > *room)
 		refuse_sent(rank, "more than --max-inbox");
-	*room -= header->bytes - sizeof(PartHeader);
+	*room -= header->bytes;
 }
 
 static void take_file(int rank, const FileHeader *header, char *piece)
 {
-	char path[PATH_SIZE], reason[PATH_SIZE + 40];
+	char path[PATH_SIZE];
 	if (header->kind == RANK_FILE)
 		snprintf(path, sizeof path, "%s/rank.%d", folder, rank);
 	else
 		snprintf(path, sizeof path, "%s/%s.%d.%03u", folder, header->kind == CALLS_FILE ? "calls" : "inbox",
 			 rank, header->part);
-	const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (file < 0) {
-		snprintf(reason, sizeof reason, "%s cannot be written: %m", path);
-		refuse(reason);
-	}
+	const int file = made_file(path);
 	for (uint64_t left = header->bytes; left > 0;) {
 		const size_t now = left < PART_BYTES ? (size_t)left : PART_BYTES;
 		receive(rank, piece, now);

@@ -48,17 +48,13 @@ static void write_rank(void)
 		return;
 	}
 	snprintf(path, sizeof path, "%s/rank.%d", folder, world_rank);
-	const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	const int file = new_file(strrchr(path, '/') + 1);
 	if (file < 0 && errno == EEXIST) {
 		snprintf(text, sizeof text, "two processes are this rank, each as one of %d", world_size);
 		refuse(text);
 	}
-	if (file < 0) {
-		snprintf(text, sizeof text,
-			 "its folder cannot be written (%s): all nodes must share it (or record with --gather)",
-			 strerror(errno));
-		refuse(text);
-	}
+	if (file < 0)
+		refuse_folder();
 	write_all(file, made.data, made.used, path);
 	close(file);
 	free(made.data);

@@ -37,14 +37,14 @@ static void write_part(Stream *from)
 		header.weighted += word * (n + 1);
 	}
 	snprintf(path, sizeof path, "%s/%s.%d.%03u", folder, from->name, world_rank, from->part++);
-	const int file = spool >= 0 ? spool : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	const int file = spool >= 0 ? spool : made_file(path);
 	if (spool >= 0)
 		spool_file(from == &calls ? CALLS_FILE : INBOX_FILE, header.part, sizeof header + from->used);
 	write_all(file, &header, sizeof header, spool >= 0 ? spool_place() : path);
 	write_all(file, from->data, from->used, spool >= 0 ? spool_place() : path);
 	if (file != spool)
 		close(file);
-	written_bytes += from->used;
+	written_bytes += sizeof header + from->used;
 	if (written_bytes > most_bytes)
 		refuse("the recording is larger than --max-inbox");
 	from->used = 0;

@@ -2,15 +2,21 @@
 //
 // End of a recording that could not be replayed.
 
+// A new file of the recording; nobody's file in its place is overwritten, and no link is followed.
+static int new_file(const char *name)
+{
+	return openat(recording, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
 static void write_text(const char *name, const char *text)
 {
-	char path[PATH_SIZE];
-	if (folder == NULL || is_apart)
+	char own[100];
+	if (recording < 0)
 		return;
-	snprintf(path, sizeof path, "%s/%s.%d", folder, name, world_rank);
-	const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	if (file < 0 || write(file, text, strlen(text)) < 0)
-		fprintf(stderr, "probe: %s cannot be written\n", path);
+	snprintf(own, sizeof own, "%s.%d", name, world_rank);
+	const int file = new_file(own);
+	if (file < 0 ? errno != EEXIST : write(file, text, strlen(text)) < 0)
+		fprintf(stderr, "probe: %s/%s cannot be written\n", folder, own);
 	if (file >= 0)
 		close(file);
 }

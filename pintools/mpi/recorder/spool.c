@@ -26,6 +26,18 @@ static void write_all(int file, const void *data, size_t bytes, const char *path
 	}
 }
 
+// A new file of the recording, by the path of the folder and its name.
+static int made_file(const char *path)
+{
+	char reason[PATH_SIZE + 40];
+	const int file = new_file(strrchr(path, '/') + 1);
+	if (file < 0) {
+		snprintf(reason, sizeof reason, "%s cannot be written: %m", path);
+		refuse(reason);
+	}
+	return file;
+}
+
 static const char *spool_place(void)
 {
 	const char *place = getenv("PROBE_MPI_PLACE");

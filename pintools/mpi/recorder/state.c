@@ -22,6 +22,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ enum { PATH_SIZE = 4096, REFUSED_STATUS = 71, BUCKETS = 1024, MOST_SPAN = 1 << 3
 
 static int active, depth, contents, world_rank, world_size, is_apart;
 static const char *folder;
+static int recording = -1; // the folder, where this process sees it
 static const void *fortran_site, *call_site;
 static uint64_t entered_wall, returned_wall, entered_cpu, left_cpu, burst;
 static uint64_t most_bytes = UINT64_MAX, written_bytes;

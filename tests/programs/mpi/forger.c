@@ -33,6 +33,7 @@ static void send_file(uint32_t kind, const char *path, int shorter)
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
+    const char data[48] = "", more[56] = "";
     int rank, size, own = 0, *seeing;
     MPI_Request request;
     MPI_Init(&argc, &argv);
@@ -61,6 +62,10 @@ int main(int argc, char **argv)
         send_as(INBOX, 0, (uint64_t)1 << 40, NULL, 0);
     if (strcmp(how, "tiny") == 0)
         send_as(INBOX, 0, 8, "forged!", 8);
+    if (strcmp(how, "empty") == 0)
+        send_as(INBOX, 0, 48, data, sizeof data);
+    for (uint32_t part = 0; part <= 65536 && strcmp(how, "many") == 0; part++)
+        send_as(INBOX, part, sizeof data + 8, more, sizeof more);
     if (strcmp(how, "piece") == 0)
         send_as(CALLS, 0, 500, "forged!", 8);
     if (strcmp(how, "nothing") != 0) {
