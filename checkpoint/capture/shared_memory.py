@@ -38,8 +38,6 @@ from checkpoint.state.shared_memory import SharedMemory
 _CHUNK = 1 << 22
 _ANSWER_BYTES = 1 << 20
 """Room in the process for what mincore(2) says of 4 GB at once."""
-_F_GET_SEALS = 1034
-_MADV_REMOVE = 9
 _READ_WRITE, _PRIVATE = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _SWAPPED = "which is swapped out in part"
 _LOCKED = "which is locked in memory (mlock)"
@@ -187,7 +185,7 @@ def _copied_file(
     if os.fstatvfs(file).f_bsize != PAGE_SIZE:
         return replace(said, refused=_HUGE)
     try:
-        seals = fcntl.fcntl(file, _F_GET_SEALS)
+        seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)
     except OSError:
         seals = 0
     pieces = tuple(_data(file, status.st_size))
@@ -294,7 +292,7 @@ class _Window:
             if any(page):
                 raise _Refused(_SWAPPED)
             try:
-                self._tracee.system_call(call_number("madvise"), address, PAGE_SIZE, _MADV_REMOVE)
+                self._tracee.system_call(call_number("madvise"), address, PAGE_SIZE, mmap.MADV_REMOVE)
             except OSError as error:
                 why = os.strerror(error.errno or errno.EIO)
                 raise _Refused(f"of which the end cannot be found without filling it ({why})") from error

@@ -20,8 +20,6 @@ import numpy as np
 
 from checkpoint.errors import Diverged, ProgramUnsupported, StorageError
 from checkpoint.process.waiting import peak_resident
-from probe.contents.captured_files import captured_outputs
-from probe.contents.carried_files import copy_written_files
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.checkpoints import CapturedPhase, EarlyCheckpoints
 from probe.formats.intervals import vectors
@@ -30,7 +28,7 @@ from probe.formats.timing import LEAST_SECONDS, TimedProfile, join_intervals
 from probe.pipeline.reduce import reduced_at_once, room_sentence, touched_file
 from probe.pipeline.runs.boundaries import Candidate, Place, RegionPlan, StampedRun, marker_of, plan_region, site_counts
 from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
-from probe.pipeline.runs.standing import MarkedRun, Unfit
+from probe.pipeline.runs.standing import MarkedRun, Unfit, copies_of_written
 from probe.pipeline.stage import Build
 from probe.selection.substitute import another_representative
 
@@ -109,12 +107,7 @@ class EarlyCapture:
         self._tell_room(peak_resident(run.tracee.pid))
         for plan in self._waiting.pop(place):
             try:
-                phase = run.dump(
-                    plan, None, folder,
-                    lambda plan, state: copy_written_files(
-                        state, folder / f"written-{plan.phase}", captured_outputs(folder), since=self._began
-                    ),
-                )  # fmt: skip
+                phase = run.dump(plan, None, folder, copies_of_written(folder, self._began))
                 self._captured.append(reduced_at_once(self._build, phase, folder))
             except StorageError:
                 # What there is may do; else a run of its own says what it needs.
@@ -180,10 +173,7 @@ def as_traced(build: Build, wanted: Sequence[Candidate]) -> Build:
     profile, traced = build.profile, copy.copy(build)
     counts = site_counts(profile)
     ends = np.cumsum(profile.seconds)
-    behind = [
-        profile.seconds[c.boundary] / (2.0 + float(counts[c.boundary, c.column])) if c.boundary < len(ends) else 0.0
-        for c in wanted
-    ]
+    behind = [profile.seconds[c.boundary] / (2.0 + float(counts[c.boundary, c.column])) for c in wanted]
     wall = np.array([ends[c.boundary - 1] for c in wanted]) + np.array(behind)
     columns = sorted({c.column for c in wanted})
     executed = np.asarray(counts[:, columns].sum(axis=0)).ravel()

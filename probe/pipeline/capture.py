@@ -22,11 +22,10 @@ from checkpoint.event import STAMP, STOP_BEFORE
 from checkpoint.process.descriptors import ONLY_CRIU, refusal_of_phases
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker
 from probe.contents.captured_files import CAPTURE_RUN, captured_outputs, checkpoint_files
-from probe.contents.carried_files import copy_written_files, set_apart
+from probe.contents.carried_files import set_apart
 from probe.formats.checkpoints import CapturedPhase
 from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
@@ -36,7 +35,7 @@ from probe.pipeline.outputs import output_streams
 from probe.pipeline.reduce import reduced_at_once, room_sentence
 from probe.pipeline.runs.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.runs.plan import FullRuns
-from probe.pipeline.runs.standing import MarkedRun, Unfit
+from probe.pipeline.runs.standing import CopyWritten, MarkedRun, Unfit, copies_of_written
 from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
@@ -69,7 +68,7 @@ def capture(
     expected_seconds: float,
     cpu: int | None = None,
     progress: Callable[[int], None] | None = None,
-    on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
+    on_dump: CopyWritten,
     on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
     unfit: dict[int, list[str]] | None = None,
 ) -> list[CapturedPhase]:
@@ -169,9 +168,7 @@ def take_checkpoints(
         expected_seconds=timed.wall_seconds,
         cpu=cpu,
         progress=lambda done: progress(done / len(plans)),
-        on_dump=lambda plan, images: copy_written_files(
-            images, folder / f"written-{plan.phase}", captured_outputs(folder), since=begun
-        ),
+        on_dump=copies_of_written(folder, begun),
         on_captured=on_captured,
         unfit=unfit,
     )

@@ -216,7 +216,7 @@ def test_an_interval_that_cannot_be_captured_is_none_to_choose_from(
     places = [Place(Marker("program", n), 1) for n in range(3)]
     plans = [RegionPlan(1000 + n, 5 * n, 1, place, place, place) for n, place in enumerate(places)]
     early._waiting = {place: [plan] for place, plan in zip(places, plans, strict=True)}
-    early._plans, early._captured, early._said = dict(enumerate(plans)), [], 1e18
+    early._plans, early._captured, early._said, early._began = dict(enumerate(plans)), [], 1e18, 0.0
     early._build = type("Known", (), {"folder": type("F", (), {"path": tmp_path})})()  # type: ignore[assignment]
     early._tell_room = lambda resident: None  # type: ignore[method-assign]
     seen = []

@@ -268,16 +268,21 @@ def test_worse_phases_cost_a_run(make: Make, tmp_path: Path) -> None:
     assert kept == {str(phase.id) for phase in built.manifest.phases}
 
 
-def test_a_build_goes_on_with_the_checkpoints_of_its_timing_run(make: Make, tmp_path: Path) -> None:
-    work = tmp_path / "work"
+def interrupt(stage: Any, make: Make, work: Path) -> None:
+    """A build that is interrupted where this stage begins."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "run", interrupted)
+        patch.setattr(stage, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             make(work=work)
+
+
+def test_a_build_goes_on_with_the_checkpoints_of_its_timing_run(make: Make, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    interrupt(select, make, work)
     assert list(work.glob("phase-1???-reduced"))
     built, runs, _ = make(work=work, resume=True)
     assert runs == 1, "the plain run"
@@ -286,14 +291,7 @@ def test_a_build_goes_on_with_the_checkpoints_of_its_timing_run(make: Make, tmp_
 
 def test_a_build_that_lost_them_takes_others(make: Make, tmp_path: Path) -> None:
     work = tmp_path / "work"
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capture, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            make(work=work)
+    interrupt(capture, make, work)
     for path in work.glob("phase-1???-reduced"):
         shutil.rmtree(path)
     _, runs, _ = make(work=work, resume=True)

@@ -28,12 +28,6 @@ __attribute__((noipa)) static void region_warm(void) { SITE(site_warm); }
 __attribute__((noipa)) static void region_start(void) { SITE(site_start); }
 __attribute__((noipa)) static void region_end(void) { SITE(site_end); }
 
-#define CHECK(status, condition)                                                                  \
-    do {                                                                                          \
-        if (!(condition))                                                                         \
-            _exit(status);                                                                        \
-    } while (0)
-
 static int gets(int fd, const char *text)
 {
     char found[64] = "";

@@ -24,12 +24,6 @@ __attribute__((noipa)) static void region_warm(void) { SITE(site_warm); }
 __attribute__((noipa)) static void region_start(void) { SITE(site_start); }
 __attribute__((noipa)) static void region_end(void) { SITE(site_end); }
 
-#define CHECK(status, condition)                                                                  \
-    do {                                                                                          \
-        if (!(condition))                                                                         \
-            _exit(status);                                                                        \
-    } while (0)
-
 static void *map(int pages, int prot, int flags, int fd, int first)
 {
     void *at = mmap(NULL, (size_t)pages * PAGE_BYTES, prot, flags, fd, (off_t)first * PAGE_BYTES);

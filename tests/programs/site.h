@@ -19,6 +19,13 @@ __attribute__((unused)) static int site_sink;
                      ":\n\tmovl $0x51735173, %0"                                                  \
                      : "=m"(site_sink))
 
+// Ends a program that checks itself with a status of its own. Wants <unistd.h>.
+#define CHECK(status, condition)                                                                  \
+    do {                                                                                          \
+        if (!(condition))                                                                         \
+            _exit(status);                                                                        \
+    } while (0)
+
 __attribute__((unused)) static void print_count(const char *name, uint64_t count)
 {
     printf("count %s %llu\n", name, (unsigned long long)count);

@@ -46,12 +46,6 @@ static void on_alarm(int number)
     alarms++;
 }
 
-#define CHECK(status, condition)                                                                  \
-    do {                                                                                          \
-        if (!(condition))                                                                         \
-            _exit(status);                                                                        \
-    } while (0)
-
 __attribute__((noipa)) static int deep(int bytes)
 {
     volatile char room[4096];

@@ -20,8 +20,20 @@ from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
+from probe.contents.captured_files import captured_outputs
+from probe.contents.carried_files import copy_written_files
 from probe.formats.checkpoints import CapturedPhase
 from probe.pipeline.runs.boundaries import Place, RegionPlan
+
+CopyWritten = Callable[[RegionPlan, ProcessState], Mapping[str, Path]]
+"""Copies the files that a stopped process was writing; where the copies are, by the files' paths."""
+
+
+def copies_of_written(folder: Path, since: float) -> CopyWritten:
+    """What copies below `folder` the files that a run begun at `since` (time.time) was writing."""
+    return lambda plan, state: copy_written_files(
+        state, folder / f"written-{plan.phase}", captured_outputs(folder), since=since
+    )
 
 
 class Unfit(Exception):
@@ -58,7 +70,7 @@ class MarkedRun:
         plan: RegionPlan,
         criu: Criu | None,
         folder: Path,
-        on_dump: Callable[[RegionPlan, ProcessState], Mapping[str, Path]],
+        on_dump: CopyWritten,
     ) -> CapturedPhase:
         """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
         target = folder / f"phase-{plan.phase}"
