@@ -116,8 +116,11 @@ def _refuse_failed(command: Sequence[str], folder: Path, status: int) -> None:
                 raise ProgramFailed(f"{who} {said}: nothing was recorded")
             kind = ProgramFailed if _OF_THE_NODE.search(said) else ProgramUnsupported
             raise kind(f"{who}: {said}")
-        tail = printed[-_TAIL:].decode(errors="replace").strip()
-        raise ProgramFailed(f"{' '.join(command)} ended with status {status}: {tail or 'it printed nothing'}")
+        raise ProgramFailed(f"{' '.join(command)} ended with status {status}: {_printed_last(folder)}")
+
+
+def _printed_last(folder: Path) -> str:
+    return (folder / PRINTED).read_bytes()[-_TAIL:].decode(errors="replace").strip() or "it printed nothing"
 
 
 def _said(folder: Path, kind: str) -> list[tuple[int, str]]:
@@ -135,7 +138,10 @@ def _recording(
     found = [_rank(path) for path in paths]
     ranks = [one.run for one in found]
     if not ranks:
-        raise ProgramFailed(f"{' '.join(command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?)")
+        raise ProgramFailed(
+            f"{' '.join(command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?); "
+            f"it ended with status 0: {_printed_last(folder)}"
+        )
     calls = [read_calls(folder, run.rank) for run in ranks]
     if calls[0].ranks != len(ranks):
         missing = sorted(set(range(calls[0].ranks)) - {run.rank for run in ranks})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mpi_programs import LIBRARIES, allow_root, built, results
 from mpi_recordings import made_recording
-from slurm_cluster import NODES, cluster
+from slurm_cluster import NODES, SlurmCluster, cluster
 
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
 from checkpoint.paths import cache_dir
@@ -39,10 +39,10 @@ def test_srun_on_two_nodes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with cluster(place / "slurm", f"TmpFS={place}/tmp-%n") as slurm:
         for name in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(name, slurm.environment[name])
-        made = [srun(*how, place, monkeypatch) for how in (("openmpi", "pmix"), ("mpich", "pmi2"))]
+        made = [srun(slurm, *how, place, monkeypatch) for how in (("openmpi", "pmix"), ("mpich", "pmi2"))]
         # Of another kind each rank is a program of its own.
         with pytest.raises(ProgramUnsupported, match="rank 0: two processes are this rank, each as one of 1"):
-            srun("mpich", "pmix", place, monkeypatch)
+            srun(slurm, "mpich", "pmix", place, monkeypatch)
         assert not (place / "recordings" / "mpich-pmix").exists()
     for one in made:
         assert [run.host for run in one.ranks] == ["n1", "n2"]
@@ -58,13 +58,21 @@ def test_srun_on_two_nodes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def srun(
-    library: str, kind: str, place: Path, monkeypatch: pytest.MonkeyPatch, gather: bool = False
-) -> Recording:  # fmt: skip
+    slurm: SlurmCluster, library: str, kind: str, place: Path, monkeypatch: pytest.MonkeyPatch, gather: bool = False
+) -> Recording:
+    """What was recorded. Once in hundreds of runs srun ends at once with status 0 though it has started nothing."""
     folder = place / f"{library}-{kind}"
     folder.mkdir()
     monkeypatch.chdir(folder)
     program = built("cg", library, folder)
     command = ["srun", f"--mpi={kind}", "-N", "2", "-n", "2", str(program)]
+    for _ in range(2):
+        slurm.wait_until_idle()
+        try:
+            return record(command, place / "recordings" / folder.name, gather=gather)
+        except ProgramFailed as failure:
+            if "no rank called MPI_Init" not in str(failure):
+                raise
     return record(command, place / "recordings" / folder.name, gather=gather)
 
 
@@ -83,9 +91,9 @@ def test_srun_on_nodes_that_share_no_folder(place: Path, monkeypatch: pytest.Mon
         for name in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(name, slurm.environment[name])
         with pytest.raises(ProgramFailed, match=r"cannot be written|ranks? (left a recording|called MPI_Init)"):
-            srun("openmpi", "pmix", place, monkeypatch)
+            srun(slurm, "openmpi", "pmix", place, monkeypatch)
         shutil.rmtree(place / "openmpi-pmix")
-        made = [srun(*how, place, monkeypatch, True) for how in (("openmpi", "pmix"), ("mpich", "pmi2"))]
+        made = [srun(slurm, *how, place, monkeypatch, True) for how in (("openmpi", "pmix"), ("mpich", "pmi2"))]
     for one in made:
         assert [run.host for run in one.ranks] == ["n1", "n2"] and read_recording(one.folder) == one
         where = Path(one.ranks[0].folder)

@@ -14,7 +14,7 @@ from native_profiles import made
 
 from checkpoint.errors import Diverged
 from probe.formats.profile import Profile
-from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, longest_rising
+from probe.pipeline.runs.boundaries import LEAST_MARKERS, Candidate, StampedRun, candidates, longest_rising
 from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
 
 matrices = st.integers(2, 8).flatmap(
@@ -77,7 +77,8 @@ def timing_runs(draw: st.DrawFn) -> tuple[Profile, list[Candidate], StampedRun]:
         if c.boundary == bad:
             wall[i] += shift
     cpu = wall - 99
-    return profile, wanted, StampedRun(wall, cpu, 100.0, 102.1, 3.2, {0: int(counts[:, 0].sum()), 1: -1}, 1.0)
+    totals = {0: int(counts[:, 0].sum()), 1: int(counts[:, 1].sum()), 2: -1}
+    return profile, wanted, StampedRun(wall, cpu, 100.0, 102.1, 3.2, totals, 1.0)
 
 
 @given(timing_runs())
@@ -91,7 +92,7 @@ def test_merging_keeps_counts_and_seconds(case: tuple[Profile, list[Candidate], 
     assert timed.first_row[0] == 0 and timed.first_row[-1] == profile.intervals
     assert timed.intervals == profile.intervals - timed.missing - timed.out_of_order
     assert timed.missing + timed.out_of_order <= 1 and timed.unmarked == 0
-    assert (timed.agreeing, timed.compared) == (1, 2)
+    assert (timed.agreeing, timed.compared) == (2, 3)
     for row, (low, high) in enumerate(zip(timed.first_row, timed.first_row[1:], strict=False)):
         assert (timed.counts[[row]].toarray() == profile.counts[low:high].sum(axis=0)).all()
     by_place = {(c.column, c.count): c.boundary for c in wanted}
@@ -108,6 +109,23 @@ def test_too_many_bad_boundaries_are_a_divergence() -> None:
     for spoilt in (np.where(np.arange(len(wall)) % 20 < 6, np.nan, wall), wall[::-1].copy()):
         with pytest.raises(Diverged, match="did not repeat"):
             merge_bad_boundaries(profile, wanted, replace(sound, wall=spoilt))
+
+
+def test_a_steady_loop_does_not_hide_ways_that_are_drawn() -> None:
+    """Its marker agrees in all runs, and alone it would do: others are counted too, and of two both have to agree."""
+    counts = np.concatenate([np.full((40, 1), 200), np.tile([[60, 140], [90, 110]], (20, 1))], axis=1)
+    profile = made(counts.astype(np.int64))
+    wanted = candidates(profile, 1)
+    assert {c.column for c in wanted} == {0, 1, 2}
+    assert len(wanted) == 39 + LEAST_MARKERS - 1
+    wall = np.array([100 + 0.05 * c.boundary for c in wanted])
+    run = StampedRun(wall, wall, 100.0, 102.1, 3.0, {0: 8000, 1: 3300, 2: 4700})
+    with pytest.raises(Diverged, match="of 3 markers only 1 were"):
+        merge_bad_boundaries(profile, wanted, run)
+    with pytest.raises(Diverged, match="of 2 markers only 1 were"):
+        merge_bad_boundaries(profile, wanted, replace(run, totals={0: 8000, 1: 3300}))
+    # One execution more is too small a shift to matter.
+    assert merge_bad_boundaries(profile, wanted, replace(run, totals={0: 8000, 1: 3001})).agreeing == 1
 
 
 def test_the_earliest_stamp_is_the_boundary() -> None:

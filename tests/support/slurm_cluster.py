@@ -93,6 +93,11 @@ class SlurmCluster:
         self.run("scancel", "--signal=KILL", "--full", "--user", "root")
         self.wait_for(lambda: not self.run("squeue", "-h").stdout.strip(), "jobs to end")
 
+    def wait_until_idle(self) -> None:
+        """Until all nodes are there and have ended what they ran."""
+        idle = ("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D")
+        self.wait_for(lambda: self.run(*idle, status=None).stdout.strip() == str(len(NODES)), "four idle nodes")
+
     def wait_for(self, true: object, what: str) -> None:
         deadline = time.monotonic() + SECONDS
         while not true():  # type: ignore[operator]
@@ -224,8 +229,7 @@ def cluster(
         start("slurmctld", "-D")
         for name in NODES:
             start(*(apart or {}).get(name, ()), "slurmd", "-D", "-N", name)
-        idle = ("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D")
-        here.wait_for(lambda: here.run(*idle, status=None).stdout.strip() == str(len(NODES)), "four idle nodes")
+        here.wait_until_idle()
         yield here
     finally:
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):

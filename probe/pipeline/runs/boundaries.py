@@ -41,6 +41,9 @@ MOST_COST = 0.002
 """Share of a run that all stamps together may cost where the run is to be a plain one."""
 
 _DEAR = 0.02
+LEAST_MARKERS = 3
+"""Markers that a run is compared by. One loop that all steps go through is executed as often whatever they do."""
+
 _NEAR = 5
 """A marker that costs more than this share of the run is none where a cheaper one is so many boundaries away: a hot
 loop's stub would slow down the whole run, and two intervals that become one cost little."""
@@ -168,7 +171,23 @@ def candidates(
             both, steady = both[alone], steady[alone]
         chosen = _chosen(both, steady, cost, most)
         found += [Candidate(boundary, int(c), int(so_far[c]) + 1) for c in chosen]
-    return _without_dear(found, cost)
+    found = _without_dear(found, cost)
+    return found if profile.first is not None else found + _witnesses(counts, found, cost)
+
+
+def _witnesses(counts: sp.csr_array, found: list[Candidate], cost: FloatArray) -> list[Candidate]:
+    """More markers where there are fewer than LEAST_MARKERS: the busiest cheap ones, each at its last boundary."""
+    columns = {c.column for c in found}
+    totals = np.asarray(counts.sum(axis=0)).ravel()
+    fit = [c for c in np.argsort(-totals, kind="stable").tolist() if cost[c] <= _CHEAP and c not in columns]
+    chosen = []
+    for column in fit[: max(0, LEAST_MARKERS - len(columns))]:
+        executions = counts[:, [column]].toarray().ravel()
+        active = np.flatnonzero((executions[:-1] >= _TIERS[-2]) & (executions[1:] >= _TIERS[-2]))
+        if len(active):
+            boundary = int(active[-1]) + 1
+            chosen.append(Candidate(boundary, column, int(executions[:boundary].sum()) + 1))
+    return chosen
 
 
 def _shared_sites(profile: Profile) -> BoolArray:
