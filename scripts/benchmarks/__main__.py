@@ -59,6 +59,7 @@ from benchmarks.programs import (  # noqa: E402
     KNOWN,
     QUICK,
     SHORT,
+    WITH_DATA,
     Benchmark,
 )
 from benchmarks.selection import measurement as selection  # noqa: E402
@@ -147,8 +148,16 @@ def measure_scale(_: argparse.Namespace) -> None:
 
 
 def measure_synthetic(arguments: argparse.Namespace) -> None:
-    """Measure the array programs with their data and without, then the table of all records there are."""
-    names = ["stencil", "sorter"] if arguments.quick else list(synthetic.SUITE)
+    """Measure the array programs with their data and without, then the table of all records there are. With --there:
+    predict by the probes that are left, on the emulated node."""
+    names = arguments.only or (["stencil", "sorter"] if arguments.quick else list(WITH_DATA))
+    if arguments.there:
+        if not arguments.report:
+            for record in synthetic.measure_there(names, HERE / "synthetic", arguments.clock, say):
+                save(record)
+        there = (load(synthetic.record_name(name, arguments.clock)) for name in names)
+        print(synthetic.report_there([record for record in there if record]))
+        return
     if not arguments.report:
         for record in synthetic.measure(names, HERE / "synthetic", arguments.full_runs, say):
             save(record)

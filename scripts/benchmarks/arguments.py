@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks.breadth import programs as breadth
-from benchmarks.programs import ACCURACY_ONLY, KNOWN, PACKAGED, QUICKSTART
+from benchmarks.programs import ACCURACY_ONLY, KNOWN, PACKAGED, QUICKSTART, WITH_DATA
 from benchmarks.threads import programs as threads
 
 CLOCK = "instructions"
@@ -79,8 +79,9 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--only",
         nargs="+",
         metavar="NAME",
-        help="programs of `breadth` or `threads`, experiments of `emulation`",
+        help="programs of `breadth`, `threads` or `synthetic`, experiments of `emulation`",
     )
+    parser.add_argument("--there", action="store_true", help="of `synthetic`: predict again on the emulated node")
     parser.add_argument("--restores", type=int, metavar="N", help="of `threads`: count N restores, no predictions")
     parser.add_argument("--aside", action="store_true", help="programs of `breadth` that are set aside, too")
     parser.add_argument(
@@ -101,6 +102,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"no experiment {', '.join(unknown)}; there are: {', '.join(EXPERIMENTS)}")
     if arguments.what == "threads" and (unknown := sorted({*(arguments.only or ())} - {*threads.NAMES})):
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(threads.NAMES)}")
+    if arguments.what == "synthetic" and (unknown := sorted({*(arguments.only or ())} - {*WITH_DATA})):
+        parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(WITH_DATA)}")
     if arguments.what == "breadth":
         try:
             breadth.named(arguments.only, arguments.aside)

@@ -121,6 +121,17 @@ ARRAYS = tuple(
 )  # fmt: skip
 """What `scripts/bench noise` measures beside the programs of `scripts/bench accuracy`."""
 
+WITH_DATA = {
+    "stencil": ("4000",),
+    "multigrid": ("40",),
+    "conjugate": ("3000",),
+    "fourier": ("800",),
+    "molecules": ("4000",),
+    "sorter": ("12",),
+}
+"""Programs of data/programs and their arguments: multigrid has 450 MB of memory; the last one sorts, where data are
+control flow."""
+
 EVERYTHING = (*OWN_PROGRAMS, QUICKSTART, *PACKAGED)
 KNOWN = {b.name: b for b in (*EVERYTHING, *ACCURACY_ONLY, *SHORT, *ARRAYS)}
 """All that can be named, by name."""

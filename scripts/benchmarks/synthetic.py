@@ -2,7 +2,7 @@
 """Measure what synthetic memory saves, what it costs, and whether it predicts the same: `scripts/bench synthetic`.
 
 Each program is built once with its own data, and from the same work folder without them, so that both probes have the
-same phases. Both probes are then run by turns on this machine.
+same phases. Both probes are then run by turns on this machine, and afterwards on the emulated node.
 """
 
 from __future__ import annotations
@@ -18,18 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-SUITE = {
-    "stencil": ("4000",),
-    "multigrid": ("40",),
-    "conjugate": ("3000",),
-    "fourier": ("800",),
-    "molecules": ("4000",),
-    "sorter": ("12",),
-}
-"""Programs of data/programs and their arguments: multigrid has 450 MB of memory; the last one sorts, where data are
-control flow."""
+from benchmarks.emulated import measurement as emulated
+from benchmarks.programs import WITH_DATA
+from checkpoint.errors import ProbeError
 
+ROOT = Path(__file__).parents[2]
 BUDGET = 0.46
 """Seconds given to a program's --synthetic-data, of those that its build takes without: recording its flow comes on
 top, and both together may take half."""
@@ -38,6 +31,9 @@ _AFTER = ("flatten", "synthesize", "pack")
 """Stages whose time depends on the option alone; the self-check goes on for as long as its repeats differ."""
 
 _PROOF = ("address_steps", "points", "unknown_steps", "executions", "trials", "time_ratio", "time_error", "refused")
+
+_MOST_THERE = 800e6
+"""Bytes of a probe that the emulated node's disk holds beside the other one."""
 
 _STAGE = re.compile(r"^(?P<name>[a-z-]+): done in (?P<seconds>[\d.]+) s$", re.M)
 
@@ -54,7 +50,7 @@ def measure(names: Sequence[str], folder: Path, runs: int, say: Callable[[str], 
 
 
 def _measured(name: str, folder: Path, runs: int) -> Record:
-    program = ["--", str(ROOT / "data" / "programs" / "bin" / name), *SUITE[name]]
+    program = ["--", str(ROOT / "data" / "programs" / "bin" / name), *WITH_DATA[name]]
     real, less = folder / f"{name}.probe", folder / f"{name}-synthetic.probe"
     work = ["--work", str(folder / f"{name}.work")]
     load = os.getloadavg()[0]
@@ -100,6 +96,53 @@ def _predictions(real: Path, less: Path, runs: int) -> list[list[float]]:
             pair.append(float(said["prediction"]["seconds"]))
         found.append(pair)
     return found
+
+
+def measure_there(names: Sequence[str], folder: Path, clock: str, say: Callable[[str], None]) -> Iterator[Record]:
+    """Predictions on the emulated node by both probes that `measure` left in `folder`; a record for each program.
+
+    By the clock of instructions equal work takes equal time there, and once is enough."""
+    try:
+        subprocess.run([str(emulated.NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
+        for name in names:
+            probes = [folder / f"{name}.probe", folder / f"{name}-synthetic.probe"]
+            if not all(path.exists() and path.stat().st_size <= _MOST_THERE for path in probes):
+                say(f"bench: {name}: no probes, or too large for the emulated node")
+                continue
+            say(f"bench: {name}, on the emulated node")
+            yield {"name": record_name(name, clock), **_predicted_there(probes, 1 if clock else emulated.REPEATS)}
+    finally:
+        subprocess.run([str(emulated.NODE), "stop"], check=True)
+
+
+def record_name(name: str, clock: str) -> str:
+    """That of a record of `measure_there`."""
+    return f"synthetic-{emulated.prefix(clock)}-{name}"
+
+
+def _predicted_there(probes: Sequence[Path], repeats: int) -> Record:
+    seconds = []
+    try:
+        for path in probes:
+            emulated.on_node("rm -rf .cache/probe-node")
+            found = emulated.measure_there(path, repeats)
+            assert found.result is not None
+            seconds.append(found.result.prediction.seconds)
+    except (ValueError, ProbeError, subprocess.SubprocessError) as error:
+        return {"failure": f"{type(error).__name__}: {error}"}
+    return {"real": seconds[0], "synthetic": seconds[1]}
+
+
+def report_there(records: Sequence[Record]) -> str:
+    """A table of the records of `measure_there`."""
+    lines = ["| program | own data | synthetic | differ by |", "|---|---|---|---|"]
+    for record in records:
+        if "failure" in record:
+            lines.append(f"| {record['name']} | {record['failure']} | | |")
+        else:
+            real, less = record["real"], record["synthetic"]
+            lines.append(f"| {record['name']} | {real:.3f} s | {less:.3f} s | {less / real - 1:+.2%} |")
+    return "\n".join(lines)
 
 
 def _stages(*arguments: str) -> dict[str, float]:
