@@ -171,8 +171,11 @@ class _Synthesis:
                 difference = self._verified(modes, pattern)
                 times = PairedTimes(partial(_repeats, self._phase, self._scratch, self._cpu))
                 look_first(times, self._others)
-            except (_Refused, OtherTime, PhaseFailed) as refused:
+            except (_Refused, OtherTime) as refused:
                 said = said or str(refused)
+                continue
+            except PhaseFailed as failure:
+                said = said or f"with other contents {failure}"
                 continue
             record = self.record(_Checked(modes, pattern, difference), "")
             proved = Proved(record, self.record(None, ""), self._phase.folder, times)

@@ -23,6 +23,8 @@ LOOKS = (3, 5, 7, 10, 14, 20, 28)
 """Pairs after which times are compared. Looking oftener would end at the first chance agreement."""
 _ALONE = {7: 2.45, 14: 2.16, 28: 2.05}
 """What Student's distribution has, after so many pairs, in place of two standard errors (95 %)."""
+_DRAWN = {3: 2.45, 5: 2.31}
+"""The same where the error is drawn to that of other phases: what these tell counts as _PRIOR pairs more."""
 _TOGETHER, _LEAST_PAIRS = 2.0, 15
 """Standard errors for phases together, and pairs that they need in all: that many tell how much pairs spread."""
 _CLEARLY = 4.0
@@ -106,7 +108,7 @@ class Compared:
     @property
     def is_same(self) -> bool:
         """By its own pairs alone."""
-        errors = _ALONE.get(self.pairs)
+        errors = _ALONE.get(self.pairs) or (None if self.common is None else _DRAWN.get(self.pairs))
         if errors is not None and self.beyond + errors * self.error <= 0:
             return True
         return self.pairs >= LOOKS[-1] and self.beyond <= 0 and self.error <= _LARGEST_ERROR
@@ -219,7 +221,10 @@ def _grown(phase: PairedTimes, refused: dict[int, OtherTime], at: int, until: fl
 
 
 def are_same_together(phases: Sequence[Compared]) -> bool:
-    """Whether the mean difference of these phases, with twice its standard error, is within 1 %."""
+    """Whether the mean difference of these phases, with twice its standard error, is within 1 %.
+
+    Those too noisy to be judged do not count: by its error a single one would leave all others open."""
+    phases = [one for one in phases if one.error <= _LARGEST_ERROR]
     if len(phases) < 2 or sum(one.pairs for one in phases) < _LEAST_PAIRS:
         return False
     mean = sum(one.difference for one in phases) / len(phases)

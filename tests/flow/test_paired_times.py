@@ -189,6 +189,16 @@ def test_without_time_what_is_open_is_refused_and_what_is_known_is_not() -> None
     assert {len(one.pairs) for one in (*quiet, *noisy)} == {3}
 
 
+def test_a_steady_phase_beside_phases_that_cannot_be_told_is_known_by_three_pairs() -> None:
+    """These may have a common difference: together nothing is decided, and the steady one speaks for itself."""
+    open_ones = [compared([0.01, 0.035, 0.015], 0.004) for _ in range(6)]
+    steady = compared([0.0, 0.001, -0.001], 0.004)
+    assert not are_same_together([*open_ones, steady])
+    assert steady.is_same and not any(one.is_same for one in open_ones)
+    # By themselves three pairs do not tell how much they spread.
+    assert not compared([0.0, 0.001, -0.001], None).is_same
+
+
 def test_a_noisy_phase_among_quiet_ones_needs_an_error_of_its_own() -> None:
     """That the others spread little says nothing about its own error."""
     pairs = [-0.09, 0.0, 0.09, 0.001, -0.08, 0.08, 0.0]
@@ -196,6 +206,14 @@ def test_a_noisy_phase_among_quiet_ones_needs_an_error_of_its_own() -> None:
     assert one.common is not None and one.common < 0.003 and one.error > 0.01
     assert not one.is_like_all
     assert compared([0.0, 0.002, -0.002], 0.005).is_like_all
+
+
+def test_one_noisy_phase_leaves_no_others_open() -> None:
+    quiet = [compared([0.002, 0.003, -0.002], 0.005)] * 13
+    noisy = compared([0.0, 0.2, -0.2], 0.005)
+    assert noisy.error > 0.06 and are_same_together([*quiet, noisy])
+    assert not noisy.is_like_all and all(one.is_like_all for one in quiet)
+    assert not are_same_together([noisy] * 13)
 
 
 def test_too_few_pairs_judge_nothing_together() -> None:
