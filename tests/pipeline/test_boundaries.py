@@ -35,7 +35,8 @@ def test_candidates_are_the_next_executions_of_active_blocks(rows: list[list[int
         assert counts[c.boundary - 1, c.column] and counts[c.boundary, c.column]
     active = {k for k in range(1, len(counts)) if ((counts[k - 1] > 0) & (counts[k] > 0)).any()}
     assert {c.boundary for c in found} == active
-    assert all(sum(c.boundary == k for c in found) <= 3 for k in active)
+    # Two more tell whether other blocks are executed equally often.
+    assert all(sum(c.boundary == k for c in found) <= 3 + LEAST_MARKERS - 1 for k in active)
 
 
 def test_a_hot_loop_marks_no_boundary_near_a_cheap_one() -> None:
@@ -113,8 +114,8 @@ def test_too_many_bad_boundaries_are_a_divergence() -> None:
 
 def test_a_steady_loop_does_not_hide_ways_that_are_drawn() -> None:
     """Its marker agrees in all runs, and alone it would do: others are counted too, and of two both have to agree."""
-    counts = np.concatenate([np.full((40, 1), 200), np.tile([[60, 140], [90, 110]], (20, 1))], axis=1)
-    profile = made(counts.astype(np.int64))
+    counts = np.concatenate([np.full((40, 1), 200), np.tile([[60, 140], [90, 80]], (20, 1))], axis=1)
+    profile = made(counts)
     wanted = candidates(profile, 1)
     assert {c.column for c in wanted} == {0, 1, 2}
     assert len(wanted) == 39 + LEAST_MARKERS - 1
@@ -124,6 +125,9 @@ def test_a_steady_loop_does_not_hide_ways_that_are_drawn() -> None:
         merge_bad_boundaries(profile, wanted, run)
     with pytest.raises(Diverged, match="of 2 markers only 1 were"):
         merge_bad_boundaries(profile, wanted, replace(run, totals={0: 8000, 1: 3300}))
+    # Blocks that are executed as often as one another tell the same, and rare ones may go by the time.
+    same, rare = np.full((40, 1), 200), np.array([[4]] * 39 + [[40]])
+    assert {c.column for c in candidates(made(np.concatenate([counts, same, rare], axis=1)), 2)} == {0, 3, 1, 2}
     # One execution more is too small a shift to matter.
     assert merge_bad_boundaries(profile, wanted, replace(run, totals={0: 8000, 1: 3001})).agreeing == 1
 

@@ -42,7 +42,8 @@ MOST_COST = 0.002
 
 _DEAR = 0.02
 LEAST_MARKERS = 3
-"""Markers that a run is compared by. One loop that all steps go through is executed as often whatever they do."""
+"""Markers that a run is compared by, no two of them executed equally often. A loop that all steps go through is as busy
+whatever they do, and so is each block of it."""
 
 _NEAR = 5
 """A marker that costs more than this share of the run is none where a cheaper one is so many boundaries away: a hot
@@ -176,17 +177,23 @@ def candidates(
 
 
 def _witnesses(counts: sp.csr_array, found: list[Candidate], cost: FloatArray) -> list[Candidate]:
-    """More markers where there are fewer than LEAST_MARKERS: the busiest cheap ones, each at its last boundary."""
-    columns = {c.column for c in found}
+    """More markers where fewer than LEAST_MARKERS differ in how often they are executed, the busiest cheap ones first.
+
+    Each marks the last boundary at which it is active. Rare ones may go by the time, as progress that is printed.
+    """
     totals = np.asarray(counts.sum(axis=0)).ravel()
-    fit = [c for c in np.argsort(-totals, kind="stable").tolist() if cost[c] <= _CHEAP and c not in columns]
-    chosen = []
-    for column in fit[: max(0, LEAST_MARKERS - len(columns))]:
+    told = {int(totals[c.column]) for c in found}
+    busy = np.flatnonzero((totals >= _TIERS[-2] * counts.shape[0]) & (cost <= _CHEAP / 4))
+    chosen: list[Candidate] = []
+    for column in sorted(busy.tolist(), key=lambda column: -totals[column]) if found else ():
+        if len(told) >= LEAST_MARKERS:
+            break
         executions = counts[:, [column]].toarray().ravel()
-        active = np.flatnonzero((executions[:-1] >= _TIERS[-2]) & (executions[1:] >= _TIERS[-2]))
-        if len(active):
+        active = np.flatnonzero((executions[:-1] > 0) & (executions[1:] > 0))
+        if int(totals[column]) not in told and len(active):
             boundary = int(active[-1]) + 1
             chosen.append(Candidate(boundary, column, int(executions[:boundary].sum()) + 1))
+            told.add(int(totals[column]))
     return chosen
 
 
