@@ -144,10 +144,10 @@ def report_there(records: Sequence[Record]) -> str:
     lines = ["| program | own data | synthetic | differ by |", "|---|---|---|---|"]
     for record in records:
         if "failure" in record:
-            lines.append(f"| {record['name']} | {record['failure']} | | |")
+            lines.append(f"| {_program(record)} | {record['failure']} | | |")
         else:
             real, less = record["real"], record["synthetic"]
-            lines.append(f"| {record['name']} | {real:.3f} s | {less:.3f} s | {less / real - 1:+.2%} |")
+            lines.append(f"| {_program(record)} | {real:.3f} s | {less:.3f} s | {less / real - 1:+.2%} |")
     return "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ from reducer.unpack import open_probe
 ROOT = Path(__file__).parents[3]
 NODE = ROOT / "scripts" / "testnode"
 FILES = ROOT / "build" / "testnode"
-ADDRESS = "guest@127.0.0.1:22622"
+ADDRESS = f"guest@127.0.0.1:{os.environ.get('TESTNODE_PORT', '22622')}"
 SHELL = "/bin/sh"
 """Starts what the node has itself, from the same packages."""
 REPEATS = 3
