@@ -10,6 +10,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -247,9 +248,11 @@ class _Synthesis:
 
     def _write(self, modes: Modes, pattern: str) -> None:
         phase = self._phase
-        write_images(phase.job.images, phase.folder, self._memory, phase.pages, modes, pattern)
-        if phase.following:
-            _read_ahead(phase.following)
+        # Reading waits for the disk, and writing for the processor.
+        with ThreadPoolExecutor(1) as beside:
+            if phase.following:
+                beside.submit(_read_ahead, phase.following)
+            write_images(phase.job.images, phase.folder, self._memory, phase.pages, modes, pattern)
 
     def record(self, found: _Checked | None, reason: str) -> Synthetic:
         """What the manifest says of the phase."""

@@ -224,8 +224,9 @@ def are_same_together(phases: Sequence[Compared]) -> bool:
     """Whether the mean difference of these phases, with twice its standard error, is within 1 %.
 
     Those too noisy to be judged do not count: by its error a single one would leave all others open."""
+    enough = sum(one.pairs for one in phases) >= _LEAST_PAIRS
     phases = [one for one in phases if one.error <= _LARGEST_ERROR]
-    if len(phases) < 2 or sum(one.pairs for one in phases) < _LEAST_PAIRS:
+    if len(phases) < 2 or not enough:
         return False
     mean = sum(one.difference for one in phases) / len(phases)
     error = math.hypot(*(one.error for one in phases)) / len(phases)

@@ -23,6 +23,7 @@ from probe.pipeline.runs.boundaries import Candidate, candidates, cheap_boundari
 from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
+from probe.pipeline.runs.witnesses import witnesses
 from probe.pipeline.select import FEWEST_INTERVALS, best_length
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
@@ -54,7 +55,8 @@ def validate(
     avoid: set[int] = set()
     for _ in range(MARKER_ROUNDS):
         wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
-        run = stamped_run(profile, wanted, streams=streams, cpu=cpu, progress=progress)
+        counted = witnesses(profile, wanted, native_seconds=native_seconds)
+        run = stamped_run(profile, wanted, streams=streams, cpu=cpu, progress=progress, counted=counted)
         stray = stray_columns(profile, run)
         kept = {c.boundary for i, c in enumerate(wanted) if c.column not in stray and np.isfinite(run.wall[i])}
         if not stray or kept == {c.boundary for c in wanted}:
@@ -117,7 +119,10 @@ def _early(build: Build) -> EarlyCapture | None:
 def _time_and_capture(build: Build, early: EarlyCapture, progress: Callable[[float], None]) -> None:
     folder = build.folder.path
     streams = output_streams(folder, CAPTURE_RUN)
-    run = stamped_run(build.profile, early.candidates, streams=streams, cpu=build.cpu, progress=progress, halts=early)
+    run = stamped_run(
+        build.profile, early.candidates, streams=streams, cpu=build.cpu, progress=progress, halts=early,
+        counted=witnesses(build.profile, early.candidates),
+    )  # fmt: skip
     build.timed = early.undisturbed(merge_bad_boundaries(build.profile, early.candidates, run), run)
     build.early = early.checkpoints(build.timed)
     # A later run for checkpoints has files of its own under these names.

@@ -34,7 +34,7 @@ repeats differ."""
 _PROOF = ("address_steps", "points", "unknown_steps", "executions", "trials", "time_ratio", "time_error", "refused")
 
 _MOST_THERE = 800e6
-"""Bytes of a probe that the emulated node's disk holds beside the other one."""
+"""Bytes of a probe that the emulated node's disk holds, packed and unpacked."""
 
 _STAGE = re.compile(r"^(?P<name>[a-z-]+): done in (?P<seconds>[\d.]+) s$", re.M)
 
@@ -61,7 +61,7 @@ def _measured(name: str, folder: Path, runs: int) -> Record:
     less.unlink()
     # What these builds have written is not to be waited for by the next one.
     os.sync()
-    budget = ["--synthetic-budget", f"{BUDGET * sum(before.values()) - flow:.0f}"]
+    budget = ["--synthetic-budget", f"{max(0.0, BUDGET * sum(before.values()) - flow):.0f}"]
     begun = time.monotonic()
     after = _stages("build", "-o", str(less), *work, "--resume", "--synthetic-data", *budget, *program)
     built = time.monotonic() - begun
@@ -133,6 +133,8 @@ def _predicted_there(probes: Sequence[Path], repeats: int) -> Record:
             emulated.on_node("rm -rf .cache/probe-node")
             found = emulated.measure_there(path, repeats)
             assert found.result is not None
+            if failures := [phase.failure for phase in found.result.phases if phase.failure]:
+                return {"failure": failures[0]}
             seconds.append(found.result.prediction.seconds)
     except (ValueError, ProbeError, subprocess.SubprocessError) as error:
         return {"failure": f"{type(error).__name__}: {error}"}

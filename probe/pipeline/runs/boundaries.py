@@ -41,10 +41,6 @@ MOST_COST = 0.002
 """Share of a run that all stamps together may cost where the run is to be a plain one."""
 
 _DEAR = 0.02
-LEAST_MARKERS = 3
-"""Markers that a run is compared by, no two of them executed equally often. A loop that all steps go through is as busy
-whatever they do, and so is each block of it."""
-
 _NEAR = 5
 """A marker that costs more than this share of the run is none where a cheaper one is so many boundaries away: a hot
 loop's stub would slow down the whole run, and two intervals that become one cost little."""
@@ -172,29 +168,7 @@ def candidates(
             both, steady = both[alone], steady[alone]
         chosen = _chosen(both, steady, cost, most)
         found += [Candidate(boundary, int(c), int(so_far[c]) + 1) for c in chosen]
-    found = _without_dear(found, cost)
-    return found if profile.first is not None else found + _witnesses(counts, found, cost)
-
-
-def _witnesses(counts: sp.csr_array, found: list[Candidate], cost: FloatArray) -> list[Candidate]:
-    """More markers where fewer than LEAST_MARKERS differ in how often they are executed, the busiest cheap ones first.
-
-    Each marks the last boundary at which it is active. Rare ones may go by the time, as progress that is printed.
-    """
-    totals = np.asarray(counts.sum(axis=0)).ravel()
-    told = {int(totals[c.column]) for c in found}
-    busy = np.flatnonzero((totals >= _TIERS[-2] * counts.shape[0]) & (cost <= _CHEAP / 4))
-    chosen: list[Candidate] = []
-    for column in sorted(busy.tolist(), key=lambda column: -totals[column]) if found else ():
-        if len(told) >= LEAST_MARKERS:
-            break
-        executions = counts[:, [column]].toarray().ravel()
-        active = np.flatnonzero((executions[:-1] > 0) & (executions[1:] > 0))
-        if int(totals[column]) not in told and len(active):
-            boundary = int(active[-1]) + 1
-            chosen.append(Candidate(boundary, column, int(executions[:boundary].sum()) + 1))
-            told.add(int(totals[column]))
-    return chosen
+    return _without_dear(found, cost)
 
 
 def _shared_sites(profile: Profile) -> BoolArray:

@@ -50,19 +50,23 @@ def stamped_run(
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
     halts: Halts | None = None,
+    counted: Collection[int] = (),
 ) -> StampedRun:
-    """Run the program once more, untraced but for a stamp at every candidate."""
+    """Run the program once more, untraced but for a stamp at every candidate. `counted`: columns whose executions are
+    counted besides."""
     events: dict[Marker, dict[int, Event]] = defaultdict(dict)
     halting = halts.places if halts else ()
     for c in wanted:
         place = Place(marker_of(profile, c.column), c.count)
         events[place.marker][c.count] = Event(c.count, STAMP | STOP_BEFORE if place in halting else STAMP)
+    marked: dict[Marker, list[Event]] = {marker_of(profile, column): [] for column in counted}
+    marked |= {marker: list(those.values()) for marker, those in events.items()}
     with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
-        ran = _run_to_exit(tracee, {m: list(e.values()) for m, e in events.items()}, progress, halts)
+        ran = _run_to_exit(tracee, marked, progress, halts)
         markers, ended, waited = ran.run.markers, _now(), run_delay(tracee.pid) - ran.delayed
         stamps = _stamps(markers, events)
         resident = peak_resident(tracee.pid)
-        columns = {c.column for c in wanted}
+        columns = {*counted, *(c.column for c in wanted)}
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
         tracee.resume()
         tracee.wait()
