@@ -21,6 +21,8 @@ from probe.mpi.replay import replay
 from probe.mpi.show import recording_lines
 from probe.mpi.simulate import Where, simulate
 
+LONGEST_SOCKET = 107
+
 pytestmark = pytest.mark.alone("four nodes of Slurm, on its ports, share the processors")
 
 
@@ -60,19 +62,15 @@ def test_srun_on_two_nodes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def srun(
     slurm: SlurmCluster, library: str, kind: str, place: Path, monkeypatch: pytest.MonkeyPatch, gather: bool = False
 ) -> Recording:
-    """What was recorded. Once in hundreds of runs srun ends at once with status 0 though it has started nothing."""
     folder = place / f"{library}-{kind}"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    # Where it cannot be made srun ends with status 0, and has started nothing.
+    socket = slurm.folder / "spool" / NODES[0] / "stepd.slurm.pmix.10.0"
+    assert len(str(socket)) <= LONGEST_SOCKET, "give the test a shorter name"
     program = built("cg", library, folder)
     command = ["srun", f"--mpi={kind}", "-N", "2", "-n", "2", str(program)]
-    for _ in range(2):
-        slurm.wait_until_idle()
-        try:
-            return record(command, place / "recordings" / folder.name, gather=gather)
-        except ProgramFailed as failure:
-            if "no rank called MPI_Init" not in str(failure):
-                raise
+    slurm.wait_until_idle()
     return record(command, place / "recordings" / folder.name, gather=gather)
 
 
@@ -80,7 +78,8 @@ def srun(
 _HIDDEN = 'mount -t tmpfs tmpfs "$0"; mount -t tmpfs tmpfs "$1"; shift; exec "$@"'
 
 
-def test_srun_on_nodes_that_share_no_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_srun_apart(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On nodes that share no folder."""
     for node in NODES:
         (place / f"tmp-{node}").mkdir()
     for folder in (cache_dir(), place / "recordings"):
@@ -90,7 +89,7 @@ def test_srun_on_nodes_that_share_no_folder(place: Path, monkeypatch: pytest.Mon
     with cluster(place / "slurm", f"TmpFS={place}/tmp-%n", apart={node: hidden for node in NODES[1:]}) as slurm:
         for name in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(name, slurm.environment[name])
-        with pytest.raises(ProgramFailed, match=r"cannot be written|ranks? (left a recording|called MPI_Init)"):
+        with pytest.raises(ProgramFailed, match=r"cannot be written|ranks? left a recording"):
             srun(slurm, "openmpi", "pmix", place, monkeypatch)
         shutil.rmtree(place / "openmpi-pmix")
         made = [srun(slurm, *how, place, monkeypatch, True) for how in (("openmpi", "pmix"), ("mpich", "pmi2"))]
