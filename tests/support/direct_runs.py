@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from programs import build
+from regions import captured_regions
+
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.flat.convert import flatten
@@ -43,6 +46,13 @@ def flat_job(job: RestoreJob, scratch: Path, *, watched: bool = True, **more: An
         flat.header.calls_made, flat.header.changes_paths = calls.made, calls.changes_paths
         (job.images / NAME).write_bytes(encode(flat))
     return flat
+
+
+def memfd_job(builds: Path, folder: Path) -> RestoreJob:
+    """A region of a program with a memfd, captured directly and flattened in `folder`."""
+    (job,) = captured_regions(build("shares", builds), "memfd", folder=folder / "work", direct=True)
+    flat_job(job, folder)
+    return job
 
 
 def report_of(image: bytes, pages: Path, folder: Path, *, stamps: int = 1) -> tuple[int, int, int, int]:

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from direct_runs import flat_job, mount
+from direct_runs import memfd_job, mount
 from direct_state import timed
-from programs import build
-from regions import captured_regions
 
 from checkpoint.restore.criu_restore import RestoreJob
 
@@ -27,10 +25,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes such 
 
 @pytest.fixture(scope="module")
 def job(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> RestoreJob:
-    folder = tmp_path_factory.mktemp("memfd")
-    (found,) = captured_regions(build("shares", builds), "memfd", folder=folder / "work", direct=True)
-    flat_job(found, folder)
-    return found
+    return memfd_job(builds, tmp_path_factory.mktemp("memfd"))
 
 
 def done_apart(before: Callable[[], None], action: Callable[[], object], said: Path) -> None:

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from direct_runs import flat_job, report_of
+from direct_runs import memfd_job, report_of
 from direct_state import FAILED, TABLE, timed
-from programs import build
-from regions import captured_regions
 
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.image import (
@@ -40,10 +38,7 @@ from checkpoint.restore.direct_restore import DirectRefused, direct_spec
 
 @pytest.fixture(scope="module")
 def memfd(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> RestoreJob:
-    folder = tmp_path_factory.mktemp("memfd")
-    (job,) = captured_regions(build("shares", builds), "memfd", folder=folder / "work", direct=True)
-    flat_job(job, folder)
-    return job
+    return memfd_job(builds, tmp_path_factory.mktemp("memfd"))
 
 
 def signal(number: int, to_thread: int = 0) -> Pending:
