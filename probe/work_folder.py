@@ -41,12 +41,15 @@ class StageFiles:
 
 
 class WorkFolder:
-    """An open, locked work folder. `finished` stages need not run again."""
+    """An open, locked work folder. `finished` stages need not run again. `seconds`: what stages have taken."""
 
-    def __init__(self, path: Path, parameters: Mapping[str, Any], finished: list[str]) -> None:
+    def __init__(
+        self, path: Path, parameters: Mapping[str, Any], finished: list[str], seconds: Mapping[str, float] | None = None
+    ) -> None:
         self.path = path
         self._parameters = dict(parameters)
         self._finished = finished
+        self._seconds = dict(seconds or {})
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -59,10 +62,16 @@ class WorkFolder:
     def is_finished(self, stage: str) -> bool:
         return stage in self._finished
 
-    def finish(self, stage: str) -> None:
-        """Record that `stage` is complete, after its files are on disk."""
+    def finish(self, stage: str, seconds: float = 0.0) -> None:
+        """Record that `stage` is complete, after its files are on disk, and what it has taken."""
         self._finished.append(stage)
+        self._seconds[stage] = seconds
         self._save()
+
+    @property
+    def seconds(self) -> float:
+        """What all finished stages have taken, in this build and in those that it goes on with."""
+        return sum(self._seconds.get(stage, 0.0) for stage in self._finished)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write one stage's result, whole or not at all."""
@@ -86,7 +95,8 @@ class WorkFolder:
             raise StorageError(f"{self.path / name}: damaged ({error!r}); build without --resume") from error
 
     def _save(self) -> None:
-        state = {"magic": _MAGIC, "version": _VERSION, "parameters": self._parameters, "finished": self._finished}
+        state = {"magic": _MAGIC, "version": _VERSION, "parameters": self._parameters, "finished": self._finished,
+                 "seconds": self._seconds}  # fmt: skip
         self.write_json(_STATE, state)
 
 
@@ -188,8 +198,8 @@ def _opened(
         state = strict_json.loads(state_file.read_bytes())
         # Through JSON, as the stored parameters went: tuples become lists.
         now = strict_json.loads(strict_json.dumps(dict(parameters)))
-        before, finished = state.get("parameters"), state.get("finished")
-        if not isinstance(before, dict) or not isinstance(finished, list):
+        before, finished, seconds = state.get("parameters"), state.get("finished"), state.get("seconds", {})
+        if not isinstance(before, dict) or not isinstance(finished, list) or not _are_seconds(seconds):
             raise StorageError(f"{state_file}: damaged; build without --resume")
         if state_file.stat().st_uid != os.geteuid():
             raise StorageError(f"{state_file}: belongs to another user, who chose what is run there; build anew")
@@ -208,7 +218,7 @@ def _opened(
             # The version before called this file a part of the capture stage.
             finished.append(_WARMUP)
         names = {stage.name for stage in redone}
-        folder = WorkFolder(path, now, [str(stage) for stage in finished if stage not in names])
+        folder = WorkFolder(path, now, [str(stage) for stage in finished if stage not in names], seconds)
         if changed:
             folder._save()
             _remove(entry for stage in redone for pattern in stage.files for entry in path.glob(pattern))
@@ -217,6 +227,10 @@ def _opened(
     folder = WorkFolder(path, parameters, [])
     folder._save()
     return folder
+
+
+def _are_seconds(value: Any) -> bool:
+    return isinstance(value, dict) and all(type(one) in (int, float) and one >= 0 for one in value.values())
 
 
 def _keep(before: Mapping[str, Any], now: dict[str, Any], name: str) -> None:

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from checkpoint.capture.stored import NAME as STATE_NAME
 from checkpoint.capture.stored import write_state
 from checkpoint.criu.pagemap import write_pagemap
+from checkpoint.flat.file_names import SHARED_PAGES, deleted_name
 from checkpoint.flat.image import NAME as FLAT_NAME
-from checkpoint.flat.image import SHARED_PAGES, deleted_name
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import PageRun, ProcessState
 from reducer.choices import Reduction

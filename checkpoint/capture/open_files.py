@@ -12,7 +12,7 @@ from pathlib import Path
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.memory_map import DELETED, Area, mode_of
 from checkpoint.errors import StorageError
-from checkpoint.flat.image import deleted_name
+from checkpoint.flat.file_names import deleted_name
 from checkpoint.process.descriptors import LARGEST_DELETED
 from checkpoint.state.process_state import Descriptor, File, FileKind
 

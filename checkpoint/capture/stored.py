@@ -34,7 +34,8 @@ from checkpoint.capture.stored_values import (
 from checkpoint.criu.fields import REGISTERS
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from checkpoint.flat.image import SHARED_PAGES, TIMERS
+from checkpoint.flat.file_names import SHARED_PAGES
+from checkpoint.flat.image import TIMERS
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from checkpoint.criu.entries import EntryReader, damaged
 from checkpoint.criu.fields import GhostChunkEntry, GhostFileEntry
 from checkpoint.errors import StorageError
-from checkpoint.flat.image import deleted_name
+from checkpoint.flat.file_names import deleted_name
 from checkpoint.process.descriptors import LARGEST_DELETED
 from checkpoint.state.process_state import ProcessState
 

@@ -8,7 +8,8 @@ import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from checkpoint.criu.own_descriptors import own_descriptors
-from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor, deleted_name
+from checkpoint.flat.file_names import deleted_name
+from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor
 from checkpoint.process.descriptors import is_write_end
 from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import Descriptor, File, FileKind, ProcessState

@@ -19,9 +19,10 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSIONS = (1, 2, 3, 4)
+VERSIONS = (1, 2, 3, 4, 5)
 """Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew; in 3
-a table of threads beside the first follows the header; in 4 tables of shared memory and pending signals, too."""
+a table of threads beside the first follows the header; in 4 tables of shared memory and pending signals, too; 5 has
+runs of one page repeated."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
@@ -34,9 +35,6 @@ MOST_OBJECTS = 64
 MOST_PENDING = 16384
 OF_OBJECT = 1 << 31
 """Set in the `file` of a mapping of shared memory; the rest is the number of that."""
-
-SHARED_PAGES = "pages-shared.img"
-"""Name, among a checkpoint's images, of the pages of shared memory."""
 
 SIGNALS, LIMITS, TIMERS = 64, 16, 3
 
@@ -75,8 +73,17 @@ class Mapping(ctypes.LittleEndianStructure):
     ]
 
 
+REPEATED = 1
+"""Set in the address of a run whose pages all have the contents of one page in the pages file."""
+
+
 class Run(ctypes.LittleEndianStructure):
     _fields_ = [("address", _U64), ("pages", _U64)]
+
+    @property
+    def stored_pages(self) -> int:
+        """How many of its pages are in the pages file."""
+        return 1 if self.address & REPEATED else int(self.pages)
 
 
 class Patch(ctypes.LittleEndianStructure):
@@ -238,16 +245,6 @@ class FlatImage:
         return offset
 
 
-def deleted_name(number: int) -> str:
-    """Name, among a checkpoint's images, of the contents of the deleted file with this number."""
-    return f"gone-{number}.img"
-
-
-def is_deleted_name(name: str) -> bool:
-    """Whether this is such a name, or that of the pages of shared memory."""
-    return name == Path(name).name and ((name.startswith("gone-") and name.endswith(".img")) or name == SHARED_PAGES)
-
-
 def checksum(data: bytes | memoryview) -> int:
     """FNV-1a, 64 bits."""
     value = 0xCBF29CE484222325
@@ -291,21 +288,23 @@ def encode(image: FlatImage) -> bytes:
     for name in ("files", "written", "opened"):
         offsets = []
         for path in getattr(image, name):
-            offsets.append(len(names).to_bytes(8, "little"))
-            names += path.encode("utf-8", "surrogateescape") + b"\0"
+            encoded = path.encode("utf-8", "surrogateescape") + b"\0"
+            if names.find(encoded) < 0:
+                names += encoded
+            offsets.append(names.find(encoded).to_bytes(8, "little"))
         setattr(header, name, table(offsets))
     if len(image.threads) > MOST_THREADS:
         raise ValueError(f"{len(image.threads)} threads beside the first; at most {MOST_THREADS} are restored")
     if _tables_size(version):
         tables = Tables(contents=image.contents_file)
-        for name in list(_TABLES)[: None if version == VERSIONS[-1] else 1]:
+        for name in list(_TABLES)[: 1 if version == 3 else None]:
             setattr(tables, name, table([bytes(record) for record in getattr(image, name)]))
         end = ctypes.sizeof(Header) + _tables_size(version)
         out[ctypes.sizeof(Header) : end] = bytes(tables)[: _tables_size(version)]
     header.strings = Table(table([bytes(names)]).offset, len(names))
     header.magic, header.header_size = MAGIC, ctypes.sizeof(Header)
     header.version = version
-    header.pages = sum(run.pages for run in image.runs)
+    header.pages = sum(run.stored_pages for run in image.runs)
     header.size = len(out)
     header.park_size = PARK_ROOM + (len(out) + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
     header.park_size += THREAD_ROOM * len(image.threads)
@@ -374,6 +373,8 @@ def decode(path: Path) -> FlatImage:
 
 def _version(image: FlatImage) -> int:
     """The first that has what the image needs."""
+    if any(run.address & REPEATED for run in image.runs):
+        return 5
     if image.objects or image.pending:
         return 4
     made = any(d.kind > Kind.SAME_AS for d in image.descriptors) or image.contents or image.watches
@@ -382,7 +383,7 @@ def _version(image: FlatImage) -> int:
 
 def _tables_size(version: int) -> int:
     """Bytes of the tables behind the header."""
-    return {3: ctypes.sizeof(Table), 4: ctypes.sizeof(Tables)}.get(version, 0)
+    return {3: ctypes.sizeof(Table), 4: ctypes.sizeof(Tables), 5: ctypes.sizeof(Tables)}.get(version, 0)
 
 
 def _check_shared(image: FlatImage, path: Path) -> None:

@@ -7,17 +7,8 @@ import ctypes
 from bisect import bisect_right
 
 from checkpoint.flat.descriptors import NotFlat, Numbered
-from checkpoint.flat.image import (
-    MOST_OBJECTS,
-    MOST_PENDING,
-    OF_OBJECT,
-    SHARED_PAGES,
-    FlatImage,
-    MemoryObject,
-    Pending,
-    Piece,
-    Run,
-)
+from checkpoint.flat.file_names import SHARED_PAGES
+from checkpoint.flat.image import MOST_OBJECTS, MOST_PENDING, OF_OBJECT, FlatImage, MemoryObject, Pending, Piece, Run
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import ProcessState, Vma
 from checkpoint.state.shared_memory import SharedMemory

@@ -80,7 +80,7 @@ static int fillable(const struct context *c, u64 start, u64 end)
 	for (; covered(c, start, end) && start < end; start = m->end, m++) {
 		u64 i = 0;
 
-		while (i < c->image->runs.count && (ends(&all[i]) <= m->start || all[i].address >= m->end))
+		while (i < c->image->runs.count && (ends(&all[i]) <= m->start || starts(&all[i]) >= m->end))
 			i++;
 		if ((m->prot & 3) != 3 && i == c->image->runs.count)
 			return 0;
@@ -180,13 +180,15 @@ static void check_pages(struct context *c)
 	const struct run *r = table_at(c, &h->runs);
 	const struct patch *p = table_at(c, &h->patches);
 	u64 end = 0, pages = 0;
+	/* Whoever looks for pages that are touched wants each from its own place in the file. */
+	int may_repeat = h->version >= REPEATED_VERSION && !(c->options & MAP_LAZILY);
 
 	for (u64 i = 0; i < h->runs.count; i++, r++) {
-		if (!r->pages || r->pages > USER_END / PAGE || !aligned(r->address, r->pages * PAGE) ||
-		    r->address < end || !covered(c, r->address, ends(r)))
+		if (!r->pages || r->pages > USER_END / PAGE || !aligned(starts(r), r->pages * PAGE) ||
+		    starts(r) < end || !covered(c, starts(r), ends(r)) || ((r->address & REPEATED) && !may_repeat))
 			fail(c->report, STEP_TABLE, 0, r->address, RUNS);
 		end = ends(r);
-		pages += r->pages;
+		pages += stored(r) / PAGE;
 	}
 	if (pages != h->pages)
 		fail(c->report, STEP_TABLE, 0, pages, RUNS);

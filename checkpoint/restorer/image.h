@@ -16,9 +16,10 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 4			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 5			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define THREADS_VERSION 3		 /* behind the header comes the table of threads */
 #define SHARED_VERSION 4		 /* the same, and the other tables of struct tables */
+#define REPEATED_VERSION 5		 /* the same, and runs of one page repeated */
 #define MOST_THREADS 256		 /* beside the first */
 #define MOST_OBJECTS 64			 /* of shared memory */
 #define MOST_PENDING 16384		 /* signals */
@@ -43,9 +44,11 @@ struct mapping {
 };
 
 struct run {
-	u64 address;
+	u64 address; /* with REPEATED: each of these pages has the contents of one page in the file */
 	u64 pages;
 };
+
+#define REPEATED 1UL
 
 #define OF_OBJECT 0x80000000U
 

@@ -117,7 +117,7 @@ static int filled(const struct mapping *m, const struct run **r, const struct ru
 {
 	while (*r < last && ends(*r) <= m->start)
 		++*r;
-	return *r < last && (*r)->address < m->end;
+	return *r < last && starts(*r) < m->end;
 }
 
 /* Both directions: `open` makes mappings that are filled writable, otherwise they get their own protection. */
@@ -149,6 +149,17 @@ static void read_vectors(struct context *c, struct vector *v, u64 count, u64 off
 	}
 }
 
+/* [at, end) gets what the page `first` holds, which may be the first of them. */
+static void repeat(u64 first, u64 at, u64 end)
+{
+	for (; at < end; at += PAGE) {
+		u64 to = at, from = first, words = PAGE / 8;
+
+		if (at != first)
+			__asm__ volatile("rep movsq" : "+D"(to), "+S"(from), "+c"(words) : : "memory");
+	}
+}
+
 /*
  * The pages file front to back, straight into place. Mappings that had no huge pages get none here: filled in one go
  * they would, where the kernel makes huge pages unasked, and run faster than they did.
@@ -164,11 +175,13 @@ static void fill(struct context *c)
 
 	for (; r < last; r++) {
 		/* A run may go on from one mapping into the next. */
-		for (u64 at = r->address, end; at < ends(r); at = end) {
+		u64 repeated = r->address & REPEATED;
+
+		for (u64 at = starts(r), end; at < ends(r); at = end) {
 			while (m->end <= at)
 				m++;
 			end = m->end < ends(r) ? m->end : ends(r);
-			if (count == VECTORS || m->small != small || is_lazy(c, m)) {
+			if (count == VECTORS || m->small != small || is_lazy(c, m) || repeated) {
 				read_vectors(c, v, count, offset);
 				offset += bytes;
 				count = bytes = 0;
@@ -178,6 +191,15 @@ static void fill(struct context *c)
 			}
 			if (is_lazy(c, m)) {
 				offset += end - at;
+				continue;
+			}
+			if (repeated) {
+				v[0] = (struct vector){at, PAGE};
+				if (at == starts(r)) {
+					read_vectors(c, v, 1, offset);
+					offset += PAGE;
+				}
+				repeat(starts(r), at, end);
 				continue;
 			}
 			v[count++] = (struct vector){at, end - at};

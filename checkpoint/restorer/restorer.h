@@ -110,9 +110,20 @@ static inline const char *string_at(const struct context *c, u64 offset)
 	return (const char *)c->image + c->image->strings.offset + offset;
 }
 
+static inline u64 starts(const struct run *r)
+{
+	return r->address & ~REPEATED;
+}
+
 static inline u64 ends(const struct run *r)
 {
-	return r->address + r->pages * PAGE;
+	return starts(r) + r->pages * PAGE;
+}
+
+/* Bytes of it in the pages file. */
+static inline u64 stored(const struct run *r)
+{
+	return r->address & REPEATED ? PAGE : r->pages * PAGE;
 }
 
 static inline void copy(void *to, const void *from, u64 bytes)

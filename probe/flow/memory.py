@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import StorageError
-from checkpoint.flat.image import FlatImage
+from checkpoint.flat.image import REPEATED, FlatImage, Run
 from checkpoint.flow.classes import COLUMNS, FILLED, NUMBERS, OF_FLOATS, NumberClasses, classes_in, look
 from checkpoint.flow.classes import FLOATS as FLOAT_WORDS
 from checkpoint.flow.flow import Numbers, Words
@@ -34,6 +34,8 @@ _WORDS = PAGE_SIZE // 8
 _AT_ONCE = 2048
 _LOOKED_AT_ONCE = 64
 """Pages: so few are still in the cache when they are looked at."""
+_LEAST_REPEATED = 16
+"""Neighbouring pages with one pattern from which on the image holds it once: each run of them takes 16 bytes."""
 _WRITABLE, _EXECUTABLE = 2, 4
 _MOSTLY = 0.9
 _MOST_SPECIAL = 0.01
@@ -213,15 +215,42 @@ class PhaseMemory:
             found[row] = int(are_numbers(np.asarray(pages[row])).sum())
         return found
 
-    def write(self, target: Path, modes: Modes, pattern: str) -> None:
-        """The pages image with these pages replaced."""
+    def write(self, target: Path, modes: Modes, pattern: str, *, repeated: bool) -> list[Run]:
+        """Make the pages image with these pages replaced; its runs. `repeated`: many neighbours with one pattern are
+        there once."""
+        parts = list(self._parts(modes)) if repeated else [(slice(0, len(self)), False)]
         with target.open("wb") as out:
             # Several times as fast as to let the file grow. Where it cannot be done, writing is slower, or says why.
             with contextlib.suppress(OSError):
-                os.posix_fallocate(out.fileno(), 0, len(self) * PAGE_SIZE)
-            for first in range(0, len(self), _AT_ONCE):
-                rows = slice(first, min(first + _AT_ONCE, len(self)))
-                out.write(self.replaced(rows, modes, pattern).data.cast("B"))
+                os.posix_fallocate(
+                    out.fileno(), 0, sum(1 if once else p.stop - p.start for p, once in parts) * PAGE_SIZE
+                )
+            for part, once in parts:
+                for first in range(part.start, part.start + 1 if once else part.stop, _AT_ONCE):
+                    rows = slice(first, min(first + _AT_ONCE, part.start + 1 if once else part.stop))
+                    out.write(self.replaced(rows, modes, pattern).data.cast("B"))
+        return [run for part, once in parts for run in self._runs(part, once)]
+
+    def _parts(self, modes: Modes) -> Iterator[tuple[slice, bool]]:
+        """All rows, in parts; whether one has neighbouring pages with one pattern, which is held once."""
+        kind = np.where(modes == WHOLE, 1 + self.single, 0)
+        breaks = np.flatnonzero((np.diff(kind) != 0) | (np.diff(self.addresses) != PAGE_SIZE)) + 1
+        edges = [0, *breaks.tolist(), len(self)]
+        done = 0
+        for first, end in itertools.pairwise(edges):
+            if kind[first:end].any() and end - first >= _LEAST_REPEATED:
+                if done < first:
+                    yield slice(done, first), False
+                yield slice(first, end), True
+                done = end
+        if done < len(self):
+            yield slice(done, len(self)), False
+
+    def _runs(self, part: slice, once: bool) -> list[Run]:
+        addresses = self.addresses[part]
+        edges = [0, *(np.flatnonzero(np.diff(addresses) != PAGE_SIZE) + 1).tolist(), len(addresses)]
+        flag = REPEATED if once else 0
+        return [Run(int(addresses[first]) | flag, end - first) for first, end in itertools.pairwise(edges)]
 
     def carried_over(self, known: Known) -> tuple[Modes, npt.NDArray[np.bool_]]:
         """The modes of other phases for the pages of this one at the same addresses; which of them were there, (N,)."""

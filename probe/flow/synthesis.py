@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.image import OF_OBJECT, FlatImage
+from checkpoint.flat.image import NAME as IMAGE_NAME
+from checkpoint.flat.image import OF_OBJECT, FlatImage, Header, encode
 from checkpoint.flow.comparing import Difference, compare
 from checkpoint.flow.flow import Flow, Plan
 from checkpoint.flow.points import choose_points
@@ -41,6 +42,8 @@ _MOST_UNKNOWN = 1e-3
 _SEEN, _ENOUGH = 0.5, 0.95
 """Of the pages full of numbers: those of other phases among them, and the share of these that was replaced there, from
 which on an answer is verified at once."""
+
+_READ_AT_ONCE = 1 << 20
 
 _LEAST_SHARE = 0.01
 """A phase with a smaller share of replaced words keeps all its data."""
@@ -136,6 +139,7 @@ class _Synthesis:
         self._watcher = FlowWatcher(
             phase.job, phase.flat, phase.pages, phase.restorer, scratch=scratch, cpu=cpu
         )  # fmt: skip
+        self._written = phase.flat
         self._trials, self._patterns = 0, 0
 
     def made(self, before: Answer | None) -> tuple[Proved, Answer]:
@@ -170,7 +174,7 @@ class _Synthesis:
                 break
             try:
                 difference = self._verified(modes, pattern)
-                times = PairedTimes(partial(_repeats, self._phase, self._scratch, self._cpu))
+                times = PairedTimes(partial(_repeats, self._phase, self._written, self._scratch, self._cpu))
                 look_first(times, self._others)
             except (_Refused, OtherTime) as refused:
                 said = said or str(refused)
@@ -219,10 +223,14 @@ class _Synthesis:
         if said := other.differing(own):
             raise _Refused(f"at the begin {said}")
         plan = Plan(choose_points(self._phase.flow, POINTS), STEPS, numbers=memory.spans(modes), in_copies=True)
-        real, other_flow = watch_both(
-            self._watcher, plan, lambda: memory.contents(modes, pattern), cpu=self._cpu,
-            size=len(memory) * PAGE_SIZE, check=self._as_recorded, meanwhile=lambda: self._write(modes, pattern),
-        )  # fmt: skip
+        # Reading waits for the disk, and these runs for the processor.
+        with ThreadPoolExecutor(1) as beside:
+            if self._phase.following:
+                beside.submit(_read_ahead, self._phase.following)
+            real, other_flow = watch_both(
+                self._watcher, plan, lambda: memory.contents(modes, pattern), cpu=self._cpu,
+                size=len(memory) * PAGE_SIZE, check=self._as_recorded, meanwhile=lambda: self._write(modes, pattern),
+            )  # fmt: skip
         found = compare(other_flow, real)
         if not found.none:
             if not compare(self._watcher.watch(replace(plan, in_copies=real.in_copies)), real).none:
@@ -248,11 +256,7 @@ class _Synthesis:
 
     def _write(self, modes: Modes, pattern: str) -> None:
         phase = self._phase
-        # Reading waits for the disk, and writing for the processor.
-        with ThreadPoolExecutor(1) as beside:
-            if phase.following:
-                beside.submit(_read_ahead, phase.following)
-            write_images(phase.job.images, phase.folder, self._memory, phase.pages, modes, pattern)
+        self._written = write_images(phase.job.images, phase.folder, self._memory, phase.pages, modes, pattern)
 
     def record(self, found: _Checked | None, reason: str) -> Synthetic:
         """What the manifest says of the phase."""
@@ -289,13 +293,13 @@ class _Checked:
 
 
 @contextlib.contextmanager
-def _repeats(phase: PhaseToSynthesize, scratch: Path, cpu: int | None) -> Iterator[Repeats]:
-    """CPU seconds of warm-up and region with its own data, and with those in the folder."""
+def _repeats(phase: PhaseToSynthesize, written: FlatImage, scratch: Path, cpu: int | None) -> Iterator[Repeats]:
+    """CPU seconds of warm-up and region with its own data, and with those in the folder, whose flat image this is."""
     with contextlib.ExitStack() as stack:
         agents = []
-        for images in (phase.job.images, phase.folder):
+        for images, flat in ((phase.job.images, phase.flat), (phase.folder, written)):
             job = replace(phase.job, images=images)
-            agent = DirectAgent(job, phase.restorer, scratch=scratch, cpu=cpu, flat=phase.flat)
+            agent = DirectAgent(job, phase.restorer, scratch=scratch, cpu=cpu, flat=flat)
             agents.append(stack.enter_context(agent))
         yield [lambda agent=agent: seconds_of(agent.repeat()) for agent in agents]  # type: ignore[misc]
 
@@ -306,20 +310,30 @@ def seconds_of(time: RegionTime) -> float:
     return time.warm_cpu + time.cpu
 
 
-def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, modes: Modes, pattern: str) -> None:
-    """Put the phase's images into the folder `target`, the others as links, and the pages with some replaced."""
+def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, modes: Modes, pattern: str) -> FlatImage:
+    """Put the phase's images into the folder `target`: pages with some replaced, the flat image for them, and the
+    others as links. CRIU, where it has images of the phase, knows no page that stands for others. Gives the flat image.
+    """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(mode=0o700)
+    for_criu = any(images.glob("pagemap-*.img"))
     for entry in images.iterdir():
-        if entry.name != pages.name:
+        if entry.name != pages.name and (for_criu or entry.name != IMAGE_NAME):
             os.link(entry, target / entry.name)
-    memory.write(target / pages.name, modes, pattern)
+    runs = memory.write(target / pages.name, modes, pattern, repeated=not for_criu)
+    if for_criu:
+        return memory.flat
+    encoded = encode(replace(memory.flat, runs=runs))
+    (target / IMAGE_NAME).write_bytes(encoded)
+    return replace(memory.flat, runs=runs, header=Header.from_buffer_copy(encoded))
 
 
 def _read_ahead(path: Path) -> None:
-    """Have the kernel read it from the disk meanwhile."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+    """Have it in the page cache: reading it whole does that for certain, advice for its begin alone."""
+    buffer = bytearray(_READ_AT_ONCE)
+    with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
 
 
 def _distinct(answers: Iterable[Modes]) -> Iterator[Modes]:

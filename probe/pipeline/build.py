@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,9 +177,10 @@ def run_stages(build: Build) -> None:
         if build.folder.is_finished(stage.NAME):
             stage.load(build)
         else:
+            begun = time.monotonic()
             _run(stage, build)
             stage.save(build)
-            build.folder.finish(stage.NAME)
+            build.folder.finish(stage.NAME, time.monotonic() - begun)
             if stage is reference:
                 build.display.note(_runs_to_come(build))
         build.warnings += stage.doubts(build)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +34,12 @@ from probe.work_folder import each
 
 NAME = "flatten"
 OPTIONS = ("records_flow",)
-FILES = ("flat.json", "flow.json", "phase-*/direct.img")
+FILES = ("flat.json", "flow.json", "flatten-seconds.json", "phase-*/direct.img")
 """Not the contents of deleted files, which direct capture leaves beside the pages."""
 
 _THREADS = "several threads work in it: what they execute together is not the same in two runs"
 
-_RESULT, _FLOW = "flat.json", "flow.json"
+_RESULT, _FLOW, _SECONDS = "flat.json", "flow.json", "flatten-seconds.json"
 
 
 def flatten_phases(
@@ -129,12 +130,21 @@ def save(build: Build) -> None:
     build.folder.write_json(_RESULT, [phase.to_json() for phase in build.flat])
     if build.options.records_flow:
         build.folder.write_json(_FLOW, as_json(build.flow))
+        build.folder.write_json(_SECONDS, build.flatten_seconds)
 
 
 def load(build: Build) -> None:
     build.flat = build.folder.read(_RESULT, each(FlatPhase.from_json))
     if build.options.records_flow:
         build.flow = build.folder.read(_FLOW, from_json)
+        # The version before did not keep them.
+        if build.folder.file(_SECONDS).exists():
+            build.flatten_seconds = build.folder.read(_SECONDS, _two)
+
+
+def _two(value: Any) -> tuple[float, float]:
+    images, flow = map(float, value)
+    return images, flow
 
 
 def doubts(build: Build) -> list[str]:

@@ -186,7 +186,8 @@ def _data(
     data = {touched_name(phase): path.read_bytes() for phase, path in touched.items()}
     data[INTERVALS_NAME] = encode_intervals(interval_table(rows, amounts, build.timed, build.selection))
     data[RESTORER_NAME] = restorer().read_bytes()
-    folders = {c.id: c.folder for c in checkpoints}
+    # Synthetic memory has no pages image of its own that is whole.
+    folders = {one.phase: build.folder.path / one.folder for one in build.own_data or build.reduced}
     data[CODE_NAME] = encode_code(phase_code(build.profile, rows, build.selection, build.flat, folders, touched))
     if build.options.flow or any(not found.refused for found in build.synthetic.values()):
         data[FLOW_NAME] = encode_flow(build.flow)

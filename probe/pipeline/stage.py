@@ -60,8 +60,9 @@ class Build:
     reduced: Sequence[ReducedPhase] = field(init=False)  # reduce; phases in the order of `captured`
     flat: Sequence[FlatPhase] = field(init=False)  # flatten; likewise
     flow: dict[int, PhaseFlow] = field(default_factory=dict)  # flatten, by phase; empty if it was not wanted
-    flatten_seconds: tuple[float, float] = (0.0, 0.0)  # flatten, where it ran: for images, and for the flow
+    flatten_seconds: tuple[float, float] = (0.0, 0.0)  # flatten: for images, and for the flow
     synthetic: dict[int, Synthetic] = field(default_factory=dict)  # synthesize, by phase; empty if it was not wanted
+    own_data: Sequence[ReducedPhase] = ()  # synthesize; what `reduced` was before
     measured: Sequence[MeasuredPhase] = field(init=False)  # self-check: each phase in every way of restoring
     between: int = 0  # self-check; plain runs made between its rounds
     narrowed: Narrowed | None = field(init=False)  # self-check, where a width was wanted

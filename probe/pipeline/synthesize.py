@@ -13,6 +13,7 @@ from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import decode
 from checkpoint.restore.direct_restore import pages_image
 from probe.contents.captured_files import restore_job
+from probe.flow.packing_time import SavedPacking
 from probe.flow.synthesis import Answer, PhaseToSynthesize, Proved, settle, synthesize_phase, unchanged
 from probe.flow.times import seconds_to_settle
 from probe.formats.checked import read
@@ -29,7 +30,7 @@ FILES = ("synthetic.json", "phase-*-synthetic")
 _RESULT = "synthetic.json"
 _SHARE_OF_BUILD, _LEAST_SECONDS = 0.5, 15.0
 """What recording the flow and this stage may take together where no budget was given: of the time that the build takes
-without them, and the least for this stage."""
+without them but for packing, and the least for this stage. What packing less saves they may take on top."""
 
 _SELF_CHECK_ROUNDS = 3
 """The self-check restores each phase at least so often, which takes about as long as flattening it."""
@@ -53,6 +54,7 @@ def run(build: Build, report: Report) -> None:
     """Replace what can be replaced, in the largest phases first, until the time for it is used up."""
     wanted = build.options.synthetic_budget
     until = time.monotonic() + (_allowed(build) if wanted is None else wanted)
+    saved = SavedPacking(build.options.compress) if wanted is None else None
     pairs = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
     before: Answer | None = None
     proved: dict[int, Proved] = {}
@@ -64,6 +66,8 @@ def run(build: Build, report: Report) -> None:
             proved[phase.phase] = found
         else:
             build.synthetic[phase.phase] = found
+        if saved and answer:
+            until += saved.seconds(answer.memory, answer.modes)
         before = answer or before
         report((done + 1) / (len(pairs) + 1))
     build.synthetic |= dict(zip(proved, settle(list(proved.values()), until), strict=True))
@@ -75,7 +79,7 @@ def _allowed(build: Build) -> float:
     """Seconds: as much of the build's time as may be added to it, without what recording the flow has taken."""
     images, flow = build.flatten_seconds
     runs = build.plan.between * build.timed.wall_seconds
-    without = time.monotonic() - build.began - flow + runs + _SELF_CHECK_ROUNDS * images
+    without = build.folder.seconds - flow + runs + _SELF_CHECK_ROUNDS * images
     return max(_LEAST_SECONDS, _SHARE_OF_BUILD * without - flow)
 
 
@@ -111,6 +115,7 @@ def _folder(phase: int) -> str:
 
 def _use(build: Build) -> None:
     """From here on the phases are those with synthetic memory."""
+    build.own_data = build.reduced
     build.reduced = [
         replace(one, folder=_folder(one.phase)) if not build.synthetic[one.phase].refused else one
         for one in build.reduced

@@ -23,13 +23,9 @@ from benchmarks.programs import WITH_DATA
 from checkpoint.errors import ProbeError
 
 ROOT = Path(__file__).parents[2]
-BUDGET = 0.48
-"""Seconds given to a program's --synthetic-data with recording its flow, of those that its build takes without: half is
-the most."""
-
-_AFTER = ("synthesize", "pack")
-"""Stages whose time depends on the option alone, beside recording the flow; the self-check goes on for as long as its
-repeats differ."""
+_ADDING = ("flatten", "synthesize", "pack")
+"""Stages whose time depends on the option alone: the first records the flow, too. The self-check goes on for as long as
+its repeats differ."""
 
 _PROOF = ("address_steps", "points", "unknown_steps", "executions", "trials", "time_ratio", "time_error", "refused")
 
@@ -56,17 +52,13 @@ def _measured(name: str, folder: Path, runs: int) -> Record:
     work = ["--work", str(folder / f"{name}.work")]
     load = os.getloadavg()[0]
     before = _stages("build", "-o", str(real), *work, *program)
-    recording = _stages("build", "-o", str(less), *work, "--resume", "--flow", *program)
-    flow = max(0.0, recording["flatten"] - before["flatten"])
-    less.unlink()
-    # What these builds have written is not to be waited for by the next one.
+    # What this build has written is not to be waited for by the next one.
     os.sync()
-    budget = ["--synthetic-budget", f"{max(0.0, BUDGET * sum(before.values()) - flow):.0f}"]
     begun = time.monotonic()
-    after = _stages("build", "-o", str(less), *work, "--resume", "--synthetic-data", *budget, *program)
+    after = _stages("build", "-o", str(less), *work, "--resume", "--synthetic-data", *program)
     built = time.monotonic() - begun
     shown = json.loads(run_probe("show", "--json", str(less)).stdout)
-    added = flow + sum(after.get(stage, 0.0) - before.get(stage, 0.0) for stage in _AFTER)
+    added = sum(after.get(stage, 0.0) - before.get(stage, 0.0) for stage in _ADDING)
     begun = time.monotonic()
     predictions = _predictions(real, less, runs)
     proofs = [phase["synthetic"] for phase in shown["phases"]]

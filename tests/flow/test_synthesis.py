@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from direct_runs import flat_job
+from held_pages import held_pages
 from programs import build
 from regions import captured_regions
 
@@ -104,12 +107,13 @@ def test_arrays_of_numbers_are_replaced_and_nothing_of_them_is_left(builds: Path
         assert pages_at(answer, array, PAGES) == [0, PAGES, 0]
     assert found.points >= synthesis.LEAST_POINTS and found.address_steps >= 6000 and found.unknown_steps == 0
     assert found.time_ratio == 1.0
-    replaced = PhaseMemory(phase.flat, phase.folder / phase.pages.name)
-    inside = (replaced.addresses >= ARRAYS[0]) & (replaced.addresses < ARRAYS[0] + PAGES * 4096)
-    assert (replaced.pages()[inside] == PAGE_OF[DOUBLES]).all()
+    addresses, words = held_pages(phase.folder)
+    inside = (addresses >= ARRAYS[0]) & (addresses < ARRAYS[0] + PAGES * 4096)
+    assert inside.sum() == PAGES and (words[inside] == PAGE_OF[DOUBLES]).all()
     # And still it executes the same.
     watcher = FlowWatcher(
-        replace(phase.job, images=phase.folder), phase.flat, phase.folder / phase.pages.name, restorer(),
+        replace(phase.job, images=phase.folder), decode(phase.folder / IMAGE_NAME), phase.folder / phase.pages.name,
+        restorer(),
         scratch=tmp_path, cpu=None,
     )  # fmt: skip
     assert watcher.watch().counts == phase.flow.counts
@@ -202,9 +206,9 @@ def test_floats_are_replaced_by_floats(builds: Path, tmp_path: Path) -> None:
     assert answer is not None and not found.refused
     for array in ARRAYS:
         assert pages_at(answer, array, PAGES) == [0, PAGES, 0]
-    replaced = PhaseMemory(phase.flat, phase.folder / phase.pages.name)
-    inside = (replaced.addresses >= ARRAYS[0]) & (replaced.addresses < ARRAYS[0] + PAGES * 4096)
-    assert (replaced.pages()[inside] == PAGE_OF[FLOATS]).all()
+    addresses, words = held_pages(phase.folder)
+    inside = (addresses >= ARRAYS[0]) & (addresses < ARRAYS[0] + PAGES * 4096)
+    assert inside.sum() == PAGES and (words[inside] == PAGE_OF[FLOATS]).all()
 
 
 def test_the_programs_own_data_tell_what_pages_hold(builds: Path, tmp_path: Path) -> None:
@@ -223,8 +227,7 @@ def test_in_pages_of_everything_the_pointers_stay(builds: Path, tmp_path: Path) 
     assert pages_at(answer, ARRAYS[0], PAGES) == [0, 0, PAGES]
     inside = (answer.memory.addresses >= ARRAYS[0]) & (answer.memory.addresses < ARRAYS[0] + PAGES * 4096)
     before, after = (
-        np.array(memory.pages()[inside]).reshape(-1, 8)
-        for memory in (answer.memory, PhaseMemory(phase.flat, phase.folder / phase.pages.name))
+        words[inside].reshape(-1, 8) for words in (np.array(answer.memory.pages()), held_pages(phase.folder)[1])
     )
     assert (before[:, 7] == after[:, 7]).all() and (before[:, 7] >> np.uint64(28) == 0x20).all()
     assert (before[:, 4:7] != after[:, 4:7]).all()
@@ -240,12 +243,14 @@ def test_gathers_are_refused(builds: Path, tmp_path: Path) -> None:
 
 
 def test_arrays_in_huge_pages_are_replaced(builds: Path, tmp_path: Path) -> None:
-    """The flat image, which says where huge pages go, is the same file as before."""
+    """The flat image says where huge pages go, as before."""
     phase, found, answer = synthesized(builds, tmp_path, "huge")
     assert answer is not None and not found.refused, found
     for start in HUGE:
         assert pages_at(answer, start, 1024) == [0, 1024, 0]
-    assert (phase.folder / IMAGE_NAME).samefile(phase.job.images / IMAGE_NAME)
+    before, after = (decode(folder / IMAGE_NAME) for folder in (phase.job.images, phase.folder))
+    assert [bytes(m) for m in after.mappings] == [bytes(m) for m in before.mappings]
+    assert any(not m.small for m in after.mappings if m.start in HUGE)
 
 
 def test_a_phase_that_fails_with_its_own_data_has_no_flow(builds: Path, tmp_path: Path) -> None:
@@ -362,17 +367,31 @@ def test_a_time_that_is_found_to_be_another_in_the_end_leaves_no_images(builds: 
     assert record.refused == "it takes +3.0% of the time with its own data, give or take 0.0%"
 
 
-def test_the_next_phase_is_read_ahead(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is lost where it cannot be."""
-    advised: list[int] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: advised.append(os.fstat(fd).st_ino))
+def cached(path: Path) -> int:
+    """Pages of it in the page cache."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        words = np.frombuffer(mapped, dtype=np.uint8)
+        said = (ctypes.c_ubyte * (len(mapped) // 4096))()
+        address = words.ctypes.data
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert not libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), said), ctypes.get_errno()
+        del words
+        return sum(one & 1 for one in said)
+
+
+def test_the_next_phase_is_read_ahead(builds: Path, tmp_path: Path) -> None:
+    """As a whole, and nothing is lost where it cannot be."""
     following = tmp_path / "pages-1.img"
-    following.write_bytes(b"next")
+    following.write_bytes(bytes(5 << 20))
+    os.sync()
+    with following.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert cached(following) == 0
     phase = phase_of(builds, tmp_path, "plate")
     for path in (following, tmp_path / "none"):
         found, _ = settled(replace(phase, following=path), seconds=SECONDS, scratch=tmp_path)
         assert not found.refused
-    assert advised == [following.stat().st_ino]
+    assert cached(following) == (5 << 20) // 4096
 
 
 def test_warm_up_and_region_are_timed(builds: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from checkpoint.errors import ProbeError
 from checkpoint.flat import convert, image
 from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.descriptors import NotFlat
+from checkpoint.flat.file_names import SHARED_PAGES
 from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import (
     STOPPED,
@@ -185,7 +186,7 @@ def _states(folder: Path) -> Sequence[bytes]:
 def _read_state(data: bytes, folder: Path) -> Any:
     (folder / STATE_NAME).write_bytes(data)
     (folder / "pages-1.img").write_bytes(bytes(2 * 4096))
-    (folder / image.SHARED_PAGES).write_bytes(bytes(2 * 4096))
+    (folder / SHARED_PAGES).write_bytes(bytes(2 * 4096))
     found = read_state(folder)
     file_mappings(found)
     open_files(found)
@@ -269,7 +270,7 @@ def _tables(data: bytes) -> Iterator[image.Table]:
         header = image.Header.from_buffer_copy(data)
         for name in ("mappings", "runs", "patches", "descriptors", "stamps", "touch_order", "calls", "strings"):
             yield getattr(header, name)
-        if header.version == image.VERSIONS[-1] and len(data) >= ctypes.sizeof(header) + ctypes.sizeof(image.Tables):
+        if header.version >= 4 and len(data) >= ctypes.sizeof(header) + ctypes.sizeof(image.Tables):
             tables = image.Tables.from_buffer_copy(data, ctypes.sizeof(header))
             for name in ("objects", "pieces", "present", "pending"):
                 yield getattr(tables, name)

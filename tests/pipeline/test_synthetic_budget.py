@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,7 +22,7 @@ from probe.pipeline.stage import Build
 
 def allowed(*, gone: float, images: float, flow: float, wall: float = 10.0) -> float:
     build = SimpleNamespace(
-        began=time.monotonic() - gone,
+        folder=SimpleNamespace(seconds=gone),
         flatten_seconds=(images, flow),
         plan=SimpleNamespace(between=3),
         timed=SimpleNamespace(wall_seconds=wall),

@@ -55,8 +55,11 @@ def memfd_job(builds: Path, folder: Path) -> RestoreJob:
     return job
 
 
-def report_of(image: bytes, pages: Path, folder: Path, *, stamps: int = 1) -> tuple[int, int, int, int]:
-    """Run the restorer on these bytes: (wait status, progress, step, errno) once it has ended or stopped."""
+def report_of(
+    image: bytes, pages: Path, folder: Path, *, stamps: int = 1, look: Callable[[int], None] | None = None
+) -> tuple[int, int, int, int]:
+    """Run the restorer on these bytes: (wait status, progress, step, errno) once it has ended or stopped. `look` gets
+    the process that has stopped."""
     folder.mkdir(exist_ok=True)
     (folder / "image").write_bytes(image)
     control = Control(list(range(0, stamps * 4096, 4096)), str(folder))
@@ -76,6 +79,8 @@ def report_of(image: bytes, pages: Path, folder: Path, *, stamps: int = 1) -> tu
             time.sleep(0.0005)
         progress, step, error, *_ = control.report()
         if os.WIFSTOPPED(status):
+            if look:
+                look(pid)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         return status, progress, step, error

@@ -24,7 +24,8 @@ from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.deleted import write_deleted
-from checkpoint.flat.image import FlatImage, deleted_name, encode, is_deleted_name
+from checkpoint.flat.file_names import deleted_name, is_deleted_name
+from checkpoint.flat.image import FlatImage, encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RestoreJob

@@ -26,7 +26,8 @@ from checkpoint.capture.stored import read_state, write_state
 from checkpoint.criu.pagemap import read_pagemap
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeFileDamaged, ProgramUnsupported
-from checkpoint.flat.image import NAME, OF_OBJECT, SHARED_PAGES, decode, encode
+from checkpoint.flat.file_names import SHARED_PAGES
+from checkpoint.flat.image import NAME, OF_OBJECT, decode, encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RestoreJob

@@ -14,7 +14,7 @@ from checkpoint.criu.fields import GhostChunkEntry, GhostFileEntry
 from checkpoint.criu.protobuf import Field, Message, WireType
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat.deleted import write_deleted
-from checkpoint.flat.image import deleted_name
+from checkpoint.flat.file_names import deleted_name
 
 FILE = stat.S_IFREG | 0o600
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.flat import image as flat_image
 from checkpoint.flat.image import (
+    REPEATED,
     FlatImage,
     Header,
     Kind,
@@ -100,7 +101,7 @@ def test_what_is_written_is_read(image: FlatImage, tmp_path_factory: pytest.Temp
     back = decode(path)
     assert parts(back) == parts(image)
     assert string(back, back.header.cwd) == string(image, image.header.cwd)
-    assert back.header.pages == sum(run.pages for run in image.runs)
+    assert back.header.pages == sum(1 if run.address & REPEATED else run.pages for run in image.runs)
     assert encode(image) == path.read_bytes()
 
 
@@ -133,9 +134,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 5
+    data[Header.version.offset] = 6
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 5 is unknown, this program reads 1 to 4"):
+    with pytest.raises(ProbeFileDamaged, match="version 6 is unknown, this program reads 1 to 5"):
         decode(path)
 
 
@@ -148,6 +149,10 @@ def test_an_image_says_no_more_than_it_needs() -> None:
     assert decode_version(image) == 4
     image.pending, image.objects = [], [MemoryObject()]
     assert decode_version(image) == 4
+    image.threads, image.objects, image.runs = [], [], [Run(4096, 2)]
+    assert decode_version(image) == 1
+    image.runs = [Run(4096 | REPEATED, 2)]
+    assert decode_version(image) == 5
 
 
 def decode_version(image: FlatImage) -> int:
@@ -210,7 +215,7 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
                 "SIGNALS": flat_image.SIGNALS, "LIMITS": flat_image.LIMITS, "PAGE": PAGE_SIZE,
                 "THREAD_ROOM": flat_image.THREAD_ROOM, "MOST_THREADS": flat_image.MOST_THREADS,
                 "MOST_OBJECTS": flat_image.MOST_OBJECTS, "MOST_PENDING": flat_image.MOST_PENDING,
-                "OF_OBJECT": flat_image.OF_OBJECT,
+                "OF_OBJECT": flat_image.OF_OBJECT, "REPEATED": flat_image.REPEATED,
                 "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
     source = tmp_path / "numbers.c"
     body = "".join(f'printf("{name} %lu\\n", (unsigned long)({name}));\n' for name in expected)

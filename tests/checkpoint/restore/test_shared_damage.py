@@ -12,12 +12,12 @@ from direct_runs import memfd_job, report_of
 from direct_state import FAILED, TABLE, timed
 
 from checkpoint.errors import NodeUnfit, PhaseFailed
+from checkpoint.flat.file_names import SHARED_PAGES
 from checkpoint.flat.image import (
     MOST_OBJECTS,
     MOST_PENDING,
     NAME,
     OF_OBJECT,
-    SHARED_PAGES,
     USER_END,
     FlatImage,
     Header,
