@@ -172,9 +172,10 @@ def look_first(times: PairedTimes, others: Sequence[PairedTimes]) -> None:
     raise found.refusal()
 
 
-def seconds_to_settle(phases: Sequence[PairedTimes]) -> float:
-    """What judging these together will about take: each pair that is wanted for an error small enough."""
-    common = spread([one.pairs for one in phases]) or _UNKNOWN
+def seconds_to_settle(phases: Sequence[PairedTimes], judged: Sequence[PairedTimes] = ()) -> float:
+    """What judging these together will about take: each pair that is wanted for an error small enough. `judged`: others
+    that were, and tell how much pairs spread."""
+    common = spread([one.pairs for one in (*phases, *judged)]) or _UNKNOWN
     wanted = (_CENTER_ERROR * common / _LARGEST_ERROR) ** 2
     look = next((look for look in LOOKS if look >= wanted), LOOKS[-1])
     return sum(max(0.0, one.seconds_up_to(look)) for one in phases)

@@ -55,22 +55,33 @@ def run(build: Build, report: Report) -> None:
     wanted = build.options.synthetic_budget
     until = time.monotonic() + (_allowed(build) if wanted is None else wanted)
     saved = SavedPacking(build.options.compress) if wanted is None else None
-    pairs = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
+    left = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
     before: Answer | None = None
     proved: dict[int, Proved] = {}
-    for done, (phase, reduced) in enumerate(pairs):
-        seconds = until - time.monotonic() - _RESERVE * seconds_to_settle([one.times for one in proved.values()])
-        following = pairs[done + 1][1] if done + 1 < len(pairs) else None
-        found, answer = _made(build, phase, reduced, following, seconds, before, list(proved.values()))
-        if isinstance(found, Proved):
-            proved[phase.phase] = found
-        else:
-            build.synthetic[phase.phase] = found
-        if saved and answer:
-            until += saved.seconds(answer.memory, answer.modes)
-        before = answer or before
-        report((done + 1) / (len(pairs) + 1))
-    build.synthetic |= dict(zip(proved, settle(list(proved.values()), until), strict=True))
+    judged: set[int] = set()
+    while left:
+        skipped = []
+        for done, (phase, reduced) in enumerate(left):
+            open_now = [one.times for number, one in proved.items() if number not in judged]
+            reserve = _RESERVE * seconds_to_settle(open_now, [proved[number].times for number in judged])
+            following = left[done + 1][1] if done + 1 < len(left) else None
+            found, answer = _made(
+                build, phase, reduced, following, until - time.monotonic() - reserve, before, list(proved.values())
+            )
+            if isinstance(found, Proved):
+                proved[phase.phase] = found
+            else:
+                build.synthetic[phase.phase] = found
+                skipped += [(phase, reduced)] * (found.refused == _USED_UP)
+            if saved and answer:
+                until += saved.seconds(answer.memory, answer.modes)
+            before = answer or before
+            report((len(proved) + 1) / (len(build.captured) + 2))
+        build.synthetic |= dict(zip(proved, settle(list(proved.values()), until), strict=True))
+        proved = {number: one for number, one in proved.items() if not build.synthetic[number].refused}
+        judged = set(proved)
+        # Time that was kept for judging, and not needed.
+        left = skipped if len(skipped) < len(left) else []
     report(1.0)
     _use(build)
 

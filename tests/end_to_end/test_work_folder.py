@@ -19,7 +19,7 @@ from conftest import MakeProgram
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
 from probe.pipeline.build import OPTIONS_OF_NO_FILE, STAGE_FILES
-from probe.work_folder import work_folder
+from probe.work_folder import StageFiles, work_folder
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -59,6 +59,31 @@ def test_a_folder_is_used_again(tmp_path: Path) -> None:
     with work_folder(tmp_path, {"a": 2}, resume=False) as folder:
         assert not folder.is_finished("trace")
     assert {p.name for p in tmp_path.iterdir()} == {"lock", "state.json"}
+
+
+def test_what_stages_took_is_known_when_a_build_goes_on(tmp_path: Path) -> None:
+    """Of those that are finished: what is done again is counted anew."""
+    stages = [StageFiles("trace", (), ()), StageFiles("select", (), ("size",))]
+    with work_folder(tmp_path, {"options": {"size": 1}}, resume=False) as folder:
+        folder.finish("trace", 10.0)
+        folder.finish("select", 5.0)
+        assert folder.seconds == 15.0
+    with work_folder(tmp_path, {"options": {"size": 2}}, resume=True, stages=stages) as folder:
+        assert folder.seconds == 10.0
+        folder.finish("select", 7.0)
+    with work_folder(tmp_path, {"options": {"size": 2}}, resume=True) as folder:
+        assert folder.seconds == 17.0
+    state = json.loads((tmp_path / "state.json").read_text())
+    for wrong in ([], {"trace": "10"}, {"trace": -1.0}, {"trace": True}):
+        (tmp_path / "state.json").write_text(json.dumps(state | {"seconds": wrong}))
+        with pytest.raises(StorageError, match="damaged"), work_folder(
+            tmp_path, {"options": {"size": 2}}, resume=True
+        ):  # fmt: skip
+            pass
+    # The version before did not keep it.
+    (tmp_path / "state.json").write_text(json.dumps({k: v for k, v in state.items() if k != "seconds"}))
+    with work_folder(tmp_path, {"options": {"size": 2}}, resume=True) as folder:
+        assert folder.seconds == 0.0 and folder.is_finished("trace")
 
 
 def test_a_build_killed_while_it_opened_its_folder(tmp_path: Path) -> None:

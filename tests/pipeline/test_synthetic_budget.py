@@ -10,9 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from probe.flow.synthesis import Proved, unchanged
+from probe.flow.memory import DOUBLES, WHOLE, Known, PhaseMemory
+from probe.flow.packing_time import SavedPacking
+from probe.flow.synthesis import Answer, Proved, unchanged
 from probe.flow.times import PairedTimes
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
@@ -80,3 +83,77 @@ def test_phases_are_judged_together_and_time_is_kept_for_that(monkeypatch: pytes
 
 def test_a_short_build_has_some_seconds_for_it() -> None:
     assert allowed(gone=10.0, images=1.0, flow=9.0, wall=0.1) == 15.0
+
+
+def test_time_that_judging_left_is_for_phases_that_were_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging the first may take 60 s of 70, and takes none; the second gets what is left, and is judged with it."""
+    asked: list[int] = []
+    judged: list[int] = []
+
+    def made(_: Build, phase: CapturedPhase, *rest: Any) -> tuple[Proved | Synthetic, None]:
+        seconds = rest[2]
+        if seconds < 15.0:
+            return unchanged(synthesize._USED_UP), None
+        asked.append(phase.phase)
+        times = PairedTimes(nullcontext, [0.03, -0.03, 0.0], seconds=60.0)
+        return Proved(unchanged(""), unchanged("kept"), Path("nowhere"), times), None
+
+    def settled(proved: Sequence[Proved], until: float) -> list[Synthetic]:
+        judged.append(len(proved))
+        return [one.record for one in proved]
+
+    monkeypatch.setattr(synthesize, "_made", made)
+    monkeypatch.setattr(synthesize, "settle", settled)
+    build = SimpleNamespace(
+        options=SimpleNamespace(synthetic_budget=70.0),
+        captured=[SimpleNamespace(phase=phase) for phase in (7, 8)],
+        reduced=[ReducedPhase(phase, "reduced", size, size, size, size, "") for phase, size in ((7, 9), (8, 1))],
+        folder=None,
+        synthetic={},
+    )
+    synthesize.run(cast(Any, build), lambda _: None)
+    assert asked == [7, 8] and judged == [1, 2]
+    assert {phase: one.refused for phase, one in build.synthetic.items()} == {7: "", 8: ""}
+    build.options.synthetic_budget = 5.0
+    synthesize.run(cast(Any, build), lambda _: None)
+    assert {one.refused for one in build.synthetic.values()} == {synthesize._USED_UP}
+
+
+def test_what_packing_less_saves_is_time_for_more_unless_the_budget_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pages by their addresses, so that phases have those in common that are packed once."""
+    words = np.random.default_rng(1).integers(0, 1 << 63, (2048, 512), dtype=np.uint64)
+    words.tofile(tmp_path / "pages")
+    memory = PhaseMemory.__new__(PhaseMemory)
+    memory.addresses, memory._file = np.arange(2048, dtype=np.uint64) * np.uint64(4096), tmp_path / "pages"
+    whole = np.full(2048, WHOLE, dtype=np.uint8)
+    saved = SavedPacking("gzip")
+    first = saved.seconds(memory, whole)
+    assert first > 0 and saved._seen == {hash(words[row].tobytes()) for row in range(0, 2048, 64)}
+    before = len(saved._seen)
+    saved.seconds(memory, whole)
+    assert len(saved._seen) == before
+    assert SavedPacking("gzip").seconds(memory, np.zeros(2048, dtype=np.uint8)) < first
+
+    given: list[float] = []
+
+    def made(*all_of_it: Any) -> tuple[Synthetic, Answer]:
+        given.append(all_of_it[4])
+        return unchanged("no"), Answer(memory, whole, DOUBLES, Known(memory.addresses, whole))
+
+    monkeypatch.setattr(synthesize, "_made", made)
+    monkeypatch.setattr(synthesize, "settle", lambda proved, until: [])
+    monkeypatch.setattr(synthesize, "_allowed", lambda build: 100.0)
+    monkeypatch.setattr(SavedPacking, "seconds", lambda *_: 50.0)
+    for budget, more in ((None, 50.0), (100.0, 0.0)):
+        given.clear()
+        build = SimpleNamespace(
+            options=SimpleNamespace(synthetic_budget=budget, compress="gzip"),
+            captured=[SimpleNamespace(phase=phase) for phase in (1, 2)],
+            reduced=[ReducedPhase(phase, "reduced", 9, 9, 9, 9, "") for phase in (1, 2)],
+            folder=None,
+            synthetic={},
+        )
+        synthesize.run(cast(Any, build), lambda _: None)
+        assert given == [pytest.approx(100.0, abs=1.0), pytest.approx(100.0 + more, abs=1.0)]
