@@ -128,6 +128,10 @@ def direct_spec(
         raise DirectRefused(
             f"phase {job.phase}: shared memory of {largest} bytes is more than this node has ({_node_memory()})"
         )
+    # A run of one page repeated takes what it says, however small the probe is.
+    filled = sum(run.pages for run in flat.runs) * PAGE_SIZE
+    if filled > _node_memory():
+        raise DirectRefused(f"phase {job.phase}: it fills {filled} bytes of memory; this node has {_node_memory()}")
     # Sizes are words of the image: what its memory may grow to is what it has pages of, or maps.
     mapped = sum(m.end - m.start for m in flat.mappings) + sum(piece.pages for piece in flat.pieces) * PAGE_SIZE
     return {

@@ -21,7 +21,7 @@ from checkpoint.errors import PhaseFailed
 from checkpoint.flat.image import NAME, REPEATED, FlatImage, Header, Mapping, Run, checksum, decode, encode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
-from checkpoint.restore.direct_restore import pages_image
+from checkpoint.restore.direct_restore import DirectRefused, direct_spec, pages_image
 from checkpoint.restore.observation import observe
 from probe.flow.memory import BY_WORD, DOUBLES, FLOATS, KEPT, WHOLE, Modes, PhaseMemory
 from probe.flow.synthesis import write_images
@@ -159,6 +159,14 @@ def test_a_repeated_run_made_to_harm_is_refused(wrong: str, huge: RestoreJob, tm
         }[wrong]
     )
     assert refused(flat, pages, tmp_path / "run")
+
+
+def test_more_pages_than_the_node_has_memory_for_are_refused(huge: RestoreJob, tmp_path: Path) -> None:
+    """One page in the file may stand for any number of them."""
+    flat, pages = decode(huge.images / NAME), pages_image(huge, decode(huge.images / NAME))
+    flat.runs.append(Run(1 << 45 | REPEATED, os.sysconf("SC_PHYS_PAGES")))
+    with pytest.raises(DirectRefused, match=r"phase 1: it fills [0-9]+ bytes of memory; this node has [0-9]+"):
+        direct_spec(huge, flat, pages, restorer(), tmp_path, None)
 
 
 def test_pages_that_are_touched_cannot_be_seen_behind_a_repeated_one(huge: RestoreJob, tmp_path: Path) -> None:
