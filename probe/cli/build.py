@@ -103,7 +103,7 @@ WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, a
     "--synthetic-budget",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="What --synthetic-data may take; without it, with --flow, half of the build's time.",
+    help="What --synthetic-data may take; without it, with --flow, half of the build's time, and what packing saves.",
 )
 @click.option("--with-criu", is_flag=True, help="Carry CRIU along, for nodes that have none and are to use it.")
 @TARGET_ERROR

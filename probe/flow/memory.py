@@ -99,6 +99,8 @@ class PhaseMemory:
     """
 
     def __init__(self, flat: FlatImage, pages: Path) -> None:
+        if any(run.address & REPEATED for run in flat.runs):
+            raise ValueError(f"{pages} holds a page for several of its phase")
         self.flat = flat
         starts = [np.arange(r.address, r.address + r.pages * PAGE_SIZE, PAGE_SIZE, dtype=np.uint64) for r in flat.runs]
         self.addresses = np.concatenate(starts) if starts else np.zeros(0, dtype=np.uint64)

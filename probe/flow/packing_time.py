@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from checkpoint.linux import PAGE_SIZE
-from probe.flow.memory import KEPT, Modes, PhaseMemory
+from probe.flow.memory import WHOLE, Modes, PhaseMemory
 from reducer.compression import packer
 
 _EVERY = 64
@@ -24,8 +24,9 @@ class SavedPacking:
         self._seen: set[int] = set()
 
     def seconds(self, memory: PhaseMemory, modes: Modes) -> float:
-        """Seconds of one processor, for the pages of this phase that are replaced. Reading them is not counted."""
-        chosen = np.flatnonzero((modes != KEPT) & (memory.addresses // PAGE_SIZE % _EVERY == 0))
+        """Seconds of one processor, for the pages of this phase that are replaced as a whole; others are packed as
+        before. Reading them is not counted."""
+        chosen = np.flatnonzero((modes == WHOLE) & (memory.addresses // PAGE_SIZE % _EVERY == 0))
         contents = memory.pages()
         fresh = []
         for row in chosen.tolist():

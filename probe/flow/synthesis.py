@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -112,11 +112,13 @@ def synthesize_phase(
     return doing.record(None, reason), None
 
 
-def settle(proved: Sequence[Proved], until: float) -> list[Synthetic]:
-    """The records of these phases, whose times are compared together; some more repeats are made until
-    time.monotonic() is about `until`. The folders of those whose time is another one, or open, are gone."""
+def settle(proved: Sequence[Proved], until: float, judged: Sequence[Proved] = ()) -> list[Synthetic]:
+    """The records of these phases, whose times are compared together, and with those `judged` before; some more repeats
+    are made until time.monotonic() is about `until`. The folders of those whose time is another one, or open, are gone.
+    """
     records = []
-    for one, found in zip(proved, judge_together([one.times for one in proved], until), strict=True):
+    times = judge_together([one.times for one in proved], until, [one.times for one in judged])
+    for one, found in zip(proved, times, strict=True):
         if isinstance(found, Compared):
             records.append(replace(one.record, time_ratio=found.ratio, time_error=found.error))
         else:
@@ -139,7 +141,7 @@ class _Synthesis:
         self._watcher = FlowWatcher(
             phase.job, phase.flat, phase.pages, phase.restorer, scratch=scratch, cpu=cpu
         )  # fmt: skip
-        self._written = phase.flat
+        self._written, self._following = phase.flat, phase.following
         self._trials, self._patterns = 0, 0
 
     def made(self, before: Answer | None) -> tuple[Proved, Answer]:
@@ -223,14 +225,17 @@ class _Synthesis:
         if said := other.differing(own):
             raise _Refused(f"at the begin {said}")
         plan = Plan(choose_points(self._phase.flow, POINTS), STEPS, numbers=memory.spans(modes), in_copies=True)
-        # Reading waits for the disk, and these runs for the processor.
-        with ThreadPoolExecutor(1) as beside:
-            if self._phase.following:
-                beside.submit(_read_ahead, self._phase.following)
+        with _ReadAhead(self._following) as ahead:
+
+            def meanwhile() -> None:
+                ahead.begin()
+                self._write(modes, pattern)
+
             real, other_flow = watch_both(
                 self._watcher, plan, lambda: memory.contents(modes, pattern), cpu=self._cpu,
-                size=len(memory) * PAGE_SIZE, check=self._as_recorded, meanwhile=lambda: self._write(modes, pattern),
+                size=len(memory) * PAGE_SIZE, check=self._as_recorded, meanwhile=meanwhile,
             )  # fmt: skip
+        self._following = None
         found = compare(other_flow, real)
         if not found.none:
             if not compare(self._watcher.watch(replace(plan, in_copies=real.in_copies)), real).none:
@@ -318,22 +323,45 @@ def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, m
     target.mkdir(mode=0o700)
     for_criu = any(images.glob("pagemap-*.img"))
     for entry in images.iterdir():
-        if entry.name != pages.name and (for_criu or entry.name != IMAGE_NAME):
+        if entry.name != pages.name and (for_criu or (entry.suffix == ".img" and entry.name != IMAGE_NAME)):
             os.link(entry, target / entry.name)
     runs = memory.write(target / pages.name, modes, pattern, repeated=not for_criu)
     if for_criu:
         return memory.flat
-    encoded = encode(replace(memory.flat, runs=runs))
+    try:
+        encoded = encode(replace(memory.flat, runs=runs))
+    except ValueError as error:
+        raise _Refused(f"its image would not be taken: {error}") from error
     (target / IMAGE_NAME).write_bytes(encoded)
     return replace(memory.flat, runs=runs, header=Header.from_buffer_copy(encoded))
 
 
-def _read_ahead(path: Path) -> None:
-    """Have it in the page cache: reading it whole does that for certain, advice for its begin alone."""
-    buffer = bytearray(_READ_AT_ONCE)
-    with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
-        while file.readinto(buffer):
-            pass
+class _ReadAhead:
+    """Reads a file into the page cache, from `begin` until the block is left: reading it does that for certain, advice
+    for its begin alone. A process with such a thread must not fork."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._left = path, threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> _ReadAhead:
+        return self
+
+    def begin(self) -> None:
+        if self._path is not None:
+            self._thread = threading.Thread(target=self._read, args=(self._path,), daemon=True)
+            self._thread.start()
+
+    def _read(self, path: Path) -> None:
+        buffer = bytearray(_READ_AT_ONCE)
+        with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+            while not self._left.is_set() and file.readinto(buffer):
+                pass
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        if self._thread is not None:
+            self._thread.join()
 
 
 def _distinct(answers: Iterable[Modes]) -> Iterator[Modes]:

@@ -181,22 +181,26 @@ def seconds_to_settle(phases: Sequence[PairedTimes], judged: Sequence[PairedTime
     return sum(max(0.0, one.seconds_up_to(look)) for one in phases)
 
 
-def judge_together(phases: Sequence[PairedTimes], until: float) -> list[Compared | OtherTime]:
-    """What each phase takes that was looked at, or why that is another time, or open.
+def judge_together(
+    phases: Sequence[PairedTimes], until: float, judged: Sequence[PairedTimes] = ()
+) -> list[Compared | OtherTime]:
+    """What each phase takes that was looked at, or why that is another time, or open. `judged`: others that were
+    before, for comparison alone.
 
     More pairs are made of the phases that are open, while time.monotonic() is below `until`; in any case of a phase by
     itself, and of so few that all their pairs do not suffice."""
     refused: dict[int, OtherTime] = {}
     while True:
-        now = _compared_all(phases)
+        every = _compared_all([*phases, *judged])
+        now = every[: len(phases)]
         refused |= {at: one.refusal() for at, one in enumerate(now) if one.is_other and at not in refused}
-        together = are_same_together([one for at, one in enumerate(now) if at not in refused])
+        together = are_same_together([one for at, one in enumerate(every) if at not in refused and not one.is_other])
         undecided = [
             at
             for at, one in enumerate(now)
             if at not in refused and not (one.is_same or (together and one.is_like_all))
         ]
-        few = len(phases) == 1 or sum(one.pairs for one in now) < _LEAST_PAIRS
+        few = len(every) == 1 or sum(one.pairs for one in every) < _LEAST_PAIRS
         grown = [at for at in undecided if _grown(phases[at], refused, at, math.inf if few else until)]
         if not grown:
             break

@@ -30,7 +30,7 @@ class BuildOptions:
     wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker). `flow`: record what
     each phase executes, for `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not
     depend on, for which `synthetic_budget` seconds may be spent (None: with recording the flow, half of the
-    build's time).
+    build's time, and what packing less saves).
     """
 
     tracer: str = "auto"

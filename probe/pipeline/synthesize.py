@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from checkpoint.restore.direct_restore import pages_image
 from probe.contents.captured_files import restore_job
 from probe.flow.packing_time import SavedPacking
 from probe.flow.synthesis import Answer, PhaseToSynthesize, Proved, settle, synthesize_phase, unchanged
-from probe.flow.times import seconds_to_settle
+from probe.flow.times import PairedTimes, seconds_to_settle
 from probe.formats.checked import read
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
@@ -30,7 +30,7 @@ FILES = ("synthetic.json", "phase-*-synthetic")
 _RESULT = "synthetic.json"
 _SHARE_OF_BUILD, _LEAST_SECONDS = 0.5, 15.0
 """What recording the flow and this stage may take together where no budget was given: of the time that the build takes
-without them but for packing, and the least for this stage. What packing less saves they may take on top."""
+without them, and the least for this stage. What packing less saves they may take on top."""
 
 _SELF_CHECK_ROUNDS = 3
 """The self-check restores each phase at least so often, which takes about as long as flattening it."""
@@ -57,33 +57,43 @@ def run(build: Build, report: Report) -> None:
     saved = SavedPacking(build.options.compress) if wanted is None else None
     left = sorted(zip(build.captured, build.reduced, strict=True), key=lambda pair: -pair[1].kept_pages)
     before: Answer | None = None
-    proved: dict[int, Proved] = {}
-    judged: set[int] = set()
+    judged: dict[int, Proved] = {}
+    done = 0
     while left:
         skipped = []
-        for done, (phase, reduced) in enumerate(left):
-            open_now = [one.times for number, one in proved.items() if number not in judged]
-            reserve = _RESERVE * seconds_to_settle(open_now, [proved[number].times for number in judged])
-            following = left[done + 1][1] if done + 1 < len(left) else None
-            found, answer = _made(
-                build, phase, reduced, following, until - time.monotonic() - reserve, before, list(proved.values())
-            )
+        proved: dict[int, Proved] = {}
+        saves: dict[int, float] = {}
+        for at, (phase, reduced) in enumerate(left):
+            reserve = _RESERVE * seconds_to_settle(_times(proved), _times(judged))
+            following = left[at + 1][1] if at + 1 < len(left) else None
+            others = [*judged.values(), *proved.values()]
+            found, answer = _made(build, phase, reduced, following, until - time.monotonic() - reserve, before, others)
             if isinstance(found, Proved):
                 proved[phase.phase] = found
             else:
                 build.synthetic[phase.phase] = found
                 skipped += [(phase, reduced)] * (found.refused == _USED_UP)
             if saved and answer:
-                until += saved.seconds(answer.memory, answer.modes)
+                saves[phase.phase] = saved.seconds(answer.memory, answer.modes)
+                # Packing is a part of the build's time, of which half may be added in any case.
+                until += _SHARE_OF_BUILD * saves[phase.phase]
             before = answer or before
-            report((len(proved) + 1) / (len(build.captured) + 2))
-        build.synthetic |= dict(zip(proved, settle(list(proved.values()), until), strict=True))
-        proved = {number: one for number, one in proved.items() if not build.synthetic[number].refused}
-        judged = set(proved)
-        # Time that was kept for judging, and not needed.
-        left = skipped if len(skipped) < len(left) else []
+            report((done + at + 1 - len(skipped)) / (len(build.captured) + 1))
+        if not proved:
+            break
+        settled = dict(zip(proved, settle(list(proved.values()), until, list(judged.values())), strict=True))
+        build.synthetic |= settled
+        judged |= proved
+        until += sum(seconds for number, seconds in saves.items() if number in settled and not settled[number].refused)
+        # Now is time left that was kept for judging, and not needed, and what packing less saves for certain.
+        done += len(left) - len(skipped)
+        left = skipped
     report(1.0)
     _use(build)
+
+
+def _times(phases: Mapping[int, Proved]) -> list[PairedTimes]:
+    return [one.times for one in phases.values()]
 
 
 def _allowed(build: Build) -> float:

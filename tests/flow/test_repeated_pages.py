@@ -142,7 +142,7 @@ def refused(flat: FlatImage, pages: Path, folder: Path, version: int = 5) -> boo
     return os.WIFEXITED(status) and (progress, step) == (FAILED, TABLE)
 
 
-@pytest.mark.parametrize("wrong", ["version", "overlap", "outside", "too many", "count"])
+@pytest.mark.parametrize("wrong", ["version", "overlap", "outside", "too many", "count", "another bit"])
 def test_a_repeated_run_made_to_harm_is_refused(wrong: str, huge: RestoreJob, tmp_path: Path) -> None:
     flat, pages = decode(huge.images / NAME), pages_image(huge, decode(huge.images / NAME))
     last = flat.runs[-1]
@@ -155,6 +155,7 @@ def test_a_repeated_run_made_to_harm_is_refused(wrong: str, huge: RestoreJob, tm
             "overlap": Run(last.address | REPEATED, 1),
             "outside": Run(0x7FFFFFF00000 | REPEATED, 1),
             "too many": Run(last.address + last.pages * PAGE_SIZE | REPEATED, 1 << 51),
+            "another bit": Run(last.address + last.pages * PAGE_SIZE | REPEATED | 8, 1),
             "count": Run(last.address + last.pages * PAGE_SIZE | REPEATED, 0),
         }[wrong]
     )

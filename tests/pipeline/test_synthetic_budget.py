@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +13,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from probe.flow.memory import DOUBLES, WHOLE, Known, PhaseMemory
+from probe.flow.memory import BY_WORD, DOUBLES, WHOLE, PhaseMemory
 from probe.flow.packing_time import SavedPacking
-from probe.flow.synthesis import Answer, Proved, unchanged
-from probe.flow.times import PairedTimes
+from probe.flow.synthesis import Answer, Proved, settle, unchanged
+from probe.flow.times import PairedTimes, Repeats
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.formats.phase_record import Synthetic
 from probe.pipeline import synthesize
@@ -59,7 +59,7 @@ def test_phases_are_judged_together_and_time_is_kept_for_that(monkeypatch: pytes
         times = PairedTimes(nullcontext, [0.03, -0.03, 0.0], seconds=30.0)
         return Proved(unchanged("proved"), unchanged("kept"), Path("nowhere"), times), None
 
-    def settled(proved: Sequence[Proved], until: float) -> list[Synthetic]:
+    def settled(proved: Sequence[Proved], until: float, _: Sequence[Proved]) -> list[Synthetic]:
         return [replace(one.record, time_ratio=1.0 + number) for number, one in enumerate(proved)]
 
     monkeypatch.setattr(synthesize, "_made", made)
@@ -88,7 +88,7 @@ def test_a_short_build_has_some_seconds_for_it() -> None:
 def test_time_that_judging_left_is_for_phases_that_were_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judging the first may take 60 s of 70, and takes none; the second gets what is left, and is judged with it."""
     asked: list[int] = []
-    judged: list[int] = []
+    judged: list[tuple[int, int]] = []
 
     def made(_: Build, phase: CapturedPhase, *rest: Any) -> tuple[Proved | Synthetic, None]:
         seconds = rest[2]
@@ -98,8 +98,8 @@ def test_time_that_judging_left_is_for_phases_that_were_skipped(monkeypatch: pyt
         times = PairedTimes(nullcontext, [0.03, -0.03, 0.0], seconds=60.0)
         return Proved(unchanged(""), unchanged("kept"), Path("nowhere"), times), None
 
-    def settled(proved: Sequence[Proved], until: float) -> list[Synthetic]:
-        judged.append(len(proved))
+    def settled(proved: Sequence[Proved], until: float, before: Sequence[Proved]) -> list[Synthetic]:
+        judged.append((len(proved), len(before)))
         return [one.record for one in proved]
 
     monkeypatch.setattr(synthesize, "_made", made)
@@ -112,16 +112,14 @@ def test_time_that_judging_left_is_for_phases_that_were_skipped(monkeypatch: pyt
         synthetic={},
     )
     synthesize.run(cast(Any, build), lambda _: None)
-    assert asked == [7, 8] and judged == [1, 2]
+    assert asked == [7, 8] and judged == [(1, 0), (1, 1)]
     assert {phase: one.refused for phase, one in build.synthetic.items()} == {7: "", 8: ""}
     build.options.synthetic_budget = 5.0
     synthesize.run(cast(Any, build), lambda _: None)
     assert {one.refused for one in build.synthetic.values()} == {synthesize._USED_UP}
 
 
-def test_what_packing_less_saves_is_time_for_more_unless_the_budget_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_packing_less_saves_is_found_by_a_sample(tmp_path: Path) -> None:
     """Of pages by their addresses, so that phases have those in common that are packed once."""
     words = np.random.default_rng(1).integers(0, 1 << 63, (2048, 512), dtype=np.uint64)
     words.tofile(tmp_path / "pages")
@@ -136,24 +134,64 @@ def test_what_packing_less_saves_is_time_for_more_unless_the_budget_was_named(
     assert len(saved._seen) == before
     assert SavedPacking("gzip").seconds(memory, np.zeros(2048, dtype=np.uint8)) < first
 
-    given: list[float] = []
+    by_words = np.full(2048, BY_WORD, dtype=np.uint8)
+    assert SavedPacking("gzip").seconds(memory, by_words) < first
 
-    def made(*all_of_it: Any) -> tuple[Synthetic, Answer]:
-        given.append(all_of_it[4])
-        return unchanged("no"), Answer(memory, whole, DOUBLES, Known(memory.addresses, whole))
+
+@pytest.mark.parametrize(("budget", "refused", "expected"), [
+    (None, "", [100.0, 150.0, 200.0, 300.0]), (None, "open", [100.0, 150.0, 200.0, 200.0]), (300.0, "", [300.0] * 3),
+])  # fmt: skip
+def test_time_is_given_for_what_packing_less_saves(
+    budget: float | None, refused: str, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it at once, as half of packing may be added in any case; all of it once phases have passed."""
+    given: list[float] = []
+    answer = Answer(cast(Any, None), np.zeros(0, dtype=np.uint8), DOUBLES, cast(Any, None))
+
+    def made(*all_of_it: Any) -> tuple[Proved | Synthetic, Answer | None]:
+        phase, seconds = all_of_it[1].phase, all_of_it[4]
+        given.append(seconds)
+        if phase == 3 and len(given) < 4:
+            return unchanged(synthesize._USED_UP), None
+        times = PairedTimes(nullcontext, [0.0, 0.0, 0.0], seconds=0.0)
+        return Proved(unchanged(""), unchanged("kept"), Path("nowhere"), times), answer
 
     monkeypatch.setattr(synthesize, "_made", made)
-    monkeypatch.setattr(synthesize, "settle", lambda proved, until: [])
+    monkeypatch.setattr(synthesize, "settle", lambda proved, *_: [unchanged(refused) for _one in proved])
     monkeypatch.setattr(synthesize, "_allowed", lambda build: 100.0)
-    monkeypatch.setattr(SavedPacking, "seconds", lambda *_: 50.0)
-    for budget, more in ((None, 50.0), (100.0, 0.0)):
-        given.clear()
-        build = SimpleNamespace(
-            options=SimpleNamespace(synthetic_budget=budget, compress="gzip"),
-            captured=[SimpleNamespace(phase=phase) for phase in (1, 2)],
-            reduced=[ReducedPhase(phase, "reduced", 9, 9, 9, 9, "") for phase in (1, 2)],
-            folder=None,
-            synthetic={},
-        )
-        synthesize.run(cast(Any, build), lambda _: None)
-        assert given == [pytest.approx(100.0, abs=1.0), pytest.approx(100.0 + more, abs=1.0)]
+    monkeypatch.setattr(SavedPacking, "seconds", lambda *_: 100.0 if budget is None else 0.0)
+    build = SimpleNamespace(
+        options=SimpleNamespace(synthetic_budget=budget, compress="gzip"),
+        captured=[SimpleNamespace(phase=phase) for phase in (1, 2, 3)],
+        reduced=[ReducedPhase(phase, "reduced", 9, 9, 9, 9, "") for phase in (1, 2, 3)],
+        folder=None,
+        synthetic={},
+    )
+    synthesize.run(cast(Any, build), lambda _: None)
+    wanted = expected if budget is None else [*expected, budget]
+    if budget is None and not refused:
+        wanted[-1] = 400.0
+    assert given == [pytest.approx(seconds, abs=1.0) for seconds in wanted]
+
+
+def test_phases_that_passed_are_not_judged_again(tmp_path: Path) -> None:
+    """Further ones are judged beside them, however few they are, and no time is spent beyond the end."""
+    made: list[int] = []
+
+    @contextmanager
+    def repeats() -> Iterator[Repeats]:
+        made.append(1)
+        yield [lambda: 1.0, lambda: 1.0]
+
+    rng = np.random.default_rng(4)
+    old = [PairedTimes(repeats, rng.normal(0.0, 0.004, 5).tolist(), seconds=5.0) for _ in range(4)]
+    records = [Proved(unchanged(""), unchanged("kept"), tmp_path / str(n), one) for n, one in enumerate(old)]
+    fresh = Proved(unchanged(""), unchanged("kept"), tmp_path / "new", PairedTimes(repeats, [0.003, -0.002, 0.0]))
+    for one in (*records, fresh):
+        one.folder.mkdir()
+    (found,) = settle([fresh], 0.0, records)
+    assert not found.refused and not made
+    assert all(one.folder.exists() for one in (*records, fresh))
+    # By itself it is compared to the end.
+    settle([fresh], 0.0)
+    assert made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flattened phase has in memory when it is restored, as its images hold it."""
+"""Read what a flattened phase has in memory when it is restored, from its images."""
 
 from __future__ import annotations
 
