@@ -355,7 +355,7 @@ class _ReadAhead:
     def _read(self, path: Path) -> None:
         buffer = bytearray(_READ_AT_ONCE)
         with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
-            while not self._left.is_set() and file.readinto(buffer):
+            while file.readinto(buffer) and not self._left.is_set():
                 pass
 
     def __exit__(self, *_: object) -> None:

@@ -61,5 +61,9 @@ def test_what_each_version_keeps_from_by_itself(version: int, user: int, stage: 
 def test_signals_are_landlocks_from_the_sixth_on(version: int, user: int, stage: Stage, victim: Victim) -> None:
     there = older(stage, version)
     said_of(there, stage.job("processes", "quiet"), user, (UNSHARE,), without=Option.FILTER_CALLS)
-    assert (victim.process.poll() is None) == (version >= KNOWS_SIGNALS)
+    if version >= KNOWS_SIGNALS:
+        assert victim.process.poll() is None
+    else:
+        # It was sent; where the machine is busy its end takes a moment.
+        victim.process.wait(10)
     assert gone(stage, 0)
