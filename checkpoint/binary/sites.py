@@ -51,6 +51,8 @@ _FLAG_KILLERS = frozenset(
 _CALL_OR_JUMP_REL32 = frozenset((Code.CALL_REL32_64, Code.JMP_REL32_64))
 _PADDING = frozenset((Mnemonic.NOP, Mnemonic.INT3))
 _NO_LOOP = (0, 0)
+_NEGATIVE = 1 << 63
+"""From here on an address is one before the image, with a negative sign."""
 LONGEST_LOOP = 1024
 """Bytes of an inner loop that can be counted by copies of it: in a longer one, a counter costs little."""
 
@@ -216,7 +218,8 @@ def _references(functions: list[_Function], ranges: list[tuple[int, int]], absol
         for i in function.instructions:
             if i.flow_control != FlowControl.NEXT:
                 if _is_direct_branch(i):
-                    targets.add(i.near_branch_target)
+                    if i.near_branch_target < _NEGATIVE:
+                        targets.add(i.near_branch_target)
                     continue
                 if i.flow_control in (FlowControl.RETURN, FlowControl.INTERRUPT):
                     continue
@@ -282,7 +285,9 @@ def _constant(i: Instruction) -> int:
 
 
 def _displaceable(i: Instruction) -> bool:
-    return i.flow_control == FlowControl.NEXT and i.memory_base != Register.EIP
+    """Not one that counts from addresses before the image, as libmvec does: a stub may lie too far from there."""
+    before = i.memory_base == Register.RIP and i.ip_rel_memory_address >= _NEGATIVE
+    return i.flow_control == FlowControl.NEXT and i.memory_base != Register.EIP and not before
 
 
 def _flags_dead(rest: list[Instruction]) -> bool:
@@ -323,7 +328,7 @@ def _site_of(image: ElfImage, block: list[Instruction], *, together: bool) -> _S
         at += (group[-1].ip - first) if at else 0
         return first, length, kind, dead, at, target, image.bytes_at(first, length), start, size, instructions
     if best is None:
-        if last.code not in _CALL_OR_JUMP_REL32 or last.len != JUMP_BYTES:
+        if last.code not in _CALL_OR_JUMP_REL32 or last.len != JUMP_BYTES or last.near_branch_target >= _NEGATIVE:
             return None
         best, kind, target = last, REDIRECTED, last.near_branch_target
     code = image.bytes_at(best.ip, best.len)

@@ -337,3 +337,25 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(
     monkeypatch.delenv("PROBE_HOME", raising=False)
     table = find_sites(read_image(str(build("short", builds))))
     assert len(table) > 0 and (table.kind[table.kind != DISPLACED] == REDIRECTED).all()
+
+
+def test_addresses_before_the_image_are_left_where_they_are(tmp_path: Path) -> None:
+    """As in libmvec, which counts from tables' addresses less a constant. The rest of the function has its sites."""
+    source = r"""
+        #include <stdio.h>
+        __attribute__((noinline)) long before(long n) {
+            long a;
+            __asm__ volatile("1: .byte 0x48, 0x8d, 0x05, 0, 0, 0, 0xc0\n"  /* lea rax, [rip - 1 GB] */
+                             "lea 1b(%%rip), %%rcx\n sub %%rcx, %%rax" : "=a"(a) : : "rcx", "cc");
+            return n ? a + n : a * 123456789;
+        }
+        int main(int argc, char **argv) { (void)argv; printf("%ld\n", before(argc)); return 0; }
+    """
+    path = compile_small(tmp_path, "before", source)
+    image = read_image(str(path))
+    sites = find_sites(image)
+    start = symbols(path)["before"]
+    mine = (sites.block_start >= start) & (sites.block_start < start + 40)
+    assert mine.any() and start not in sites.offset[mine].tolist() and (sites.target >= 0).all()
+    assert run(path).stdout == "-1073741816\n"
+    assert count_run(program_of(path)).end.stdout == run(path).stdout
