@@ -289,9 +289,11 @@ def encode(image: FlatImage) -> bytes:
         offsets = []
         for path in getattr(image, name):
             encoded = path.encode("utf-8", "surrogateescape") + b"\0"
-            if names.find(encoded) < 0:
+            at = names.find(encoded)
+            if at < 0:
+                at = len(names)
                 names += encoded
-            offsets.append(names.find(encoded).to_bytes(8, "little"))
+            offsets.append(at.to_bytes(8, "little"))
         setattr(header, name, table(offsets))
     if len(image.threads) > MOST_THREADS:
         raise ValueError(f"{len(image.threads)} threads beside the first; at most {MOST_THREADS} are restored")
