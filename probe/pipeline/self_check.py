@@ -186,11 +186,11 @@ def runs(plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """Time the phases as they will be timed elsewhere, in both ways of restoring. Raises as `self_check` does."""
-    folder, options = build.folder.path, build.options
+    folder, options, begun = build.folder.path, build.options, time.monotonic()
     unasked = options.budget is None and options.best_effort
 
     def budget(run_seconds: float) -> float:
-        so_far = time.monotonic() - build.began
+        so_far = build.folder.seconds + time.monotonic() - begun
         if unasked:
             return unasked_budget(so_far, run_seconds)
         return so_far if options.budget is None else options.budget

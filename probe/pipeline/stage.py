@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +46,6 @@ class Build:
     may_take_criu: bool = False
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
 
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in

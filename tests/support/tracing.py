@@ -20,7 +20,7 @@ from checkpoint.binary.sites import SiteTable
 from checkpoint.linux import PTRACE_SINGLESTEP, WALL
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.program import Program, Streams, resolve_program
-from checkpoint.process.tracee import Tracee, What
+from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs.counters import CountedImage, SiteCounters
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
@@ -89,13 +89,14 @@ class Counted:
 def count_run(
     program: Program,
     *,
-    while_running: Callable[[Tracee, SiteCounters], None] | None = None,
+    while_running: Callable[[Tracee, SiteCounters], Occurrence | None] | None = None,
     every: float = 0.01,
     copied: bool = False,
 ) -> Counted:
     """Run `program` with a counter at every site, to its end; `copied`: inner loops by copies of them.
 
-    `while_running` is called every `every` seconds with the process running and may pause it itself.
+    `while_running` is called every `every` seconds with the process running. Where it waited for a stop, it returns that
+    stop with the process still there: the stop asked for, or the program's end, which may come first.
     """
     with streams_of() as streams, Tracee.start(program, streams) as tracee:
         watch, counters = LoadWatch(tracee), SiteCounters(tracee)
@@ -109,8 +110,10 @@ def count_run(
             occurrence = tracee.wait(every if while_running else SECONDS)
             if occurrence.what is What.TIMEOUT:
                 assert while_running, "the program hangs"
-                while_running(tracee, counters)
-                continue
+                left_at = while_running(tracee, counters)
+                if left_at is None:
+                    continue
+                occurrence = left_at
             if occurrence.what is What.EXITING:
                 counts = counters.read()
                 tracee.resume()

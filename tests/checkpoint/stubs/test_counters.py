@@ -12,7 +12,7 @@ import pytest
 from programs import DYNAMIC, PROGRAMS, VARIANTS, build, expected_counts, run, symbols
 from tracing import SECONDS, count_run, program_of
 
-from checkpoint.process.tracee import Tracee, What
+from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs.counters import SiteCounters
 
 # Labels that no site counts: indirect calls and jumps cannot be redirected, and whole functions are left alone
@@ -210,7 +210,7 @@ def test_hot_sites_go_at_any_instruction(name: str, builds: Path) -> None:
     kept = [symbols(path)[label] for label in list(expected_counts(plain.stdout))[:1]]
     removed: list[int] = []
 
-    def remove_hottest(tracee: Tracee, counters: SiteCounters) -> None:
+    def remove_hottest(tracee: Tracee, counters: SiteCounters) -> Occurrence:
         tracee.request_pause()
         occurrence = tracee.wait(SECONDS)
         assert occurrence.what in (What.PAUSED, What.EXITING)
@@ -224,7 +224,7 @@ def test_hot_sites_go_at_any_instruction(name: str, builds: Path) -> None:
             if counts[hottest] > 0:
                 counters.remove(np.array([hottest]))
                 removed.append(hottest)
-        tracee.resume()
+        return occurrence
 
     traced = count_run(program_of(path, size), while_running=remove_hottest, every=0.002)
     assert traced.end.stdout == plain.stdout and traced.end.status == 0
@@ -238,13 +238,15 @@ def test_removed_sites_count_no_more(builds: Path) -> None:
     path = build("flat", builds)
     address, seen = symbols(path)["site_flat"], []
 
-    def remove_all(tracee: Tracee, counters: SiteCounters) -> None:
-        if not seen:
-            tracee.request_pause()
-            assert tracee.wait(SECONDS).what is What.PAUSED
-            counters.remove(np.flatnonzero(counters.read() >= 0))
-            seen.append(counters.read())
-            tracee.resume()
+    def remove_all(tracee: Tracee, counters: SiteCounters) -> Occurrence | None:
+        if seen:
+            return None
+        tracee.request_pause()
+        occurrence = tracee.wait(SECONDS)
+        assert occurrence.what is What.PAUSED
+        counters.remove(np.flatnonzero(counters.read() >= 0))
+        seen.append(counters.read())
+        return occurrence
 
     traced = count_run(program_of(path, "200"), while_running=remove_all)
     # Where it was stopped inside a stub, it finishes that one.

@@ -13,7 +13,7 @@ from tracing import compile_small, count_run, program_of
 
 from checkpoint.binary.elf import read_image
 from checkpoint.binary.sites import find_sites
-from checkpoint.process.tracee import Tracee
+from checkpoint.process.tracee import Occurrence, Tracee
 from checkpoint.stubs.counters import SiteCounters
 
 LOOPS = r"""
@@ -150,9 +150,9 @@ def test_copies_made_and_taken_back_while_it_runs(loops: Path, builds: Path) -> 
     """Whatever instruction the program stands at, and however often."""
     path, rounds = build("flat", builds), iter(range(1000))
 
-    def toggle(tracee: Tracee, counters: SiteCounters) -> None:
+    def toggle(tracee: Tracee, counters: SiteCounters) -> Occurrence:
         tracee.request_pause()
-        tracee.wait(30.0)
+        occurrence = tracee.wait(30.0)
         number = next(rounds)
         if number == 0:
             counters.copy_loops(np.arange(counters.columns))
@@ -162,7 +162,7 @@ def test_copies_made_and_taken_back_while_it_runs(loops: Path, builds: Path) -> 
             assert counters.ways_out()[hot] <= 400_000
             counters.remove(hot)
             assert not counters.copies[hot].any() and not len(counters.in_loops(hot))
-        tracee.resume()
+        return occurrence
 
     truth = count_run(program_of(path, "40"))
     counted = count_run(program_of(path, "40"), while_running=toggle, every=0.002)
