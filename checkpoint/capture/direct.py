@@ -154,6 +154,7 @@ def _state(
         shared=shared.copy(folder, what),
         present=present,
         queued=waiting.queued,
+        clocks=process_facts.clocks_of(pid),
     )
     return state, tuple((area.start, area.end) for area in areas if area.huge)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ _NAMES = {"ax": "rax", "bx": "rbx", "cx": "rcx", "dx": "rdx", "si": "rsi", "di":
 """ptrace's names of registers that a process's state calls otherwise."""
 _NO_LIMIT = (1 << 64) - 1
 _FIRST_STAT_FIELD = 3
+_PROCESS_CLOCK = 2
+"""Beside the complement of a process number, shifted by three bits: clock_getcpuclockid(3)."""
 _PEEKSIGINFO_SHARED, _SIGINFO_BYTES, _AT_ONCE = 1, 128, 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,6 +61,16 @@ def name_of(pid: int, number: int) -> str:
     """What a thread of the process calls itself."""
     said = Path(f"/proc/{pid}/task/{number}/comm").read_bytes()
     return said.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+
+
+def clocks_of(pid: int) -> tuple[int, ...]:
+    """What the clocks say that checkpoint/flat/vdso.py names, in nanoseconds. The kernel tells no other process a
+    thread's own: the process's stands for it, since helper threads wait."""
+    process = ~pid << 3 | _PROCESS_CLOCK
+    return tuple(
+        time.clock_gettime_ns(clock)
+        for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME, process, process)
+    )
 
 
 def registers_of(found: Registers) -> dict[str, int]:

@@ -36,6 +36,7 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.flat.file_names import SHARED_PAGES
 from checkpoint.flat.image import TIMERS
+from checkpoint.flat.vdso import CLOCKS
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import (
@@ -130,6 +131,7 @@ def _encoded(state: ProcessState) -> dict[str, Any]:
         **({"others": [_encoded_thread(one) for one in state.others]} if state.others else {}),
         **({"shared": encoded_shared(state.shared), "present": list(map(list, state.present))} if state.shared else {}),
         **({"queued": encoded_signals(state.queued)} if state.queued else {}),
+        **({"clocks": list(state.clocks)} if state.clocks else {}),
     }
 
 
@@ -194,6 +196,7 @@ def _decoded(value: Any, folder: Path) -> ProcessState:
         shared=decoded_shared(value.get("shared", ())),
         present=tuple(checked_pair(run) for run in value.get("present", ())),
         queued=decoded_signals(value.get("queued", ())),
+        clocks=checked_numbers(value["clocks"], CLOCKS) if "clocks" in value else (),
         **numbers,
         **flags,
     )

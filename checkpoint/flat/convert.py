@@ -87,7 +87,7 @@ def flatten(
     files = Numbered()
     flat.mappings = [_mapping(vma, images, files, huge) for vma in mapped]
     flat.runs = [Run(run.vaddr, run.pages) for run in images.page_runs]
-    flat.patches = list(_patched_vdso(images))
+    flat.patches, flat.clocks = _patched_vdso(images)
     flat.stamps = sorted({page for event in events for page in _pages(event)})
     readable = [vma for vma in mapped if vma.prot & mmap.PROT_READ]
     ends = [vma.end for vma in readable]
@@ -152,7 +152,9 @@ def _mapping(vma: Vma, images: ProcessState, files: Numbered, huge: Sequence[tup
     )
 
 
-def _patched_vdso(images: ProcessState) -> Iterator[tuple[int, bytes]]:
+def _patched_vdso(images: ProcessState) -> tuple[list[tuple[int, bytes]], int]:
+    """The patch, and the address of its table of clocks. Threads may wait for each other until a time that the kernel
+    tells: theirs stay the kernel's."""
     for vma in images.vmas:
         if not vma.status & VmaStatus.VDSO:
             continue
@@ -166,9 +168,11 @@ def _patched_vdso(images: ProcessState) -> Iterator[tuple[int, bytes]]:
         if len(data) != vma.end - vma.start:
             raise NotFlat(["a vDSO whose pages are not all in the checkpoint"])
         try:
-            yield vma.start, with_system_calls(data)
+            patched, table = with_system_calls(data, () if images.others else images.clocks)
         except NotAVdso as error:
             raise NotFlat([str(error)]) from error
+        return [(vma.start, patched)], vma.start + table if table else 0
+    return [], 0
 
 
 def _process(flat: FlatImage, images: ProcessState) -> None:

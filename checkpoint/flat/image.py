@@ -19,10 +19,10 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSIONS = (1, 2, 3, 4, 5)
+VERSIONS = (1, 2, 3, 4, 5, 6)
 """Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew; in 3
-a table of threads beside the first follows the header; in 4 tables of shared memory and pending signals, too; 5 has
-runs of one page repeated."""
+a table of threads beside the first follows; in 4 tables of shared memory and pending signals, too; 5 has runs of one
+page repeated; 6 has clocks that go on."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
@@ -191,11 +191,11 @@ class Pending(ctypes.LittleEndianStructure):
 
 
 class Tables(ctypes.LittleEndianStructure):
-    """Behind the header; of version 3 the first alone."""
+    """Behind the header; of version 3 the first alone, of versions 4 and 5 all but `clocks`."""
 
     _fields_ = [
         ("threads", Table), ("objects", Table), ("pieces", Table), ("present", Table), ("pending", Table),
-        ("contents", _U64),
+        ("contents", _U64), ("clocks", _U64),
     ]  # fmt: skip
 
 
@@ -215,7 +215,7 @@ class FlatImage:
     descriptors number; `written` the same for files that the phase writes; `opened`: files it opens by their paths.
     `contents`: number of a descriptor, and bytes that it has not read yet. `watches`: of kind WATCH. `threads`: those
     beside the first. `objects`: shared memory; `pieces` of it are in its pages file, which is the copy `contents`;
-    `present`: pages of it that were mapped. `pending`: signals."""
+    `present`: pages of it that were mapped. `pending`: signals. `clocks`: address of clocks in a patch, or 0."""
 
     header: Header
     mappings: list[Mapping] = field(default_factory=list)
@@ -236,6 +236,7 @@ class FlatImage:
     present: list[Run] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)
     contents_file: int = 0
+    clocks: int = 0
     strings: bytearray = field(default_factory=bytearray)
 
     def string(self, text: str) -> int:
@@ -298,7 +299,7 @@ def encode(image: FlatImage) -> bytes:
     if len(image.threads) > MOST_THREADS:
         raise ValueError(f"{len(image.threads)} threads beside the first; at most {MOST_THREADS} are restored")
     if _tables_size(version):
-        tables = Tables(contents=image.contents_file)
+        tables = Tables(contents=image.contents_file, clocks=image.clocks)
         for name in list(_TABLES)[: 1 if version == 3 else None]:
             setattr(tables, name, table([bytes(record) for record in getattr(image, name)]))
         end = ctypes.sizeof(Header) + _tables_size(version)
@@ -330,8 +331,7 @@ def decode(path: Path) -> FlatImage:
     if header.magic != MAGIC:
         raise _damaged(path, "it does not start like one")
     if header.version not in VERSIONS:
-        known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
-        raise _damaged(path, f"version {header.version} is unknown, this program reads {known}")
+        raise _damaged(path, f"version {header.version} is unknown, this program reads 1 to {VERSIONS[-1]}")
     if header.size != len(data) or header.checksum != checksum(memoryview(data)[Header.version.offset :]):
         raise _damaged(path, "its size or checksum is wrong")
 
@@ -355,7 +355,7 @@ def decode(path: Path) -> FlatImage:
     if len(data) < ctypes.sizeof(Header) + size:
         raise _damaged(path, f"it has {len(data)} bytes")
     tables = Tables.from_buffer_copy(data[ctypes.sizeof(Header) :][:size].ljust(ctypes.sizeof(Tables), b"\0"))
-    image.contents_file = tables.contents
+    image.contents_file, image.clocks = tables.contents, tables.clocks
     for name, kind in _TABLES.items():
         found = records(getattr(tables, name), ctypes.sizeof(kind))
         setattr(image, name, [kind.from_buffer_copy(record) for record in found])
@@ -375,6 +375,8 @@ def decode(path: Path) -> FlatImage:
 
 def _version(image: FlatImage) -> int:
     """The first that has what the image needs."""
+    if image.clocks:
+        return 6
     if any(run.address & REPEATED for run in image.runs):
         return 5
     if image.objects or image.pending:
@@ -385,15 +387,14 @@ def _version(image: FlatImage) -> int:
 
 def _tables_size(version: int) -> int:
     """Bytes of the tables behind the header."""
-    return {3: ctypes.sizeof(Table), 4: ctypes.sizeof(Tables), 5: ctypes.sizeof(Tables)}.get(version, 0)
+    return (0, 0, 0, ctypes.sizeof(Table), Tables.clocks.offset, Tables.clocks.offset, ctypes.sizeof(Tables))[version]
 
 
 def _check_shared(image: FlatImage, path: Path) -> None:
     """What is taken from these tables outside the restorer, which checks the rest."""
-    if len(image.objects) > MOST_OBJECTS or len(image.pending) > MOST_PENDING:
+    sizes = [one.size for one in image.objects]
+    if len(sizes) > MOST_OBJECTS or len(image.pending) > MOST_PENDING or max(sizes, default=0) > USER_END:
         raise _damaged(path, "it has too much shared memory or too many signals")
-    if any(one.size > USER_END for one in image.objects):
-        raise _damaged(path, "it has shared memory of an impossible size")
 
 
 def _damaged(path: Path, problem: str) -> ProbeFileDamaged:

@@ -3,11 +3,15 @@
 
 The code in a vDSO reads pages that the kernel keeps up to date beside it; another kernel keeps them elsewhere and
 otherwise. The pages of the checkpoint stay at their addresses, since the program knows where its functions are.
+
+Where the clocks of the capture are known, those functions go on from there: a program that prints its progress every
+few seconds would else do so in each restored phase, with code and data that the run did not use there.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from checkpoint.binary.syscall_names import call_number
 
@@ -22,6 +26,41 @@ _ENOSYS = 38
 _GETRANDOM = bytes.fromhex("4983f8ff 7408 b83e010000 0f05 c3 b8daffffff c3")
 _UNKNOWN = b"\xb8" + struct.pack("<i", -_ENOSYS) + b"\xc3"  # mov $-ENOSYS, %eax; ret: the C library asks the kernel
 
+CLOCKS = 5
+"""Clocks that go on: CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, the CPU time of the process and of the thread."""
+_CLOCK_GETTIME = bytes.fromhex(
+    "b8e4000000 0f05 85c0 7541"  # mov $228, %eax; syscall; test %eax, %eax; jnz 1f
+    "83ff0b 773c"  # cmp $11, %edi; ja 1f: clocks of other processes, of devices
+    "89fa 488d0d8b000000 0fb61411"  # mov %edi, %edx; lea places(%rip), %rcx; movzbl (%rcx,%rdx), %edx
+    "488d0d8c000000 4801d1"  # lea clocks(%rip), %rcx; add %rdx, %rcx
+    "4c8b01 4c0106"  # mov (%rcx), %r8; add %r8, (%rsi): seconds
+    "488b5108 48035608"  # mov 8(%rcx), %rdx; add 8(%rsi), %rdx: nanoseconds
+    "4881fa00ca9a3b 720a"  # cmp $1000000000, %rdx; jb 2f
+    "4881ea00ca9a3b 48ff06"  # sub $1000000000, %rdx; incq (%rsi)
+    "48895608 c3"  # 2: mov %rdx, 8(%rsi); 1: ret
+)
+_GETTIMEOFDAY = bytes.fromhex(
+    "4989f9 4885f6 7409"  # mov %rdi, %r9; test %rsi, %rsi; jz 1f
+    "31ff b860000000 0f05"  # xor %edi, %edi; mov $96, %eax; syscall: the time zone
+    "4d85c9 741c"  # 1: test %r9, %r9; jz 2f
+    "31ff 4c89ce e893ffffff"  # xor %edi, %edi; mov %r9, %rsi; call clock_gettime
+    "498b4108 31d2 b9e8030000 48f7f1 49894108"  # nanoseconds become microseconds
+    "31c0 c3"  # 2: xor %eax, %eax; ret
+)
+_TIME = bytes.fromhex(
+    "4989f9 4883ec18 31ff 4889e6"  # mov %rdi, %r9; sub $24, %rsp; xor %edi, %edi; mov %rsp, %rsi
+    "e86dffffff 488b0424 4883c418"  # call clock_gettime; mov (%rsp), %rax; add $24, %rsp
+    "4d85c9 7403 498901 c3"  # test %r9, %r9; jz 1f; mov %rax, (%r9); 1: ret
+)
+_PLACES = bytes(16 * place for place in (0, 1, 3, 4, 1, 0, 1, 2, 0, 2, 5, 0))
+"""By a clock's number, where its seconds and nanoseconds are in the table behind. The last entry is for those that
+stay as they are."""
+_INSIDE = {"gettimeofday": len(_CLOCK_GETTIME), "time": len(_CLOCK_GETTIME) + len(_GETTIMEOFDAY)}
+"""Where these begin in the code that takes the place of clock_gettime."""
+_GOING_ON = _CLOCK_GETTIME + _GETTIMEOFDAY + _TIME + _PLACES
+_ENTRY_BYTES = 16
+_SECOND = 10**9
+
 
 class NotAVdso(ValueError):
     """The bytes are no vDSO that we can read."""
@@ -34,12 +73,13 @@ def _system_call(number: int) -> bytes:
 def functions(image: bytes) -> dict[str, int]:
     """Offsets of the exported functions of the vDSO in `image`. Raises NotAVdso."""
     try:
-        return dict(_functions(image))
+        return {name: offset for name, offset, _ in _functions(image)}
     except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise NotAVdso(f"the vDSO cannot be read: {error}") from error
 
 
-def _functions(image: bytes) -> list[tuple[str, int]]:
+def _functions(image: bytes) -> list[tuple[str, int, int]]:
+    """Names, offsets and bytes."""
     if image[:5] != b"\x7fELF\x02":
         raise NotAVdso("no 64-bit ELF image")
     header_offset, count = struct.unpack_from("<Q", image, 32)[0], struct.unpack_from("<H", image, 56)[0]
@@ -54,10 +94,10 @@ def _functions(image: bytes) -> list[tuple[str, int]]:
         raise NotAVdso("it has no symbols")
     found = []
     for number in range(1, _symbol_count(image, dynamic)):
-        name, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", image, symbols + _SYMBOL_BYTES * number)
+        name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", image, symbols + _SYMBOL_BYTES * number)
         if info & 15 == _STT_FUNC and section:
             start = strings + name
-            found.append((image[start : image.index(b"\0", start)].decode("ascii"), value))
+            found.append((image[start : image.index(b"\0", start)].decode("ascii"), value, size))
     return found
 
 
@@ -71,13 +111,36 @@ def _symbol_count(image: bytes, dynamic: dict[int, int]) -> int:
     return count
 
 
-def with_system_calls(image: bytes) -> bytes:
-    """`image` with every exported function replaced by its system call, or by ENOSYS where there is none like it."""
+def with_system_calls(image: bytes, clocks: Sequence[int] = ()) -> tuple[bytes, int]:
+    """`image` with every exported function replaced by its system call, or by ENOSYS where there is none like it.
+
+    `clocks`: what CLOCKS said when the program was stopped, in nanoseconds. Where there is room the functions go on
+    from these. Their table is at the offset that is returned with the image (0: none): seconds and nanoseconds of
+    each. The restorer takes its own clocks from them. Raises NotAVdso.
+    """
     out = bytearray(image)
-    for name, offset in functions(image).items():
+    offsets = functions(image)
+    main = _room(image) if len(clocks) == CLOCKS else 0
+    for name, offset in offsets.items():
         plain = name.removeprefix("__vdso_")
         code = _system_call(CALLS[plain]) if plain in CALLS else _GETRANDOM if plain == "getrandom" else _UNKNOWN
+        if main and plain in _INSIDE and offset < len(out):
+            code = b"\xe9" + struct.pack("<i", main + _INSIDE[plain] - offset - 5)  # jmp
         if offset + len(code) > len(out):
             raise NotAVdso(f"{name} lies outside of it")
         out[offset : offset + len(code)] = code
-    return bytes(out)
+    if not main:
+        return bytes(out), 0
+    table = main + len(_GOING_ON)
+    times = b"".join(struct.pack("<qQ", *divmod(clock, _SECOND)) for clock in (*clocks, 0))
+    out[main : table + len(times)] = _GOING_ON + times
+    return bytes(out), table
+
+
+def _room(image: bytes) -> int:
+    """Offset of clock_gettime, where the code that goes on fits in its place; else 0."""
+    wanted = len(_GOING_ON) + _ENTRY_BYTES * (CLOCKS + 1)
+    for name, offset, size in _functions(image):
+        if name == "__vdso_clock_gettime" and not offset % 8 and size >= wanted and offset + wanted <= len(image):
+            return offset
+    return 0

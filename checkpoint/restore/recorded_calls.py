@@ -75,6 +75,11 @@ _CHANGES = {
 }
 """Calls that change files by their paths, or more of them than their contents. Without a private view they are refused
 (checkpoint/restorer/filter.c)."""
+_ABSOLUTE = {call_number(name) for name in ("clock_nanosleep", "timer_settime", "timerfd_settime")}
+"""Calls whose second argument's lowest bit says that a time is one of the clock."""
+_FUTEX, _FUTEX_COMMAND, _FUTEX_UNTIL = call_number("futex"), 127, (6, 9, 11, 13)
+"""Of futex: the commands that wait until a time of the clock."""
+_UNTIL = (call_number("mq_timedsend"), call_number("mq_timedreceive"))
 _PATH_ARGUMENTS = ("rdi", "rsi")
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 """Each node's own, and rightly so."""
@@ -86,7 +91,7 @@ _PAIRS = ("counts", "seen")
 class RecordedCalls:
     """numbers: every system call the region made. made: how many times in all (`complete` False: at least). opened:
     regular files it opened by their paths for reading. changes_paths: whether it creates, changes or removes files
-    by their paths.
+    by their paths. deadlines: whether it waits until a time that a clock shows.
 
     Without what the stubs around it do: counts, how often it made each call, by number; seen, how often it was found
     at each address, looked at in equal steps of time and never inside a system call."""
@@ -96,6 +101,7 @@ class RecordedCalls:
     complete: bool = True
     opened: list[str] = field(default_factory=list)
     changes_paths: bool = False
+    deadlines: bool = False
     counts: dict[int, int] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
 
@@ -173,6 +179,13 @@ def stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
         else:
             joined.append((start, end))
     return [(start, end) for start, end in joined if any(start <= page < end for page in flat.stamps)]
+
+
+def _waits_until(number: int, registers: Registers) -> bool:
+    """Whether the call waits until a time that a clock shows, or sets a timer to one."""
+    if number == _FUTEX:
+        return bool(registers.r10) and registers.rsi & _FUTEX_COMMAND in _FUTEX_UNTIL
+    return bool(number in _ABSOLUTE and registers.rsi & 1) or (number in _UNTIL and registers.r8 != 0)
 
 
 def plain_path(path: str) -> str:
@@ -293,6 +306,7 @@ class _Watch:
             if not self._in_stubs(registers.rip):
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
+            found.deadlines |= _waits_until(number, registers)
             if number in _STOPS:
                 # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0

@@ -20,7 +20,8 @@ enum table_name {
 	OBJECTS,
 	PIECES,
 	PRESENT,
-	PENDING
+	PENDING,
+	CLOCK_TABLE
 };
 
 #define MOST_STAMPS 64
@@ -199,6 +200,19 @@ static void check_pages(struct context *c)
 			fail(c->report, STEP_TABLE, 0, p->address, PATCHES);
 }
 
+/* They are written before the program runs: in a patch, nowhere else. */
+static void check_clocks(struct context *c)
+{
+	const struct patch *p = table_at(c, &c->image->patches);
+	u64 clocks = clocks_of(c->image), inside = !clocks;
+
+	for (u64 i = 0; i < c->image->patches.count; i++, p++)
+		inside |=
+			clocks >= p->address && clocks - p->address <= p->pages * PAGE - CLOCKS * sizeof(struct clock);
+	if (!inside || clocks % sizeof(u64))
+		fail(c->report, STEP_TABLE, 0, clocks, CLOCK_TABLE);
+}
+
 static void check_string(struct context *c, u64 offset)
 {
 	if (offset >= c->image->strings.count)
@@ -356,6 +370,7 @@ void check_tables(struct context *c)
 	check_mappings(c);
 	check_present(c);
 	check_pages(c);
+	check_clocks(c);
 	check_descriptors(c);
 	check_string(c, h->cwd);
 	stamp = table_at(c, &h->stamps);

@@ -16,10 +16,11 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 5			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 6			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define THREADS_VERSION 3		 /* behind the header comes the table of threads */
 #define SHARED_VERSION 4		 /* the same, and the other tables of struct tables */
 #define REPEATED_VERSION 5		 /* the same, and runs of one page repeated */
+#define CLOCKS_VERSION 6		 /* the same, and clocks that go on */
 #define MOST_THREADS 256		 /* beside the first */
 #define MOST_OBJECTS 64			 /* of shared memory */
 #define MOST_PENDING 16384		 /* signals */
@@ -191,12 +192,21 @@ struct pending {
 	u8 information[128]; /* siginfo_t */
 };
 
-/* Behind the header. Of version 3 the first alone. */
+/* A clock: what it said at the capture, and once restored what the program's vDSO adds to the node's. */
+struct clock {
+	u64 seconds, nanoseconds;
+};
+
+/* Realtime, monotonic, since boot; CPU time of the process, of the thread. In a patch, as struct clock each. */
+#define CLOCKS 5
+
+/* Behind the header. Of version 3 the first alone, of versions 4 and 5 all but the clocks. */
 struct tables {
 	struct table threads, objects, pieces;
 	struct table present; /* struct run: pages of shared mappings that the page table had */
 	struct table pending;
 	u64 contents; /* number of the copy that is the pages file of shared memory */
+	u64 clocks;   /* address of the clocks; 0: none */
 };
 
 /* Where the restorer is, for whoever reads a failure; checkpoint/restore/direct_restore.py has the sentences. */

@@ -218,6 +218,26 @@ static void patch(struct context *c)
 		copy((void *)p->address, (const u8 *)c->image + p->contents, p->pages * PAGE);
 }
 
+#define SECOND 1000000000UL
+
+/* The program's clocks go on from where they were. Its vDSO adds to the node's what these differ by now. */
+static void set_clocks(struct context *c)
+{
+	static const u64 numbers[CLOCKS] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_PROCESS,
+					    CLOCK_THREAD};
+	struct clock *clock = (struct clock *)clocks_of(c->image);
+
+	for (u64 i = 0; clock && i < CLOCKS; i++, clock++) {
+		struct clock now = {0, 0};
+		u64 borrowed;
+
+		CALL2(SYS_clock_gettime, numbers[i], &now);
+		borrowed = clock->nanoseconds < now.nanoseconds;
+		clock->seconds -= now.seconds + borrowed;
+		clock->nanoseconds += borrowed * SECOND - now.nanoseconds;
+	}
+}
+
 /* Pages with stamps are shared with the parent: it needs no right to look into our memory. */
 static void share_stamps(struct context *c)
 {
@@ -263,6 +283,7 @@ void rebuild_memory(struct context *c)
 	if (c->options & MAP_LAZILY)
 		map_lazily(c);
 	patch(c);
+	set_clocks(c);
 	share_stamps(c);
 	set_protections(c, 0);
 	fault_in(c);

@@ -83,6 +83,12 @@ static inline u64 object_count(const struct header *h)
 	return h->version < SHARED_VERSION ? 0 : tables_of(h)->objects.count;
 }
 
+/* Address of the clocks; 0 where the image has none. */
+static inline u64 clocks_of(const struct header *h)
+{
+	return h->version < CLOCKS_VERSION ? 0 : tables_of(h)->clocks;
+}
+
 static inline u32 signal_of(const struct pending *p)
 {
 	return *(const u32 *)p->information;
@@ -92,7 +98,9 @@ static inline u64 tables_size(const struct header *h)
 {
 	if (h->version < THREADS_VERSION)
 		return 0;
-	return h->version < SHARED_VERSION ? sizeof(struct table) : sizeof(struct tables);
+	if (h->version < SHARED_VERSION)
+		return sizeof(struct table);
+	return h->version < CLOCKS_VERSION ? __builtin_offsetof(struct tables, clocks) : sizeof(struct tables);
 }
 
 static inline u64 park_image_end(const struct header *h)

@@ -255,7 +255,8 @@ class ProcessState:
     (soft, hard) by their numbers. `filtered`: it has a seccomp filter. `asynchronous_io`: such input or output is in
     flight. `segments`: thread-local storage is in the global descriptor table. `others`: the threads of its first task
     beside the first, where they are captured too. `shared`: shared memory of a directly captured process, `present`:
-    runs of pages of it that the page table had; `queued`: signals that are pending and can be held.
+    runs of pages of it that the page table had; `queued`: signals that are pending and can be held. `clocks`:
+    nanoseconds of the clocks that checkpoint/flat/vdso.py names, where they are known.
     """
 
     folder: Path
@@ -291,6 +292,7 @@ class ProcessState:
     shared: tuple[SharedMemory, ...] = ()
     present: tuple[tuple[int, int], ...] = ()
     queued: tuple[QueuedSignal, ...] = ()
+    clocks: tuple[int, ...] = ()
 
     @property
     def pages_image(self) -> Path:

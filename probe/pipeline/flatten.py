@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from checkpoint.compiled import restorer
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import NAME as IMAGE_NAME
-from checkpoint.flat.image import decode, encode
+from checkpoint.flat.image import FlatImage, decode, encode
 from checkpoint.flow.watching import FlowWatcher
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import pages_image
 from checkpoint.restore.flat_image import write_flat_image
-from checkpoint.restore.recorded_calls import record_calls
+from checkpoint.restore.recorded_calls import RecordedCalls, record_calls
+from checkpoint.state.process_state import ProcessState
 from probe.contents.captured_files import restore_job
 from probe.flow.recording import record_flow
 from probe.flow.stored import PhaseFlow, as_json, from_json
@@ -66,8 +68,7 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
     target.unlink(missing_ok=True)
     images = read_state(job.images)
     try:
-        flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
-        calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
+        flat, calls = _watched(job, images, huge, folder, cpu)
         # The first thread alone is watched: of calls that others make nobody knows.
         flat.calls = sorted(calls.numbers) if calls.complete and not flat.threads else []
         flat.opened = calls.opened
@@ -85,6 +86,22 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
     except (NotFlat, PhaseFailed, NodeUnfit, ValueError) as error:
         target.unlink(missing_ok=True)
         return FlatPhase(job.phase, str(error))
+
+
+def _watched(
+    job: RestoreJob, images: ProcessState, huge: Sequence[tuple[int, int]], folder: Path, cpu: int | None
+) -> tuple[FlatImage, RecordedCalls]:
+    """The phase's flat image and its calls. Where the kernel is to wait until a time of the program's clocks, these
+    are the node's."""
+    flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
+    try:
+        calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
+        if not (flat.clocks and calls.deadlines):
+            return flat, calls
+    except PhaseFailed:
+        if not flat.clocks:
+            raise
+    return _watched(job, replace(images, clocks=()), huge, folder, cpu)
 
 
 def _touched(folder: Path, phase: int) -> list[int]:

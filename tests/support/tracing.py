@@ -95,8 +95,8 @@ def count_run(
 ) -> Counted:
     """Run `program` with a counter at every site, to its end; `copied`: inner loops by copies of them.
 
-    `while_running` is called every `every` seconds with the process running. Where it waited for a stop, it returns that
-    stop with the process still there: the stop asked for, or the program's end, which may come first.
+    `while_running` is called every `every` seconds with the process running. Where it waited for a stop, it returns
+    that stop with the process still there: the stop asked for, or the end of the program, which may come first.
     """
     with streams_of() as streams, Tracee.start(program, streams) as tracee:
         watch, counters = LoadWatch(tracee), SiteCounters(tracee)

@@ -158,7 +158,10 @@ def flat_of(both: Both, state: ProcessState) -> FlatImage:
 
 
 def test_the_flat_images_are_the_same(unusual: Both) -> None:
-    assert encode(flat_of(unusual, unusual.direct)) == encode(flat_of(unusual, unusual.criu))
+    """But for the clocks, which CRIU does not note."""
+    assert unusual.direct.clocks and not unusual.criu.clocks
+    direct = replace(unusual.direct, clocks=())
+    assert encode(flat_of(unusual, direct)) == encode(flat_of(unusual, unusual.criu))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "brim", "sockets", "events", "gone", "closed"])

@@ -134,9 +134,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 6
+    data[Header.version.offset] = 7
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 6 is unknown, this program reads 1 to 5"):
+    with pytest.raises(ProbeFileDamaged, match="version 7 is unknown, this program reads 1 to 6"):
         decode(path)
 
 

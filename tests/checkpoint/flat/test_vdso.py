@@ -47,7 +47,7 @@ def test_the_functions_that_a_c_library_asks_for_are_found() -> None:
 
 
 def test_replaced_functions_work_without_the_kernels_data_pages() -> None:
-    memory = executable(with_system_calls(VDSO))
+    memory = executable(with_system_calls(VDSO)[0])
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     found = functions(VDSO)
     clock_gettime = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_int, ctypes.POINTER(Timespec))(
@@ -67,7 +67,7 @@ def test_replaced_functions_work_without_the_kernels_data_pages() -> None:
 
 def test_what_is_no_plain_system_call_says_that_it_is_not_there() -> None:
     unknown = {name: at for name, at in functions(VDSO).items() if "sgx" in name}
-    memory = executable(with_system_calls(VDSO))
+    memory = executable(with_system_calls(VDSO)[0])
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for offset in unknown.values():
         assert ctypes.CFUNCTYPE(ctypes.c_int)(base + offset)() == -38
@@ -77,7 +77,7 @@ def test_random_bytes_come_and_the_layout_of_their_state_does_not() -> None:
     offset = functions(VDSO).get("__vdso_getrandom")
     if offset is None:
         pytest.skip("this kernel's vDSO has no getrandom")
-    memory = executable(with_system_calls(VDSO))
+    memory = executable(with_system_calls(VDSO)[0])
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     kind = ctypes.CFUNCTYPE(
         ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p, ctypes.c_size_t
@@ -89,11 +89,84 @@ def test_random_bytes_come_and_the_layout_of_their_state_does_not() -> None:
 
 
 def test_nothing_but_the_functions_is_changed() -> None:
-    changed = with_system_calls(VDSO)
+    changed, _ = with_system_calls(VDSO)
     starts = functions(VDSO).values()
     assert len(changed) == len(VDSO)
     for at, (old, new) in enumerate(zip(VDSO, changed, strict=True)):
         assert old == new or any(start <= at < start + 20 for start in starts)
+
+
+NUMBERS = (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME, time.CLOCK_PROCESS_CPUTIME_ID,
+           time.CLOCK_THREAD_CPUTIME_ID)  # fmt: skip
+SAME = {time.CLOCK_REALTIME: (5, 11), time.CLOCK_MONOTONIC: (4, 6)}
+"""Clocks that go as another does: coarse, raw, atomic."""
+ROUGHLY = 60 * 10**9
+"""Nanoseconds: the raw clock is not set right from time to time, and the atomic one knows of leap seconds."""
+
+
+def going_on(clocks: list[int]) -> tuple[mmap.mmap, int, dict[str, int]]:
+    """A vDSO whose table has these, as the restorer leaves it: its memory, its address, and where its functions are."""
+    image, table = with_system_calls(VDSO, clocks)
+    assert table, "no room in this kernel's vDSO"
+    memory = executable(image)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    return memory, base, functions(VDSO)
+
+
+def told(base: int, offset: int, clock: int) -> int:
+    at = Timespec()
+    assert ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_int, ctypes.POINTER(Timespec))(base + offset)(clock, at) == 0
+    assert 0 <= at.nanoseconds < 10**9
+    return at.seconds * 10**9 + at.nanoseconds
+
+
+@given(st.lists(st.integers(-(10**18), 10**18), min_size=5, max_size=5))
+def test_each_clock_is_told_with_its_own_difference(differences: list[int]) -> None:
+    _memory, base, at = going_on(differences)
+    for number, difference in zip(NUMBERS, differences, strict=True):
+        for clock in (number, *SAME.get(number, ())):
+            now = time.clock_gettime_ns(number)
+            assert -ROUGHLY / 50 <= told(base, at["__vdso_clock_gettime"], clock) - difference - now < 60 * ROUGHLY
+
+
+def test_time_of_day_goes_on_in_all_its_forms() -> None:
+    back = -1_000_000 * 10**9 - 999_999_999
+    _memory, base, at = going_on([back, 0, 0, 0, 0])
+    expected = (time.time_ns() + back) / 1e9
+    gettimeofday = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.POINTER(Timespec), ctypes.c_void_p)(
+        base + at["__vdso_gettimeofday"]
+    )
+    zone = (ctypes.c_int * 2)(77, 77)
+    for second in (None, ctypes.addressof(zone)):
+        seen = Timespec()
+        assert gettimeofday(seen, second) == 0
+        assert abs(seen.seconds + seen.nanoseconds / 1e6 - expected) < 5 and seen.nanoseconds < 10**6
+    assert list(zone) != [77, 77]
+    assert gettimeofday(None, None) == 0
+    stored = ctypes.c_long()
+    kind = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)
+    assert kind(base + at["__vdso_time"])(ctypes.addressof(stored)) == stored.value
+    assert abs(stored.value - expected) < 5 and kind(base + at["__vdso_time"])(None) - stored.value in (0, 1)
+
+
+def test_clocks_of_others_and_wrong_numbers_are_the_kernels() -> None:
+    _memory, base, at = going_on([10**15] * 5)
+    own = ~os.getpid() << 3 | 2
+    before = time.clock_gettime_ns(own)
+    assert before <= told(base, at["__vdso_clock_gettime"], own) <= time.clock_gettime_ns(own)
+    call = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_int, ctypes.POINTER(Timespec))(base + at["__vdso_clock_gettime"])
+    assert call(99, Timespec()) < 0
+
+
+def test_without_room_the_clocks_are_the_kernels() -> None:
+    data = bytearray(VDSO)
+    own = (functions(VDSO)["__vdso_clock_gettime"]).to_bytes(8, "little")
+    size_at = data.index(own) + 8
+    assert with_system_calls(VDSO, [0] * 5)[1]
+    while size_at > 8:
+        data[size_at : size_at + 8] = (64).to_bytes(8, "little")
+        size_at = data.find(own, size_at) + 8
+    assert with_system_calls(bytes(data), [0] * 5) == with_system_calls(bytes(data))
 
 
 @given(st.integers(0, len(VDSO) - 1), st.integers(0, 255))
@@ -101,7 +174,7 @@ def test_a_damaged_vdso_is_read_or_refused(at: int, value: int) -> None:
     data = bytearray(VDSO)
     data[at] = value
     with contextlib.suppress(NotAVdso):
-        with_system_calls(bytes(data))
+        assert len(with_system_calls(bytes(data), [0] * 5)[0]) == len(VDSO)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", bytes(8192), VDSO[:200], b"\x7fELF\x01" + VDSO[5:]])

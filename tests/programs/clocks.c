@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A region that looks at clocks. It dies of an illegal instruction where a clock has not gone on from where it was.
+// Usage: clocks read       a clock went back, or a second forth since it was read before the region
+//        clocks deadline   waits until a time that the clock shows, twice a hundredth of a second away
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+#include "site.h"
+
+static const clockid_t clocks[] = {
+    CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW, CLOCK_MONOTONIC_COARSE,
+    CLOCK_BOOTTIME, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID,
+};
+enum { CLOCKS = sizeof clocks / sizeof *clocks, READINGS = CLOCKS + 3 };
+
+__attribute__((noipa)) static void region_warm(void) { SITE(site_warm); }
+__attribute__((noipa)) static void region_start(void) { SITE(site_start); }
+__attribute__((noipa)) static void region_end(void) { SITE(site_end); }
+
+static void require(int condition)
+{
+    if (!condition)
+        __builtin_trap();
+}
+
+static double seconds(clockid_t clock)
+{
+    struct timespec at;
+    require(!clock_gettime(clock, &at));
+    return at.tv_sec + at.tv_nsec * 1e-9;
+}
+
+static void read_all(double to[READINGS])
+{
+    struct timeval day;
+    for (int i = 0; i < CLOCKS; i++)
+        to[i] = seconds(clocks[i]);
+    require(!gettimeofday(&day, NULL));
+    to[CLOCKS] = day.tv_sec + day.tv_usec * 1e-6;
+    to[CLOCKS + 1] = time(NULL);
+    to[CLOCKS + 2] = (double)clock() / CLOCKS_PER_SEC;
+}
+
+static void wait_until(clockid_t clock)
+{
+    struct timespec at;
+    require(!clock_gettime(clock, &at));
+    at.tv_nsec += 10000000;
+    if (at.tv_nsec >= 1000000000)
+        at.tv_nsec -= 1000000000, at.tv_sec++;
+    require(!clock_nanosleep(clock, TIMER_ABSTIME, &at, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    static double before[READINGS], now[READINGS];
+
+    while (seconds(CLOCK_PROCESS_CPUTIME_ID) < 0.3)
+        ;
+    read_all(before);
+    region_warm();
+    region_start();
+    if (argc > 1 && !strcmp(argv[1], "deadline")) {
+        wait_until(CLOCK_MONOTONIC);
+        wait_until(CLOCK_REALTIME);
+    } else {
+        read_all(now);
+        for (int i = 0; i < READINGS; i++)
+            require(now[i] >= before[i] && now[i] <= before[i] + 2);
+    }
+    region_end();
+    return 0;
+}
