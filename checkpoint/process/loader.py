@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.errors import ProgramNotRunnable
-from checkpoint.process.maps import image_paths, is_own, load_bias, read_maps
+from checkpoint.process.maps import chooses_code, image_paths, is_own, load_bias, read_maps
 from checkpoint.process.tracee import Tracee
 
 _DT_NULL, _DT_DEBUG = 0, 21
@@ -117,7 +117,8 @@ class LoadWatch:
         """The parsed image, None where it is not the program's own or not a file we can read (deleted, JIT)."""
         if path not in self._read:
             try:
-                self._read[path] = read_image(path) if is_own(path) else None
+                own = is_own(path) or (self._tracee.program.choosing and chooses_code(path))
+                self._read[path] = read_image(path) if own else None
             except ProgramNotRunnable:
                 self._read[path] = None
         return self._read[path]

@@ -25,13 +25,18 @@ _HIGHEST_ADDRESS = 0x7FFF_FFFF_E000
 _STACK_ROOM = 128 << 20
 """What the kernel keeps free below the stack, at the least, so that it can grow (mmap_base)."""
 
+_CHOOSING_PREFIXES = (
+    "libblas", "libcblas", "libopenblas", "libatlas", "libmkl", "liblapack", "libcrypto", "libssl", "libgcrypt",
+    "libnettle", "libgmp",
+)  # fmt: skip
+"""How the names of images begin that work a lot, by code which they choose per CPU (cpuid)."""
+
 FOREIGN_PREFIXES = (
     "ld-", "libc.", "libc-", "libm.", "libm-", "libmvec", "libpthread", "librt.", "librt-", "libdl.", "libdl-",
-    "libgcc_s", "libgomp", "libomp", "libiomp", "libblas", "libcblas", "libopenblas", "libatlas", "libmkl", "liblapack",
-    "libcrypto", "libssl", "libgcrypt", "libnettle", "libgmp", "vgpreload",
+    "libgcc_s", "libgomp", "libomp", "libiomp", "vgpreload", *_CHOOSING_PREFIXES,
 )  # fmt: skip
-"""How the names of images begin whose functions are chosen per CPU (IFUNC, cpuid), or that spin: counts there differ
-between machines. And what Valgrind puts into the programs it runs."""
+"""The same of all images whose functions are chosen per CPU (IFUNC, cpuid), or that spin: counts there differ between
+machines. And of what Valgrind puts into the programs it runs."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,11 @@ def image_paths(maps: Sequence[MapEntry]) -> list[str]:
 def is_own(path: str) -> bool:
     """Whether an image's code may carry counters: not the C library, loader, or a library that picks by CPU."""
     return not Path(path).name.startswith(FOREIGN_PREFIXES)
+
+
+def chooses_code(path: str) -> bool:
+    """Whether an image picks by CPU and may carry counters all the same, in a program that works there."""
+    return Path(path).name.startswith(_CHOOSING_PREFIXES)
 
 
 def load_bias(image: ElfImage, maps: Sequence[MapEntry]) -> int:

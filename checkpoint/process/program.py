@@ -49,7 +49,8 @@ class Program:
 
     `worker`: the process to probe, where it is another one than what the command line starts. `threads`: how many
     threads share its work, and so how many processors every run gets. `marking`: which of the threads that the first
-    starts, by their order from 0 on, tell places in its stead while they live.
+    starts, by their order from 0 on, tell places in its stead while they live. `choosing`: libraries that choose their
+    code by the processor carry counters, too.
     """
 
     argv: tuple[str, ...]
@@ -61,6 +62,7 @@ class Program:
     worker: Worker | None = None
     threads: int = 1
     marking: tuple[int, ...] = ()
+    choosing: bool = False
 
     @property
     def probed_executable(self) -> str:
@@ -93,7 +95,7 @@ class Program:
         # No key where there is none: older versions read these files, too.
         del said["worker"]
         said["marking"] = list(self.marking)
-        for name, usual in (("threads", 1), ("marking", [])):
+        for name, usual in (("threads", 1), ("marking", []), ("choosing", False)):
             if said[name] == usual:
                 del said[name]
         return said if self.worker is None else {**said, "worker": self.worker.to_json()}

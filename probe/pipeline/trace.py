@@ -164,6 +164,7 @@ def _trace(build: Build) -> None:
             "it does not repeat itself."
         ) from error
     note_run(folder, NAME, build.profile.written)
+    build.program = replace(build.program, choosing=build.profile.program.choosing)
     _capture_threads_directly(build)
 
 
@@ -193,7 +194,8 @@ def load(build: Build) -> None:
     if build.folder.file(_WORKER).exists():
         build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
     profile = load_profile(build.folder.file(_PROFILE))
-    build.program = replace(build.program, threads=profile.program.threads, marking=profile.program.marking)
+    found = profile.program
+    build.program = replace(build.program, threads=found.threads, marking=found.marking, choosing=found.choosing)
     build.profile = replace(profile, program=build.program)
     check_unchanged(build.profile)
     _capture_threads_directly(build)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from checkpoint.errors import ProbeError
 from checkpoint.process.program import Program, Streams
 from probe.formats.choices import NATIVE, TRACERS, VALGRIND
 from probe.formats.profile import Profile
 from probe.tracers import exact, native, pin, valgrind
+from probe.tracers.library_time import InLibraries
 
 
 def trace_program(
@@ -26,7 +28,11 @@ def trace_program(
     Raises ToolMissing where the tracer is not installed, and what the tracer raises.
     """
     if tracer in ("auto", NATIVE):
-        return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
+        try:
+            return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
+        except InLibraries:
+            program = replace(program, choosing=True)
+            return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
     if tracer not in TRACERS:
         raise ProbeError(f"no tracer {tracer!r}; there are {', '.join(TRACERS)}")
     instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)

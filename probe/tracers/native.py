@@ -41,6 +41,7 @@ from probe.tracers.hot_sites import (
     sites_to_remove,
 )
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours
+from probe.tracers.library_time import LibraryLooks
 from probe.tracers.other_processes import judge_children, judge_early, judge_threads
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.team import (
@@ -110,6 +111,7 @@ class _Recording:
     install_seconds: float = 0.0
     written: set[str] = field(default_factory=set)
     outside: OutsideLooks = field(init=False)
+    libraries: LibraryLooks = field(init=False)
     first: FirstThread | None = None
     working: int = 1
     marking: int = 0
@@ -169,6 +171,8 @@ class _Recording:
             self.seconds.append(at - self.row_started)
             self.before, self.row_started, self.waited_by_row = now, at, waited
             self._bound()
+        elif end_row and self.libraries.wanted(advance):
+            self._pause()
         return ended
 
     def _follow_marking(self) -> None:
@@ -259,12 +263,12 @@ class _Recording:
         now = time.monotonic()
         self.started = self.looked_at = self.row_started = now
         self.outside = OutsideLooks(self.tracee.program.argv[0], now)
+        self.libraries = LibraryLooks(self.tracee, self.interval)
         self.marking = self.tracee.pid
         self.waited_by_look = self.waited_by_row = run_delay(self.marking)
         self.ran_by_look = running_time(self.marking)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
-        if self.tracee.team is not None:
-            self.first = FirstThread(self.tracee.program.threads - 1)
+        self.first = FirstThread(self.tracee.program.threads - 1) if self.tracee.team is not None else None
 
 
 def trace(
@@ -281,7 +285,7 @@ def trace(
     DEFAULT_INTERVAL.
 
     Raises ProgramUnsupported (threads that work, children that leave no room), ProgramFailed (ended by a signal),
-    ProgramTooShort. `progress` is called at every interval with the seconds traced so far.
+    ProgramTooShort, InLibraries. `progress` is called at every interval with the seconds traced so far.
     """
     fine = interval is None
     interval = FINE_INTERVAL if interval is None else interval
@@ -335,6 +339,8 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
 
 def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
     # Any stop answers the request for a pause, and none need follow it.
+    if occurrence.what is What.PAUSED:
+        recording.libraries.look()
     if occurrence.what is not What.EXECUTED:
         if recording.to_remove is not None:
             recording.counters.remove(recording.to_remove)
@@ -365,8 +371,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
     intervals, length = _usual_length(recording)
     if intervals < FEWEST_INTERVALS:
         raise ProgramTooShort(
-            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {intervals} intervals of "
-            f"{length * 1e3:g} ms, "
+            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {intervals} intervals of {length * 1e3:g} ms, "
             f"at least {FEWEST_INTERVALS} are needed. "
             + why_too_few(sum(seconds), cpu_seconds, (FEWEST_INTERVALS + 1) * length, streams)
         )
