@@ -375,14 +375,12 @@ def decode(path: Path) -> FlatImage:
 
 def _version(image: FlatImage) -> int:
     """The first that has what the image needs."""
-    if image.clocks:
-        return 6
-    if any(run.address & REPEATED for run in image.runs):
-        return 5
+    if image.clocks or any(run.address & REPEATED for run in image.runs):
+        return 6 if image.clocks else 5
     if image.objects or image.pending:
         return 4
     made = any(d.kind > Kind.SAME_AS for d in image.descriptors) or image.contents or image.watches
-    return 3 if image.threads else VERSIONS[bool(made)]
+    return 3 if image.threads else 2 if made else 1
 
 
 def _tables_size(version: int) -> int:
