@@ -92,7 +92,7 @@ def test_only_what_is_tried_is_installed(capsys: pytest.CaptureFixture[str]) -> 
 
 
 PREDICTION = {
-    "clock": "cpu", "phases": [1, 2], "tracing_overhead": 1.02, "warnings": ["w1"],
+    "clock": "cpu", "phases": [1, 2], "tracing_overhead": 1.02, "warnings": ["w1"], "et_ref_seconds": 2.04,
 }  # fmt: skip
 RUN = {
     "prediction": {"seconds": 2.0, "low": 1.9, "high": 2.2}, "warnings": ["w2"],
@@ -105,7 +105,7 @@ def test_a_prediction_is_compared_with_the_mean_of_plain_runs() -> None:
     row = measurement.compared({"build": PREDICTION, "run": RUN}, runs)
     truth = 6.2 / 3
     assert row["errors"] == {"calibrated": round(2 / truth - 1, 5), "direct": round(2.1 / truth - 1, 5)}
-    assert (row["held"], row["half_width"], row["phases"]) == (True, 0.075, 2)
+    assert (row["held"], row["half_width"], row["phases"], row["reference"]) == (True, 0.075, 2, 2.04)
     assert row["full"] == [1.9, 2.0, 2.3] and row["warnings"] == ["w1", "w2"]
     off = [replace(ended, cpu=3.0) for ended in runs]
     assert measurement.compared({"build": PREDICTION, "run": RUN}, off)["held"] is False
@@ -117,7 +117,7 @@ def test_a_tiny_program_goes_through(tmp_path: Path) -> None:
     """Both commands of probe are run in the program's folder, with its input, around plain runs."""
     build = f"test -f words.lua && echo '{json.dumps(PREDICTION)}'; shift; echo \"$@\" >asked"
     row = tried(TINY_LUA, tool(tmp_path, build=build, run=f"cat asked >&2; echo '{json.dumps(RUN)}'"), tmp_path)
-    assert row["outcome"] == PREDICTED and len(row["full"]) == 3 and row["predicted"] == 2.0
+    assert row["outcome"] == PREDICTED and len(row["full"]) == 4 and row["predicted"] == 2.0
     assert row["package"].startswith("coreutils ") and row["native"]["status"] == 0
     assert set(row["load"]) == {"others", "stolen"} and "message" not in row
 

@@ -32,7 +32,7 @@ PREDICTED, REFUSED, FAILED, UNUSABLE = "predicted", "refused", "failed", "unusab
 itself did not run as the table says, which is a fault of the table or of this machine."""
 
 LATER_RUNS = 2
-"""Plain runs behind the prediction; one is before the build."""
+"""Plain runs behind the prediction; one is before the build, one behind it."""
 
 DISK_BYTES = 20 << 30
 NATIVE_SECONDS = 120.0
@@ -118,10 +118,10 @@ def _tried(found: Place, tool: Tool) -> Row:
         return {**row, "outcome": UNUSABLE, "message": f"stopped: {native['stopped']}" if native["stopped"] else said}
     native.pop("said")
     with watched() as load:
-        first = _plain(found)
-        row |= _predicted(found, tool, native["wall"])
+        runs = [_plain(found)]
+        row |= _predicted(found, tool, native["wall"], lambda: runs.append(_plain(found, again=False)))
         if row["outcome"] == PREDICTED:
-            row |= compared(row, [first, *(_plain(found) for _ in range(LATER_RUNS))])
+            row |= compared(row, [*runs, *(_plain(found) for _ in range(LATER_RUNS))])
     row["load"] = _shares(load)
     return row
 
@@ -148,12 +148,13 @@ def _native(found: Place) -> Row:
     }
 
 
-def _plain(found: Place) -> Ended:
-    """A run on the processor that probes measure on, in the environment that their runs have."""
+def _plain(found: Place, *, again: bool = True) -> Ended:
+    """A run on the processor that probes measure on, in the environment that their runs have; in the folder as it is
+    unless `again`."""
     cpu = measuring_cpu()
     masked = Started((), "", "", isa=DEFAULT_ISA, env=found.environment).environment()
     with away_from(cpu):
-        ended, said = _command(found, found.program.argv, masked, 2 * NATIVE_SECONDS, cpu=cpu)
+        ended, said = _command(found, found.program.argv, masked, 2 * NATIVE_SECONDS, cpu=cpu, again=again)
     if ended.stopped or ended.status != found.program.status:
         raise ValueError(f"a plain run ended with {ended.status} {ended.stopped}: {said[-_MESSAGE:]}")
     return ended
@@ -177,8 +178,8 @@ def _command(
     return ended, said
 
 
-def _predicted(found: Place, tool: Tool, native: float) -> Row:
-    """What `probe build` and `probe run` make of the command."""
+def _predicted(found: Place, tool: Tool, native: float, between: Callable[[], None]) -> Row:
+    """What `probe build` and `probe run` make of the command; `between` is called between them."""
     target = found.base / "it.probe"
     stdin = [] if found.program.stdin == "/dev/null" else ["--stdin", found.program.stdin]
     seconds = 0.0
@@ -195,6 +196,8 @@ def _predicted(found: Place, tool: Tool, native: float) -> Row:
         if ended.status or ended.stopped or ended.left:
             return {**judged(found.program, ended, said, found.base), "stage": stage, **late(seconds, native)}
         out.append(json.loads((found.base / "stdout").read_text()))
+        if stage == "build":
+            between()
     return {"outcome": PREDICTED, "build": out[0], "run": out[1], "seconds": round(seconds, 1)}
 
 
@@ -232,6 +235,7 @@ def compared(row: Row, runs: list[Ended]) -> Row:
     return {
         "clock": build["clock"],
         "full": [round(seconds, 4) for seconds in full],
+        "reference": round(build["et_ref_seconds"], 4),
         "predicted": round(said["seconds"], 4),
         "low": round(said["low"], 4),
         "high": round(said["high"], 4),

@@ -169,7 +169,7 @@ PROGRAMS = (
     Program("potrace", "rendering", "potrace netpbm", "potrace -s picture.pbm", "picture.ppm",
             "pnmscale 6 picture.ppm | ppmtopgm | pgmtopbm > picture.pbm", aside=True),
     # databases
-    Program("sqlite3", "databases", "sqlite3", "sqlite3 sales.db", "queries.sql", stdin="queries.sql"),
+    Program("sqlite3", "databases", "sqlite3", "sqlite3 :memory:", "queries.sql", stdin="queries.sql"),
     Program("recsel", "databases", "recutils", "recsel -e 'Age > 30' -S City -p Name,City contacts.rec",
             "contacts.rec"),
     Program("kchashtest", "databases", "kyotocabinet-utils", "kchashtest order casket.kch 1500000"),
