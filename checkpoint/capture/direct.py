@@ -48,9 +48,11 @@ def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
     `what` names it in messages. Raises StorageError, ProgramFailed where it ends meanwhile, OSError, PrivilegeMissing
     where this user may not look into it.
     """
+    clocks = process_facts.clocks_of(tracee.pid)
     with _readable(tracee):
         waiting, answers = _asked(tracee)
         state, huge = _state(tracee, folder, answers[0], waiting, what)
+        state = replace(state, clocks=clocks)
         if tracee.team is not None:
             state = _with_team(state, tracee, tracee.team, answers[1:])
         require_room(folder, state.pages, what)
@@ -154,7 +156,6 @@ def _state(
         shared=shared.copy(folder, what),
         present=present,
         queued=waiting.queued,
-        clocks=process_facts.clocks_of(pid),
     )
     return state, tuple((area.start, area.end) for area in areas if area.huge)
 

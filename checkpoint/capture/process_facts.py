@@ -15,6 +15,7 @@ from checkpoint.capture.injected import Answers
 from checkpoint.criu.fields import REGISTERS
 from checkpoint.flat.image import LIMITS, MOST_PENDING
 from checkpoint.linux import PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GETREGSET, PTRACE_PEEKSIGINFO
+from checkpoint.process.plain_run import running_nanoseconds
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.state.process_state import ExtendedState, Layout, ThreadState
 from checkpoint.state.shared_memory import NEVER_SENT, QueuedSignal
@@ -31,6 +32,8 @@ _NAMES = {"ax": "rax", "bx": "rbx", "cx": "rcx", "dx": "rdx", "si": "rsi", "di":
 """ptrace's names of registers that a process's state calls otherwise."""
 _NO_LIMIT = (1 << 64) - 1
 _FIRST_STAT_FIELD = 3
+_TICK = 10**7
+"""Nanoseconds: the longest that kernels have."""
 _PROCESS_CLOCK = 2
 """Beside the complement of a process number, shifted by three bits: clock_getcpuclockid(3)."""
 _PEEKSIGINFO_SHARED, _SIGINFO_BYTES, _AT_ONCE = 1, 128, 64
@@ -64,13 +67,17 @@ def name_of(pid: int, number: int) -> str:
 
 
 def clocks_of(pid: int) -> tuple[int, ...]:
-    """What the clocks say that checkpoint/flat/vdso.py names, in nanoseconds. The kernel tells no other process a
-    thread's own: the process's stands for it, since helper threads wait."""
-    process = ~pid << 3 | _PROCESS_CLOCK
-    return tuple(
-        time.clock_gettime_ns(clock)
-        for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME, process, process)
-    )
+    """What the clocks say that checkpoint/flat/vdso.py names, in nanoseconds: those of time a tick later, so that coarse
+    ones, which lag by a part of one, do not go back."""
+    process = time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
+    real, monotonic, boot, raw, atomic = (
+        time.clock_gettime_ns(clock) + _TICK
+        for clock in (
+            time.CLOCK_REALTIME, time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC_RAW, time.CLOCK_TAI,
+        )
+    )  # fmt: skip
+    # The kernel tells no other process a thread's clock; of the first thread it writes the same number here.
+    return real, monotonic, boot, process, running_nanoseconds(pid) or process, raw, atomic
 
 
 def registers_of(found: Registers) -> dict[str, int]:

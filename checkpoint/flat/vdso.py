@@ -11,7 +11,7 @@ few seconds would else do so in each restored phase, with code and data that the
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from checkpoint.binary.syscall_names import call_number
 
@@ -20,14 +20,20 @@ CALLS = {name: call_number(name) for name in ("clock_gettime", "gettimeofday", "
 
 _PT_DYNAMIC, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_HASH, _DT_GNU_HASH = 2, 5, 6, 10, 4, 0x6FFFFEF5
 _STT_FUNC = 2
-_SYMBOL_BYTES = 24
+_SYMBOL_BYTES, _SECTION_BYTES = 24, 64
 _ENOSYS = 38
 # __vdso_getrandom asks for the layout of its state with a length of -1 (r8), which no system call answers.
 _GETRANDOM = bytes.fromhex("4983f8ff 7408 b83e010000 0f05 c3 b8daffffff c3")
 _UNKNOWN = b"\xb8" + struct.pack("<i", -_ENOSYS) + b"\xc3"  # mov $-ENOSYS, %eax; ret: the C library asks the kernel
 
-CLOCKS = 5
-"""Clocks that go on: CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, the CPU time of the process and of the thread."""
+
+def _system_call(number: int) -> bytes:
+    return b"\xb8" + struct.pack("<I", number) + b"\x0f\x05\xc3"  # mov $number, %eax; syscall; ret
+
+
+CLOCKS = 7
+"""Clocks that go on: CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, the CPU time of the process and of the thread,
+CLOCK_MONOTONIC_RAW, CLOCK_TAI. The last two part from the first ones by what a node was set right by, and when."""
 _CLOCK_GETTIME = bytes.fromhex(
     "b8e4000000 0f05 85c0 7541"  # mov $228, %eax; syscall; test %eax, %eax; jnz 1f
     "83ff0b 773c"  # cmp $11, %edi; ja 1f: clocks of other processes, of devices
@@ -52,13 +58,21 @@ _TIME = bytes.fromhex(
     "e86dffffff 488b0424 4883c418"  # call clock_gettime; mov (%rsp), %rax; add $24, %rsp
     "4d85c9 7403 498901 c3"  # test %r9, %r9; jz 1f; mov %rax, (%r9); 1: ret
 )
-_PLACES = bytes(16 * place for place in (0, 1, 3, 4, 1, 0, 1, 2, 0, 2, 5, 0))
+_PLACES = bytes(16 * place for place in (0, 1, 3, 4, 5, 0, 1, 2, 0, 2, 7, 6))
 """By a clock's number, where its seconds and nanoseconds are in the table behind. The last entry is for those that
 stay as they are."""
-_INSIDE = {"gettimeofday": len(_CLOCK_GETTIME), "time": len(_CLOCK_GETTIME) + len(_GETTIMEOFDAY)}
-"""Where these begin in the code that takes the place of clock_gettime."""
+_INSIDE = {
+    "clock_gettime": 0,
+    "gettimeofday": len(_CLOCK_GETTIME),
+    "time": len(_CLOCK_GETTIME) + len(_GETTIMEOFDAY),
+}
+"""Where these begin in the code that goes on."""
 _GOING_ON = _CLOCK_GETTIME + _GETTIMEOFDAY + _TIME + _PLACES
 _ENTRY_BYTES = 16
+_LONGEST = max(len(_GETRANDOM), len(_UNKNOWN), len(_system_call(0)))
+"""Bytes that are put at the start of a function."""
+_PROGRAM_BITS, _EXECUTABLE = 1, 4
+"""Type and flag of a section of code: SHT_PROGBITS, SHF_EXECINSTR."""
 _SECOND = 10**9
 
 
@@ -66,20 +80,15 @@ class NotAVdso(ValueError):
     """The bytes are no vDSO that we can read."""
 
 
-def _system_call(number: int) -> bytes:
-    return b"\xb8" + struct.pack("<I", number) + b"\x0f\x05\xc3"  # mov $number, %eax; syscall; ret
-
-
 def functions(image: bytes) -> dict[str, int]:
     """Offsets of the exported functions of the vDSO in `image`. Raises NotAVdso."""
     try:
-        return {name: offset for name, offset, _ in _functions(image)}
+        return dict(_functions(image))
     except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise NotAVdso(f"the vDSO cannot be read: {error}") from error
 
 
-def _functions(image: bytes) -> list[tuple[str, int, int]]:
-    """Names, offsets and bytes."""
+def _functions(image: bytes) -> list[tuple[str, int]]:
     if image[:5] != b"\x7fELF\x02":
         raise NotAVdso("no 64-bit ELF image")
     header_offset, count = struct.unpack_from("<Q", image, 32)[0], struct.unpack_from("<H", image, 56)[0]
@@ -94,10 +103,10 @@ def _functions(image: bytes) -> list[tuple[str, int, int]]:
         raise NotAVdso("it has no symbols")
     found = []
     for number in range(1, _symbol_count(image, dynamic)):
-        name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", image, symbols + _SYMBOL_BYTES * number)
+        name, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", image, symbols + _SYMBOL_BYTES * number)
         if info & 15 == _STT_FUNC and section:
             start = strings + name
-            found.append((image[start : image.index(b"\0", start)].decode("ascii"), value, size))
+            found.append((image[start : image.index(b"\0", start)].decode("ascii"), value))
     return found
 
 
@@ -120,7 +129,7 @@ def with_system_calls(image: bytes, clocks: Sequence[int] = ()) -> tuple[bytes, 
     """
     out = bytearray(image)
     offsets = functions(image)
-    main = _room(image) if len(clocks) == CLOCKS else 0
+    main = _room(image, offsets.values()) if len(clocks) == CLOCKS else 0
     for name, offset in offsets.items():
         plain = name.removeprefix("__vdso_")
         code = _system_call(CALLS[plain]) if plain in CALLS else _GETRANDOM if plain == "getrandom" else _UNKNOWN
@@ -137,10 +146,28 @@ def with_system_calls(image: bytes, clocks: Sequence[int] = ()) -> tuple[bytes, 
     return bytes(out), table
 
 
-def _room(image: bytes) -> int:
-    """Offset of clock_gettime, where the code that goes on fits in its place; else 0."""
-    wanted = len(_GOING_ON) + _ENTRY_BYTES * (CLOCKS + 1)
-    for name, offset, size in _functions(image):
-        if name == "__vdso_clock_gettime" and not offset % 8 and size >= wanted and offset + wanted <= len(image):
-            return offset
-    return 0
+def _room(image: bytes, entries: Collection[int]) -> int:
+    """Offset where the code that goes on fits, between functions that begin at `entries`; 0 where it does not.
+
+    All that is called from outside is replaced at its start, so that nothing else of the code is ever executed.
+    """
+    wanted, best = len(_GOING_ON) + _ENTRY_BYTES * (CLOCKS + 1), (0, 0)
+    for start, end in _code(image) or [(min(entries, default=0), max(entries, default=0))]:
+        inside = sorted({entry for entry in entries if start <= entry < end})
+        for after, before in zip([start, *(entry + _LONGEST for entry in inside)], [*inside, end], strict=True):
+            first = -(-after // 8) * 8
+            best = max(best, (min(before, len(image)) - first, first))
+    return best[1] if best[0] >= wanted else 0
+
+
+def _code(image: bytes) -> list[tuple[int, int]]:
+    """Sections of code, where the image names them; its addresses are offsets."""
+    (table,), (count,) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<H", image, 60)
+    found = []
+    for at in range(table, table + _SECTION_BYTES * count, _SECTION_BYTES):
+        if at + _SECTION_BYTES > len(image):
+            return []
+        _, kind, flags, start, _, size = struct.unpack_from("<IIQQQQ", image, at)
+        if kind == _PROGRAM_BITS and flags & _EXECUTABLE:
+            found.append((start, start + size))
+    return found

@@ -133,7 +133,12 @@ def run_delay(pid: int) -> float:
 
 def running_time(pid: int) -> float:
     """Seconds the process had a processor, up to the last tick or the last time it lost it; 0 where it is not kept."""
-    return _scheduled(pid, 0) * 1e-9
+    return running_nanoseconds(pid) * 1e-9
+
+
+def running_nanoseconds(pid: int) -> int:
+    """The same in nanoseconds."""
+    return _scheduled(pid, 0)
 
 
 def turns_of(pid: int) -> int:

@@ -79,7 +79,11 @@ _ABSOLUTE = {call_number(name) for name in ("clock_nanosleep", "timer_settime", 
 """Calls whose second argument's lowest bit says that a time is one of the clock."""
 _FUTEX, _FUTEX_COMMAND, _FUTEX_UNTIL = call_number("futex"), 127, (6, 9, 11, 13)
 """Of futex: the commands that wait until a time of the clock."""
-_UNTIL = (call_number("mq_timedsend"), call_number("mq_timedreceive"))
+_UNTIL = {
+    call_number("mq_timedsend"): "r8", call_number("mq_timedreceive"): "r8", call_number("futex_wait"): "r8",
+    call_number("futex_waitv"): "r10",
+}  # fmt: skip
+"""Calls that do so where this argument is a time."""
 _PATH_ARGUMENTS = ("rdi", "rsi")
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 """Each node's own, and rightly so."""
@@ -91,7 +95,7 @@ _PAIRS = ("counts", "seen")
 class RecordedCalls:
     """numbers: every system call the region made. made: how many times in all (`complete` False: at least). opened:
     regular files it opened by their paths for reading. changes_paths: whether it creates, changes or removes files
-    by their paths. deadlines: whether it waits until a time that a clock shows.
+    by their paths. deadlines: whether it waits until a time that a clock shows, or may.
 
     Without what the stubs around it do: counts, how often it made each call, by number; seen, how often it was found
     at each address, looked at in equal steps of time and never inside a system call."""
@@ -185,7 +189,9 @@ def _waits_until(number: int, registers: Registers) -> bool:
     """Whether the call waits until a time that a clock shows, or sets a timer to one."""
     if number == _FUTEX:
         return bool(registers.r10) and registers.rsi & _FUTEX_COMMAND in _FUTEX_UNTIL
-    return bool(number in _ABSOLUTE and registers.rsi & 1) or (number in _UNTIL and registers.r8 != 0)
+    if number in _UNTIL:
+        return bool(getattr(registers, _UNTIL[number]))
+    return bool(number in _ABSOLUTE and registers.rsi & 1)
 
 
 def plain_path(path: str) -> str:
@@ -234,7 +240,7 @@ class _Watch:
                     if not self._restored:
                         raise Lost("its calls were not seen")
                     if not self._found.complete:
-                        self._found.changes_paths = True
+                        self._found.changes_paths = self._found.deadlines = True
                     return self._found
                 self._look()
             else:

@@ -197,8 +197,8 @@ struct clock {
 	u64 seconds, nanoseconds;
 };
 
-/* Realtime, monotonic, since boot; CPU time of the process, of the thread. In a patch, as struct clock each. */
-#define CLOCKS 5
+/* Realtime, monotonic, since boot; CPU time of the process, of the thread; raw, atomic. Each a struct clock in a patch. */
+#define CLOCKS 7
 
 /* Behind the header. Of version 3 the first alone, of versions 4 and 5 all but the clocks. */
 struct tables {

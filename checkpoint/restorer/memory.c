@@ -224,7 +224,7 @@ static void patch(struct context *c)
 static void set_clocks(struct context *c)
 {
 	static const u64 numbers[CLOCKS] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_PROCESS,
-					    CLOCK_THREAD};
+					    CLOCK_THREAD,   CLOCK_RAW,	     CLOCK_TAI};
 	struct clock *clock = (struct clock *)clocks_of(c->image);
 
 	for (u64 i = 0; clock && i < CLOCKS; i++, clock++) {

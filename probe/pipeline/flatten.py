@@ -92,16 +92,21 @@ def _watched(
     job: RestoreJob, images: ProcessState, huge: Sequence[tuple[int, int]], folder: Path, cpu: int | None
 ) -> tuple[FlatImage, RecordedCalls]:
     """The phase's flat image and its calls. Where the kernel is to wait until a time of the program's clocks, these
-    are the node's."""
+    are the node's; a phase that fails may have waited for such a time. Raises PhaseFailed with its first reason."""
     flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
     try:
         calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
         if not (flat.clocks and calls.deadlines):
             return flat, calls
-    except PhaseFailed:
+        failed = None
+    except PhaseFailed as error:
         if not flat.clocks:
             raise
-    return _watched(job, replace(images, clocks=()), huge, folder, cpu)
+        failed = error
+    try:
+        return _watched(job, replace(images, clocks=()), huge, folder, cpu)
+    except PhaseFailed as error:
+        raise failed or error from None
 
 
 def _touched(folder: Path, phase: int) -> list[int]:

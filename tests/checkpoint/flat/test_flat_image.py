@@ -28,6 +28,7 @@ from checkpoint.flat.image import (
     decode,
     encode,
 )
+from checkpoint.flat.vdso import CLOCKS
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import direct_agent
 from checkpoint.restore import direct_restore as direct
@@ -216,7 +217,7 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
                 "THREAD_ROOM": flat_image.THREAD_ROOM, "MOST_THREADS": flat_image.MOST_THREADS,
                 "MOST_OBJECTS": flat_image.MOST_OBJECTS, "MOST_PENDING": flat_image.MOST_PENDING,
                 "OF_OBJECT": flat_image.OF_OBJECT, "REPEATED": flat_image.REPEATED,
-                "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
+                "CLOCKS": CLOCKS, "CLOCKS_VERSION": 6, "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
     source = tmp_path / "numbers.c"
     body = "".join(f'printf("{name} %lu\\n", (unsigned long)({name}));\n' for name in expected)
     source.write_text(f'#include <stdio.h>\n#include "restorer.h"\nint main(void) {{{body}}}\n')
