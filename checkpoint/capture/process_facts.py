@@ -67,8 +67,8 @@ def name_of(pid: int, number: int) -> str:
 
 
 def clocks_of(pid: int) -> tuple[int, ...]:
-    """What the clocks say that checkpoint/flat/vdso.py names, in nanoseconds: those of time a tick later. Coarse ones lag
-    by a part of a tick, and shall not go back."""
+    """What the clocks say that checkpoint/flat/vdso.py names, in nanoseconds: those of time a tick later. Coarse ones
+    lag by a part of a tick, and shall not go back."""
     process = time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
     real, monotonic, boot, raw, atomic = (
         time.clock_gettime_ns(clock) + _TICK
