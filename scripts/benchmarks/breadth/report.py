@@ -131,7 +131,7 @@ def _number(count: int) -> str:
 
 
 def _predicted(rows: Sequence[Row]) -> str:
-    heads = ("program", "kind", "command", "plain / s", "predicted / s", "95 % interval", "calibrated", "direct",
+    heads = ("program", "kind", "command", "plain / s", "ET_ref", "predicted / s", "95 % interval", "calibrated", "direct",
              "thesis", "holds", "half width", "phases")  # fmt: skip
     lines = []
     for row in rows:
@@ -139,11 +139,18 @@ def _predicted(rows: Sequence[Row]) -> str:
         lines.append(
             (
                 _name(row), row["kind"], _code(row["command"]), f"{statistics.mean(row['full']):.2f}",
-                f"{row['predicted']:.2f}", f"{row['low']:.2f} to {row['high']:.2f}", *errors,
+                _drift(row), f"{row['predicted']:.2f}", f"{row['low']:.2f} to {row['high']:.2f}", *errors,
                 "yes" if row["held"] else "**no**", f"{row['half_width']:.1%}", str(row["phases"]),
             )
         )  # fmt: skip
     return _table(heads, lines)
+
+
+def _drift(row: Row) -> str:
+    """ET_ref against the plain runs: what the machine's own speed adds to the error."""
+    if "reference" not in row:
+        return "-"
+    return f"{row['reference'] / statistics.mean(row['full']) - 1:+.1%}"
 
 
 def _others(rows: Sequence[Row]) -> str:
