@@ -223,8 +223,9 @@ static void patch(struct context *c)
 /* The program's clocks go on from where they were. Its vDSO adds to the node's what these differ by now. */
 static void set_clocks(struct context *c)
 {
-	static const u64 numbers[CLOCKS] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_PROCESS,
-					    CLOCK_THREAD,   CLOCK_RAW,	     CLOCK_TAI};
+	static const u64 numbers[CLOCKS] = {
+		CLOCK_REALTIME,		 CLOCK_MONOTONIC,     CLOCK_BOOTTIME, CLOCK_PROCESS_CPUTIME_ID,
+		CLOCK_THREAD_CPUTIME_ID, CLOCK_MONOTONIC_RAW, CLOCK_TAI};
 	struct clock *clock = (struct clock *)clocks_of(c->image);
 
 	for (u64 i = 0; clock && i < CLOCKS; i++, clock++) {

@@ -56,6 +56,8 @@ int main(int argc, char **argv)
 {
     static double before[READINGS], now[READINGS];
 
+    printf("%d readings\n", READINGS);
+    fflush(stdout);
     while (seconds(CLOCK_PROCESS_CPUTIME_ID) < 0.3)
         ;
     read_all(before);

@@ -359,7 +359,11 @@ def test_the_tables_show_rows_of_every_outcome() -> None:
     rows = [row("a", aside=True), refused("b"), refused("c", rightly=True, expected="threads")]
     rows += [row("d", outcome=UNUSABLE, message="exit status 3"), row("b", commit="c0")]
     text = report.tables([rows[-1], *rows[:-1]])
-    assert "| a (a 1) (aside) | k | `a x` | 2.00 | 2.02 | 1.90 to 2.10 | +1.0% | -2.0% | - | yes | 2.0% | 3 |" in text
+    rows[0]["reference"] = 1.98
+    assert "| `a x` | 2.00 | -1.0% | 2.02 |" in report.tables(rows)
+    assert (
+        "| a (a 1) (aside) | k | `a x` | 2.00 | - | 2.02 | 1.90 to 2.10 | +1.0% | -2.0% | - | yes | 2.0% | 3 |" in text
+    )
     assert (
         "| b (b 1) | `b x` | threads 1, processes 1, largest 99% | refused wrongly |  | 30 s, 600% | no / never |"
         in text

@@ -177,7 +177,7 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
-    "clocks": Program("a region that looks at clocks, or waits for them", quick=("read",)),
+    "clocks": Program("a region that looks at clocks, or waits for them", quick=()),
     "arrays": Program("arrays whose contents are numbers alone, addresses, or control flow", quick=("plate",)),
     "state": Program("everything the kernel keeps for a process, unusual, checked in a region", quick=(), status=2),
     "traps": Program("memory and signals that are hard to capture", quick=("advised",)),

@@ -131,8 +131,8 @@ def _number(count: int) -> str:
 
 
 def _predicted(rows: Sequence[Row]) -> str:
-    heads = ("program", "kind", "command", "plain / s", "ET_ref", "predicted / s", "95 % interval", "calibrated", "direct",
-             "thesis", "holds", "half width", "phases")  # fmt: skip
+    heads = ("program", "kind", "command", "plain / s", "ET_ref", "predicted / s", "95 % interval", "calibrated",
+             "direct", "thesis", "holds", "half width", "phases")  # fmt: skip
     lines = []
     for row in rows:
         errors = [f"{row['errors'][n]:+.1%}" if n in row["errors"] else "-" for n in _ESTIMATORS]
