@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _LATE_SECONDS, _LATE_SHARE = 10.0, 0.20
 """A refusal is in time before the later of these: seconds, and share of the native time."""
 
 _ESTIMATORS = ("calibrated", "direct", "strube")
+_COLUMNS = 120
 _MESSAGE_WORDS = 34
 """tests/repository/test_prose.py holds the words of a table cell to 35."""
 
@@ -64,7 +66,8 @@ def _where(rows: Sequence[Row]) -> str:
     loads = [row["load"]["others"] for row in rows if "load" in row]
     busy = f" Others used {statistics.median(loads):.2f} processors in the median row." if loads else ""
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"{'; '.join(machines)}. Measured {when}, probe of {', '.join(f'`{c}`' for c in commits)}.{busy}"
+    said = f"{'; '.join(machines)}. Measured {when}, probe of {', '.join(f'`{c}`' for c in commits)}.{busy}"
+    return textwrap.fill(said, _COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def in_time(row: Row) -> bool:
