@@ -104,9 +104,11 @@ marker_slow_end:
  *	 8 uint32  action: 1 stop before the stamp, 2 stamp, 4 stop after the stamp
  *	12 uint32  1 once fired, 2 once the last two are known
  *	16 timespec CLOCK_MONOTONIC
- *	32 timespec CLOCK_THREAD_CPUTIME_ID
+ *	32 timespec the first thread's CPU time
  *	48 int64   microseconds in the kernel so far, as getrusage(RUSAGE_THREAD) tells them
  *	56 int64   page faults so far
+ * Another thread, which runs the same code, stamps the first one's CPU time, and leaves the last two out: nobody can
+ * ask for another thread's.
  * The gap is added, not stored: executions by a signal handler since the counter reached zero still count.
  * Stopping is kill(getpid(), SIGSTOP): getpid by system call, since a restored process may have another number.
  */
@@ -132,10 +134,28 @@ marker_slow_end:
 	lea	16(%rdx), %rsi
 	mov	$228, %eax		/* clock_gettime */
 	syscall
+	.ifnb	\clock
 	mov	$\clock, %edi
+	.else
+	mov	$39, %eax		/* getpid */
+	syscall
+	mov	%eax, %edi
+	not	%edi
+	shl	$3, %edi
+	or	$6, %edi		/* CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED */
+	.endif
 	lea	32(%rdx), %rsi
 	mov	$228, %eax
 	syscall
+	.ifb	\clock
+	mov	$186, %eax		/* gettid */
+	syscall
+	not	%eax
+	shl	$3, %eax
+	or	$6, %eax
+	cmp	%edi, %eax
+	jne	2f
+	.endif
 	sub	$144, %rsp		/* struct rusage */
 	mov	$\whom, %edi
 	mov	%rsp, %rsi
@@ -167,8 +187,8 @@ marker_slow_end:
 	ret
 	.endm
 
-/* CLOCK_THREAD_CPUTIME_ID, RUSAGE_THREAD; ru_minflt and ru_majflt */
-	handler	fire, 3, 1, 64, 72
+/* The first thread's clock, RUSAGE_THREAD; ru_minflt and ru_majflt */
+	handler	fire, , 1, 64, 72
 stop_in_fire:
 	mov	$39, %eax		/* getpid */
 	syscall

@@ -62,6 +62,8 @@ static void *helper(void *number)
         nanosleep(&tick, NULL);
     if (is("ends"))
         usleep(100000);
+    else if (is("help"))
+        work(state);
     else if (is("fork"))
         _exit(fork() < 0);
     else if (is("load"))
@@ -79,6 +81,14 @@ static void hand_over(void)
     while (taken != handed)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
+}
+
+// One unit of work by another thread, while the first waits for its end.
+static void have_helped(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, helper, NULL) || pthread_join(thread, NULL))
+        exit(2);
 }
 
 static void start_helpers(void)
@@ -102,11 +112,13 @@ int main(int argc, char **argv)
     uint64_t state = 1;
     if (argc > 2)
         how = argv[2];
-    if (!is("late") && !is("none"))
+    if (!is("late") && !is("none") && !is("help"))
         start_helpers();
     for (long i = 0; i < milliseconds; i++) {
         if (is("late") && i == milliseconds / 2)
             start_helpers();
+        if (is("help") && i % HANDED_EVERY == 0)
+            have_helped();
         state = i / 100 % 2 ? other_work(state) : work(state);
         if (is("ask") && i % HANDED_EVERY == 0)
             hand_over();

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +109,19 @@ def test_stamps_come_in_order_and_only_for_what_happened(ticker: Ticker) -> None
         assert order[0].wall < order[-1].wall and order[0].cpu < order[-1].cpu
         assert 0 < order[-1].cpu - order[0].cpu <= (order[-1].wall - order[0].wall) * 1.5
         assert {process.markers.executions(m) for m in (ticker.one, ticker.two)} == {ROUNDS}
+
+
+def test_another_thread_stamps_the_first_ones_time(builds: Path) -> None:
+    """Each helper works its one unit, of WORK_UNITS executions, while the first thread waits for it."""
+    path = build("waiters", builds)
+    marker = Marker(str(path), symbols(path)["site_work"])
+    events = [Event(n, STAMP) for n in range(500, 103_000, 1000)]
+    with marked(program_of(path, "100", "help"), {marker: events}) as process:
+        to_exit(process.tracee, process.watch, process.markers)
+        assert process.markers.executions(marker) == 103_000
+        stamps = [stamp for stamp in process.markers.stamps(marker) if stamp]
+    assert len(stamps) == len(events) and [s.cpu for s in stamps] == sorted(s.cpu for s in stamps)
+    assert [i for i, s in enumerate(stamps) if math.isnan(s.kernel)] == [0, 41, 82]
 
 
 def test_markers_without_events_only_count(ticker: Ticker) -> None:
