@@ -30,8 +30,9 @@ from probe.flow.stored import PhaseFlow, as_json, from_json
 from probe.formats.checkpoints import FlatPhase
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.runs.plan import FullRuns
-from probe.pipeline.stage import Build
+from probe.pipeline.stage import LEAST_COVERAGE, Build
 from probe.progress import Report
+from probe.selection.substitute import without_phases
 from probe.work_folder import each
 
 NAME = "flatten"
@@ -148,6 +149,25 @@ def _flow(job: RestoreJob, flat: FlatPhase, folder: Path, cpu: int | None) -> Ph
     return record_flow(FlowWatcher(job, image, pages_image(job, image), restorer(), scratch=folder, cpu=cpu))
 
 
+def doubts(build: Build) -> list[str]:
+    """Do without phases that nothing can restore, where the others hold enough of the time; else packing says why. The
+    probe itself names the phases that CRIU alone can restore."""
+    if build.criu is not None:
+        return []
+    shares = {phase.id: phase.time_share for phase in build.selection.phases}
+    lost = {flat.phase: flat.refused for flat in build.flat if flat.refused}
+    if not lost or sum(shares[phase] for phase in shares.keys() - lost.keys()) < LEAST_COVERAGE:
+        return []
+    build.captured = [one for one in build.captured if one.phase not in lost]
+    build.reduced = [one for one in build.reduced if one.phase not in lost]
+    build.flat = [one for one in build.flat if one.phase not in lost]
+    build.selection = without_phases(build.selection, lost)
+    return [
+        f"phase {phase}, with {shares[phase]:.1%} of the time, is left out: {why.removeprefix(f'phase {phase}: ')}"
+        for phase, why in lost.items()
+    ]
+
+
 def save(build: Build) -> None:
     build.folder.write_json(_RESULT, [phase.to_json() for phase in build.flat])
     if build.options.records_flow:
@@ -167,8 +187,3 @@ def load(build: Build) -> None:
 def _two(value: Any) -> tuple[float, float]:
     images, flow = map(float, value)
     return images, flow
-
-
-def doubts(build: Build) -> list[str]:
-    """None: the probe itself names the phases that CRIU alone can restore."""
-    return []

@@ -47,7 +47,7 @@ from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
 from probe.pipeline.reduce import touched_file
 from probe.pipeline.runs.plan import FullRuns
-from probe.pipeline.stage import Build
+from probe.pipeline.stage import LEAST_COVERAGE, Build
 from probe.prediction.limits import doubts_of_phases
 from probe.prediction.sharing import sharing_of
 from probe.progress import Report
@@ -55,10 +55,6 @@ from reducer.archive import ContainedFile, PhaseCheckpoint, write_probe
 
 NAME = "pack"
 OPTIONS: tuple[str, ...] = ()
-
-LEAST_COVERAGE = 0.9
-"""Share of the time that the restored phases must hold, or there is no probe."""
-
 
 _MOST_COMMANDS = 20
 

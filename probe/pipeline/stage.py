@@ -26,6 +26,9 @@ from probe.progress import Display, Report
 from probe.work_folder import WorkFolder
 from reducer.archive import ArchiveSizes
 
+LEAST_COVERAGE = 0.9
+"""Share of the time that the restored phases must hold, or there is no probe."""
+
 
 @dataclass
 class Build:

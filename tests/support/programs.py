@@ -158,6 +158,7 @@ PROGRAMS: Mapping[str, Program] = {
         quick=("memfd",),
     ),
     "shm": Program("works in shared mappings, anonymous and of a memory file"),
+    "scratch": Program("needs a file for a while, by a name that is new in each run"),
     "fileread": Program(
         "reads text.txt at offsets; 'FILE reopen' opens it for every piece",
         quick=("1",),
