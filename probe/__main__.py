@@ -20,12 +20,13 @@ def main() -> None:
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _leave_at_once)
     try:
-        from probe.signals import leave_as_commands_do
+        from probe.signals import leave_as_commands_do, unwrapped
 
         leave_as_commands_do()
-        from probe.cli.main import main as command
+        with unwrapped():
+            from probe.cli.main import main as command
 
-        command()
+            command()
     except KeyboardInterrupt:
         # While the command itself was loaded: it has not begun.
         posix.write(2, _INTERRUPTED)

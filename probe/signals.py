@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -30,6 +31,20 @@ def leave_as_commands_do() -> None:
 
 def _ending(number: int) -> BaseException:
     return _Interrupted() if number == signal.SIGINT else SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def unwrapped() -> Iterator[None]:
+    """Raise what a signal raised where Python put it into a RuntimeError.
+
+    Python 3.11 does so with whatever `__set_name__` raises while a class is made, a dataclass or an enumeration.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, (_Interrupted, SystemExit)):
+            raise error.__cause__ from None
+        raise
 
 
 def leave_on(numbers: Sequence[int], ending: Callable[[int], BaseException]) -> None:

@@ -67,6 +67,29 @@ def test_nothing_is_loaded_before_an_interrupt_is_caught(name: str) -> None:
     assert (done.returncode, done.stderr) == (130, "probe: interrupted; nothing was left running\n")
 
 
+_WHILE_MADE = """
+import dataclasses, os, signal, sys
+def sent(field, owner, name):
+    if owner.__name__ == "ReplacedMapping":
+        os.kill(os.getpid(), getattr(signal, sys.argv.pop()))
+dataclasses.Field.__set_name__ = sent
+from probe.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"), [("SIGINT", 130, "probe: interrupted; nothing was left running\n"), ("SIGTERM", 143, "")]
+)
+def test_a_signal_while_a_class_is_made(name: str, status: int, said: str) -> None:
+    """What `__set_name__` raises comes out of Python 3.11 as a RuntimeError."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WHILE_MADE, "build", "--help", name], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.lstrip()) == (status, "", said)
+
+
 def test_an_ignored_interrupt_stays_ignored() -> None:
     """As nohup and shells' background jobs have it, from the first line on."""
     script = f"trap '' INT; exec {sys.executable} -I -S -c \"$0\" probe.signals {ROOT}"
