@@ -36,7 +36,7 @@ from checkpoint.flat.image import (
     Timer,
 )
 from checkpoint.flat.shared_memory import object_mapping, put_shared
-from checkpoint.flat.vdso import NotAVdso, with_system_calls
+from checkpoint.flat.vdso import CLOCKS, NotAVdso, with_system_calls
 from checkpoint.linux import ADDR_NO_RANDOMIZE, MAP_GROWSDOWN, MAP_NORESERVE, PAGE_SIZE
 from checkpoint.state.process_state import (
     ExtendedState,
@@ -51,6 +51,8 @@ from checkpoint.state.process_state import (
 _NOT_MAPPED = VmaStatus.VVAR | VmaStatus.VSYSCALL | VmaStatus.GUARD
 _NO_LIMIT = (1 << 64) - 1
 _NO_EXE = (1 << 32) - 1
+_NODES = (0,) * CLOCKS
+"""For clocks that are the node's."""
 _PARK_STEP = 1 << 40
 """The park is at a multiple of this: far from where a kernel loads programs, libraries and stacks."""
 _PARK_DISTANCE = 1 << 21
@@ -154,7 +156,7 @@ def _mapping(vma: Vma, images: ProcessState, files: Numbered, huge: Sequence[tup
 
 def _patched_vdso(images: ProcessState) -> tuple[list[tuple[int, bytes]], int]:
     """The patch, and the address of its table of clocks. Threads may wait for each other until a time that the kernel
-    tells: theirs stay the kernel's."""
+    tells: theirs are the node's, as those that nobody noted."""
     for vma in images.vmas:
         if not vma.status & VmaStatus.VDSO:
             continue
@@ -168,7 +170,7 @@ def _patched_vdso(images: ProcessState) -> tuple[list[tuple[int, bytes]], int]:
         if len(data) != vma.end - vma.start:
             raise NotFlat(["a vDSO whose pages are not all in the checkpoint"])
         try:
-            patched, table = with_system_calls(data, () if images.others else images.clocks)
+            patched, table = with_system_calls(data, (() if images.others else images.clocks) or _NODES)
         except NotAVdso as error:
             raise NotFlat([str(error)]) from error
         return [(vma.start, patched)], vma.start + table if table else 0

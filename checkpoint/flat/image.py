@@ -19,16 +19,16 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSIONS = (1, 2, 3, 4, 5, 6)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew; in 3
 a table of threads beside the first follows; in 4 tables of shared memory and pending signals, too; 5 has runs of one
-page repeated; 6 has clocks that go on."""
+page repeated; 6 has clocks that go on, 7 reads them by the node's vDSO. An image of version 6 stays one."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
 """Bytes of the park before the image: code, report, stack, signal frame (restorer.h)."""
-THREAD_ROOM = 0x20000
-"""Bytes of the park behind the image for each thread beside the first."""
+THREAD_ROOM = VDSO_ROOM = 0x20000
+"""Bytes of the park behind the image: for each thread beside the first; in version 7 at its end for the node's vDSO."""
 MOST_THREADS = 256
 MOST_OBJECTS = 64
 """Pieces of shared memory in an image, each with any number of mappings and descriptors."""
@@ -53,7 +53,7 @@ class Option:
     """What the restorer is asked to do besides (enum option)."""
 
     TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, FILTER_CALLS, ANY_FOLDER = 1, 2, 4, 8, 16
-    MAP_LAZILY, TRACE_MAPPINGS = 32, 64
+    MAP_LAZILY, TRACE_MAPPINGS, ASK_KERNEL = 32, 64, 128
 
 
 class Confined:
@@ -310,7 +310,7 @@ def encode(image: FlatImage) -> bytes:
     header.pages = sum(run.stored_pages for run in image.runs)
     header.size = len(out)
     header.park_size = PARK_ROOM + (len(out) + PAGE_SIZE - 1) // PAGE_SIZE * PAGE_SIZE
-    header.park_size += THREAD_ROOM * len(image.threads)
+    header.park_size += THREAD_ROOM * len(image.threads) + (VDSO_ROOM if version >= 7 else 0)
     if len(out) > MAX_BYTES:
         raise ValueError(f"a flat image of {len(out)} bytes; at most {MAX_BYTES} are read")
     out[: ctypes.sizeof(Header)] = bytes(header)
@@ -376,7 +376,7 @@ def decode(path: Path) -> FlatImage:
 def _version(image: FlatImage) -> int:
     """The first that has what the image needs."""
     if image.clocks or any(run.address & REPEATED for run in image.runs):
-        return 6 if image.clocks else 5
+        return 5 if not image.clocks else 6 if image.header.version == 6 else 7
     if image.objects or image.pending:
         return 4
     made = any(d.kind > Kind.SAME_AS for d in image.descriptors) or image.contents or image.watches
@@ -385,7 +385,11 @@ def _version(image: FlatImage) -> int:
 
 def _tables_size(version: int) -> int:
     """Bytes of the tables behind the header."""
-    return (0, 0, 0, ctypes.sizeof(Table), Tables.clocks.offset, Tables.clocks.offset, ctypes.sizeof(Tables))[version]
+    return (
+        (0, 0, 0, ctypes.sizeof(Table), Tables.clocks.offset, Tables.clocks.offset)[version]
+        if version < 6
+        else ctypes.sizeof(Tables)
+    )
 
 
 def _check_shared(image: FlatImage, path: Path) -> None:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint's vDSO that works under any kernel: its functions become plain system calls.
+"""A checkpoint's vDSO that works under any kernel: its functions ask the node's, or the kernel.
 
 The code in a vDSO reads pages that the kernel keeps up to date beside it; another kernel keeps them elsewhere and
 otherwise. The pages of the checkpoint stay at their addresses, since the program knows where its functions are.
+
+The clocks are read by the vDSO of the node, whose functions the restorer finds: a system call takes ten times as long,
+and regions of programs that read them often would be other regions.
 
 Where the clocks of the capture are known, those functions go on from there: a program that prints its progress every
 few seconds would else do so in each restored phase, with code and data that the run did not use there.
@@ -35,10 +38,13 @@ CLOCKS = 7
 """Clocks that go on: CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, the CPU time of the process and of the thread,
 CLOCK_MONOTONIC_RAW, CLOCK_TAI. The last two part from the first ones by what a node was set right by, and when."""
 _CLOCK_GETTIME = bytes.fromhex(
-    "b8e4000000 0f05 85c0 7541"  # mov $228, %eax; syscall; test %eax, %eax; jnz 1f
+    "488b0549010000 4885c0 7410"  # mov node(%rip), %rax; test %rax, %rax; jz 3f
+    "57 56 4883ec08 ffd0"  # push %rdi; push %rsi; sub $8, %rsp; call *%rax
+    "4883c408 5e 5f eb07"  # add $8, %rsp; pop %rsi; pop %rdi; jmp 4f
+    "b8e4000000 0f05 85c0 7541"  # 3: mov $228, %eax; syscall; 4: test %eax, %eax; jnz 1f
     "83ff0b 773c"  # cmp $11, %edi; ja 1f: clocks of other processes, of devices
-    "89fa 488d0d8b000000 0fb61411"  # mov %edi, %edx; lea places(%rip), %rcx; movzbl (%rcx,%rdx), %edx
-    "488d0d8c000000 4801d1"  # lea clocks(%rip), %rcx; add %rdx, %rcx
+    "89fa 488d0d8e000000 0fb61411"  # mov %edi, %edx; lea places(%rip), %rcx; movzbl (%rcx,%rdx), %edx
+    "488d0d90000000 4801d1"  # lea clocks(%rip), %rcx; add %rdx, %rcx
     "4c8b01 4c0106"  # mov (%rcx), %r8; add %r8, (%rsi): seconds
     "488b5108 48035608"  # mov 8(%rcx), %rdx; add 8(%rsi), %rdx: nanoseconds
     "4881fa00ca9a3b 720a"  # cmp $1000000000, %rdx; jb 2f
@@ -46,17 +52,17 @@ _CLOCK_GETTIME = bytes.fromhex(
     "48895608 c3"  # 2: mov %rdx, 8(%rsi); 1: ret
 )
 _GETTIMEOFDAY = bytes.fromhex(
-    "4989f9 4885f6 7409"  # mov %rdi, %r9; test %rsi, %rsi; jz 1f
+    "57 4885f6 7409"  # push %rdi; test %rsi, %rsi; jz 1f
     "31ff b860000000 0f05"  # xor %edi, %edi; mov $96, %eax; syscall: the time zone
-    "4d85c9 741c"  # 1: test %r9, %r9; jz 2f
-    "31ff 4c89ce e893ffffff"  # xor %edi, %edi; mov %r9, %rsi; call clock_gettime
-    "498b4108 31d2 b9e8030000 48f7f1 49894108"  # nanoseconds become microseconds
-    "31c0 c3"  # 2: xor %eax, %eax; ret
+    "488b3424 4885f6 741d"  # 1: mov (%rsp), %rsi; test %rsi, %rsi; jz 2f
+    "31ff e878ffffff 488b0c24"  # xor %edi, %edi; call clock_gettime; mov (%rsp), %rcx
+    "488b4108 31d2 bee8030000 48f7f6 48894108"  # nanoseconds become microseconds
+    "5f 31c0 c3"  # 2: pop %rdi; xor %eax, %eax; ret
 )
 _TIME = bytes.fromhex(
-    "4989f9 4883ec18 31ff 4889e6"  # mov %rdi, %r9; sub $24, %rsp; xor %edi, %edi; mov %rsp, %rsi
-    "e86dffffff 488b0424 4883c418"  # call clock_gettime; mov (%rsp), %rax; add $24, %rsp
-    "4d85c9 7403 498901 c3"  # test %r9, %r9; jz 1f; mov %rax, (%r9); 1: ret
+    "57 4883ec10 31ff 4889e6"  # push %rdi; sub $16, %rsp; xor %edi, %edi; mov %rsp, %rsi
+    "e84fffffff 488b0424 4883c410"  # call clock_gettime; mov (%rsp), %rax; add $16, %rsp
+    "5f 4885ff 7403 488907 c3"  # pop %rdi; test %rdi, %rdi; jz 1f; mov %rax, (%rdi); 1: ret
 )
 _PLACES = bytes(16 * place for place in (0, 1, 3, 4, 5, 0, 1, 2, 0, 2, 7, 6))
 """By a clock's number, where its seconds and nanoseconds are in the table behind. The last entry is for those that
@@ -67,8 +73,11 @@ _INSIDE = {
     "time": len(_CLOCK_GETTIME) + len(_GETTIMEOFDAY),
 }
 """Where these begin in the code that goes on."""
-_GOING_ON = _CLOCK_GETTIME + _GETTIMEOFDAY + _TIME + _PLACES
-_ENTRY_BYTES = 16
+_GOING_ON = _CLOCK_GETTIME + _GETTIMEOFDAY + _TIME + _PLACES + b"\x90"
+_ENTRY_BYTES, _ADDRESS_BYTES = 16, 8
+_TABLE_BYTES = _ENTRY_BYTES * (CLOCKS + 1) + _ADDRESS_BYTES
+"""Behind the last entry is the address of the node's clock_gettime, which the restorer puts there: called in place of
+the system call, with the stack aligned for it."""
 _LONGEST = max(len(_GETRANDOM), len(_UNKNOWN), len(_system_call(0)))
 """Bytes that are put at the start of a function."""
 _PROGRAM_BITS, _EXECUTABLE = 1, 4
@@ -123,9 +132,9 @@ def _symbol_count(image: bytes, dynamic: dict[int, int]) -> int:
 def with_system_calls(image: bytes, clocks: Sequence[int] = ()) -> tuple[bytes, int]:
     """`image` with every exported function replaced by its system call, or by ENOSYS where there is none like it.
 
-    `clocks`: what CLOCKS said when the program was stopped, in nanoseconds. Where there is room the functions go on
-    from these. Their table is at the offset that is returned with the image (0: none): seconds and nanoseconds of
-    each. The restorer takes its own clocks from them. Raises NotAVdso.
+    `clocks`: what CLOCKS said when the program was stopped, in nanoseconds; zeros where they are to be the node's.
+    Where there is room the functions go on from these. Their table is at the offset that is returned with the image
+    (0: none): seconds and nanoseconds of each. The restorer takes its own clocks from them. Raises NotAVdso.
     """
     out = bytearray(image)
     offsets = functions(image)
@@ -142,7 +151,7 @@ def with_system_calls(image: bytes, clocks: Sequence[int] = ()) -> tuple[bytes, 
         return bytes(out), 0
     table = main + len(_GOING_ON)
     times = b"".join(struct.pack("<qQ", *divmod(clock, _SECOND)) for clock in (*clocks, 0))
-    out[main : table + len(times)] = _GOING_ON + times
+    out[main : table + _TABLE_BYTES] = _GOING_ON + times + bytes(_ADDRESS_BYTES)
     return bytes(out), table
 
 
@@ -151,7 +160,7 @@ def _room(image: bytes, entries: Collection[int]) -> int:
 
     All that is called from outside is replaced at its start, so that nothing else of the code is ever executed.
     """
-    wanted, best = len(_GOING_ON) + _ENTRY_BYTES * (CLOCKS + 1), (0, 0)
+    wanted, best = len(_GOING_ON) + _TABLE_BYTES, (0, 0)
     for start, end in _code(image) or [(min(entries, default=0), max(entries, default=0))]:
         inside = sorted({entry for entry in entries if start <= entry < end})
         for after, before in zip([start, *(entry + _LONGEST for entry in inside)], [*inside, end], strict=True):

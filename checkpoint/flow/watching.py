@@ -158,7 +158,7 @@ class _Run:
 
     def made(self) -> dict[str, Any]:
         """Arrays of the flow (pieces.py)."""
-        self._spec["option_bits"] = confined(self._spec, self._folder) | Option.FILTER_CALLS
+        self._spec["option_bits"] = confined(self._spec, self._folder) | Option.FILTER_CALLS | Option.ASK_KERNEL
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         self._control = Control(self._stamps, str(self._folder))
         self._deadline = time.monotonic() + RESTORE_SECONDS

@@ -205,11 +205,12 @@ static void check_clocks(struct context *c)
 {
 	const struct patch *p = table_at(c, &c->image->patches);
 	u64 clocks = clocks_of(c->image), inside = !clocks;
+	u64 written = asks_node(c->image) ? CLOCK_TABLE_BYTES + sizeof(u64) : CLOCKS * sizeof(struct clock);
+	u64 threads = thread_count(c->image) * THREAD_ROOM, room = asks_node(c->image) ? VDSO_ROOM : 0;
 
 	for (u64 i = 0; i < c->image->patches.count; i++, p++)
-		inside |=
-			clocks >= p->address && clocks - p->address <= p->pages * PAGE - CLOCKS * sizeof(struct clock);
-	if (!inside || clocks % sizeof(u64))
+		inside |= clocks >= p->address && clocks - p->address <= p->pages * PAGE - written;
+	if (!inside || clocks % sizeof(u64) || c->image->park_size < park_image_end(c->image) + threads + room)
 		fail(c->report, STEP_TABLE, 0, clocks, CLOCK_TABLE);
 }
 
@@ -370,7 +371,6 @@ void check_tables(struct context *c)
 	check_mappings(c);
 	check_present(c);
 	check_pages(c);
-	check_clocks(c);
 	check_descriptors(c);
 	check_string(c, h->cwd);
 	stamp = table_at(c, &h->stamps);
@@ -385,4 +385,5 @@ void check_tables(struct context *c)
 	if (!sound_rseq(c, h->rseq))
 		fail(c->report, STEP_TABLE, 0, h->rseq, RSEQ);
 	check_threads(c);
+	check_clocks(c);
 }

@@ -16,15 +16,17 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 6			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 7			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define THREADS_VERSION 3		 /* behind the header comes the table of threads */
 #define SHARED_VERSION 4		 /* the same, and the other tables of struct tables */
 #define REPEATED_VERSION 5		 /* the same, and runs of one page repeated */
 #define CLOCKS_VERSION 6		 /* the same, and clocks that go on */
+#define NODE_VERSION 7			 /* the same, and clocks that are read by the node's vDSO */
 #define MOST_THREADS 256		 /* beside the first */
 #define MOST_OBJECTS 64			 /* of shared memory */
 #define MOST_PENDING 16384		 /* signals */
 #define THREAD_ROOM 0x20000UL		 /* of the park, behind the image, for each of them */
+#define VDSO_ROOM 0x20000UL		 /* at its end, for the node's vDSO and the pages that this reads */
 #define IMAGE_MAX (64UL << 20)
 #define SIGNALS 64
 #define LIMITS 16
@@ -199,6 +201,9 @@ struct clock {
 
 /* Realtime, monotonic, since boot; CPU time of the process, of the thread; raw, atomic. Each a struct clock in a patch. */
 #define CLOCKS 7
+/* Bytes of the table: behind the clocks stands one that differs by nothing. Of NODE_VERSION the address follows of what
+ * is called in place of the system call; 0: nothing. Where the first clock says 0 all are the node's. */
+#define CLOCK_TABLE_BYTES ((CLOCKS + 1) * sizeof(struct clock))
 
 /* Behind the header. Of version 3 the first alone, of versions 4 and 5 all but the clocks. */
 struct tables {
@@ -269,6 +274,7 @@ enum option {
 	ANY_FOLDER = 16,
 	MAP_LAZILY = 32,     /* for a tracer: observe.c */
 	TRACE_MAPPINGS = 64, /* likewise */
+	ASK_KERNEL = 128,    /* for a tracer that steps: no code of the node's runs */
 };
 
 /* Descriptors that the parent passes. */

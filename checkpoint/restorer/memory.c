@@ -220,7 +220,8 @@ static void patch(struct context *c)
 
 #define SECOND 1000000000UL
 
-/* The program's clocks go on from where they were. Its vDSO adds to the node's what these differ by now. */
+/* The program's clocks go on from where they were. Its vDSO adds to the node's what these differ by now. From version
+ * NODE_VERSION on they may be the node's, which differ by nothing. */
 static void set_clocks(struct context *c)
 {
 	static const u64 numbers[CLOCKS] = {
@@ -228,6 +229,11 @@ static void set_clocks(struct context *c)
 		CLOCK_THREAD_CPUTIME_ID, CLOCK_MONOTONIC_RAW, CLOCK_TAI};
 	struct clock *clock = (struct clock *)clocks_of(c->image);
 
+	if (asks_node(c->image)) {
+		*(u64 *)((u8 *)clock + CLOCK_TABLE_BYTES) = c->node_clock;
+		if (!clock->seconds && !clock->nanoseconds)
+			return;
+	}
 	for (u64 i = 0; clock && i < CLOCKS; i++, clock++) {
 		struct clock now = {0, 0};
 		u64 borrowed;
@@ -269,6 +275,7 @@ void rebuild_memory(struct context *c)
 {
 	const struct mapping *m = table_at(c, &c->image->mappings);
 
+	keep_vdso(c);
 	unmap_everything_else(c);
 	make_objects(c);
 	for (u64 i = 0; i < c->image->mappings.count; i++, m++) {

@@ -7,6 +7,7 @@
  * fail.c	  says why it cannot go on, and ends
  * start.c	  reads and checks the image, moves to the park: an address range that the program does not use
  * memory.c	  removes everything else and maps the program's memory
+ * vdso.c	  keeps the node's vDSO, by which the program reads clocks
  * state.c	  signals, limits, descriptors, everything the kernel keeps for a process
  * shared.c	  memory that several mappings or descriptors lead to: anonymous shared memory, memfds
  * made.c	  descriptors that lead to the process itself: pipes, sockets, epoll sets and the like
@@ -54,6 +55,7 @@ struct context {
 	int pair;		   /* whether the program has sockets */
 	i64 objects[MOST_OBJECTS]; /* descriptors of shared memory */
 	u64 described;		   /* those of them whose open file a descriptor has; bit n: object n */
+	u64 node_clock;		   /* clock_gettime of the node's vDSO; 0: system calls */
 	u64 first_free;		   /* no descriptor of the program's has this number, or a higher one */
 };
 
@@ -87,6 +89,12 @@ static inline u64 object_count(const struct header *h)
 static inline u64 clocks_of(const struct header *h)
 {
 	return h->version < CLOCKS_VERSION ? 0 : tables_of(h)->clocks;
+}
+
+/* Whether the clocks are read by the node's vDSO. */
+static inline int asks_node(const struct header *h)
+{
+	return h->version >= NODE_VERSION && clocks_of(h);
 }
 
 static inline u32 signal_of(const struct pending *p)
@@ -152,6 +160,7 @@ void send_pending(struct context *c);
 const struct descriptor *descriptor_at(const struct context *c, u32 number);
 void make_descriptor(struct context *c, const struct descriptor *d);
 void watch_descriptors(struct context *c);
+void keep_vdso(struct context *c);
 void rebuild_memory(struct context *c);
 void rebuild_state(struct context *c);
 int is_lazy(const struct context *c, const struct mapping *m);

@@ -79,7 +79,8 @@ main()
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "said"), [("SIGINT", 130, "probe: interrupted; nothing was left running\n"), ("SIGTERM", 143, "")]
+    ("name", "status", "said"),
+    [("SIGINT", 130, "probe: interrupted; nothing was left running\n"), ("SIGTERM", 143, "")],
 )
 def test_a_signal_while_a_class_is_made(name: str, status: int, said: str) -> None:
     """What `__set_name__` raises comes out of Python 3.11 as a RuntimeError."""

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A region that looks at clocks. It dies of an illegal instruction where a clock has not gone on from where it was.
 // Usage: clocks read       a clock went back, or seconds forth since it was read before the region
+//        clocks often [TIMES]  looks at the time, none earlier than the one before
 //        clocks deadline   waits until a time that the clock shows, twice a hundredth of a second away
 #define _GNU_SOURCE
+#include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 #include <time.h>
@@ -52,6 +54,16 @@ static void wait_until(clockid_t clock)
     require(!clock_nanosleep(clock, TIMER_ABSTIME, &at, NULL));
 }
 
+static void look_often(int times)
+{
+    double last = seconds(CLOCK_MONOTONIC);
+    for (int i = 0; i < times; i++) {
+        double now = seconds(i % 2 ? CLOCK_MONOTONIC : CLOCK_MONOTONIC_COARSE);
+        require(now >= last - 0.01 && now <= last + 5);
+        last = now;
+    }
+}
+
 int main(int argc, char **argv)
 {
     static double before[READINGS], now[READINGS];
@@ -66,6 +78,8 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "deadline")) {
         wait_until(CLOCK_MONOTONIC);
         wait_until(CLOCK_REALTIME);
+    } else if (argc > 1 && !strcmp(argv[1], "often")) {
+        look_often(argc > 2 ? atoi(argv[2]) : 20000);
     } else {
         read_all(now);
         for (int i = 0; i < READINGS; i++)

@@ -28,7 +28,7 @@ from checkpoint.flat.image import (
     decode,
     encode,
 )
-from checkpoint.flat.vdso import CLOCKS
+from checkpoint.flat.vdso import _TABLE_BYTES, CLOCKS
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import direct_agent
 from checkpoint.restore import direct_restore as direct
@@ -135,9 +135,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 7
+    data[Header.version.offset] = 8
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 7 is unknown, this program reads 1 to 6"):
+    with pytest.raises(ProbeFileDamaged, match="version 8 is unknown, this program reads 1 to 7"):
         decode(path)
 
 
@@ -217,7 +217,9 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
                 "THREAD_ROOM": flat_image.THREAD_ROOM, "MOST_THREADS": flat_image.MOST_THREADS,
                 "MOST_OBJECTS": flat_image.MOST_OBJECTS, "MOST_PENDING": flat_image.MOST_PENDING,
                 "OF_OBJECT": flat_image.OF_OBJECT, "REPEATED": flat_image.REPEATED,
-                "CLOCKS": CLOCKS, "CLOCKS_VERSION": 6, "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
+                "CLOCKS": CLOCKS, "CLOCKS_VERSION": 6, "NODE_VERSION": 7,
+                "VDSO_ROOM": flat_image.VDSO_ROOM, "CLOCK_TABLE_BYTES": _TABLE_BYTES - 8,
+                "IMAGE_FD": direct_agent._FIRST_PASSED}  # fmt: skip
     source = tmp_path / "numbers.c"
     body = "".join(f'printf("{name} %lu\\n", (unsigned long)({name}));\n' for name in expected)
     source.write_text(f'#include <stdio.h>\n#include "restorer.h"\nint main(void) {{{body}}}\n')
