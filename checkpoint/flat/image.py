@@ -385,11 +385,7 @@ def _version(image: FlatImage) -> int:
 
 def _tables_size(version: int) -> int:
     """Bytes of the tables behind the header."""
-    return (
-        (0, 0, 0, ctypes.sizeof(Table), Tables.clocks.offset, Tables.clocks.offset)[version]
-        if version < 6
-        else ctypes.sizeof(Tables)
-    )
+    return [0, 0, 0, ctypes.sizeof(Table), *[Tables.clocks.offset] * 2, *[ctypes.sizeof(Tables)] * 2][version]
 
 
 def _check_shared(image: FlatImage, path: Path) -> None:

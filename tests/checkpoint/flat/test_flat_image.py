@@ -154,6 +154,10 @@ def test_an_image_says_no_more_than_it_needs() -> None:
     assert decode_version(image) == 1
     image.runs = [Run(4096 | REPEATED, 2)]
     assert decode_version(image) == 5
+    image.clocks = 8
+    assert decode_version(image) == 7
+    image.header.version = 6
+    assert decode_version(image) == 6
 
 
 def decode_version(image: FlatImage) -> int:
