@@ -134,11 +134,11 @@ def read_image(path: str) -> ElfImage:
 def _function_ranges(elf: ELFFile, data: bytes) -> Addresses:
     """Functions from .eh_frame (present even in stripped binaries), else symbols, else whole code sections."""
     code = _code_ranges(elf)
-    for ranges in (_eh_frame_ranges(elf, data), _symbol_ranges(elf)):
-        kept = _inside(ranges, code)
-        if len(kept):
-            return kept
-    return np.array(code, dtype=np.int64).reshape(-1, 2)
+    kept = _inside(_eh_frame_ranges(elf, data), code)
+    if not len(kept):
+        # Reading symbols one by one takes longer than all the rest.
+        kept = _inside(_symbol_ranges(elf), code)
+    return kept if len(kept) else np.array(code, dtype=np.int64).reshape(-1, 2)
 
 
 def _code_ranges(elf: ELFFile) -> list[tuple[int, int]]:

@@ -116,11 +116,10 @@ class _Recording:
     working: int = 1
     marking: int = 0
 
-    def cost(self) -> FloatArray:
-        """Seconds of one execution, by column."""
-        dead = [i.sites.flags_dead for i in self.counters.images]
-        plain = np.concatenate(dead) if dead else np.zeros(0, dtype=bool)
-        return np.where(plain, PLAIN_SECONDS, SAVING_SECONDS) / np.maximum(self.counters.copies, 1)
+    def cost(self, columns: IntArray | slice) -> FloatArray:
+        """Seconds of one execution of these."""
+        plain, copies = self.counters.flags_dead[columns], self.counters.copies[columns]
+        return np.where(plain, PLAIN_SECONDS, SAVING_SECONDS) / np.maximum(copies, 1)
 
     def install_new(self) -> None:
         before = time.monotonic()
@@ -206,9 +205,9 @@ class _Recording:
         `leaving`: seconds that leaving copies of loops has cost since then, by column.
         """
         removed = self.counters.removed
-        cost = self.cost() + leaving / np.maximum(fresh, 1)
         if len(self.too_hot):
             rows = self.rows if self.first is None else self.first.rows
+            cost = self.cost(slice(None)) + leaving / np.maximum(fresh, 1)
             chosen = sites_to_remove(self.too_hot, cost, [*rows, current, row_of(fresh, elapsed)], removed)
             self.too_hot = _NONE
             if len(chosen):
@@ -216,18 +215,15 @@ class _Recording:
                 self.removals.append(Removal(chosen, row_of(fresh, elapsed)))
                 self._pause()
             return
-        rate = np.where(removed, 0, fresh) / elapsed
+        # Of a million sites some thousand ran: a look at all would take as long as several intervals.
+        ran = np.flatnonzero((fresh > 0) & ~removed)
+        cost, rate = self.cost(ran) + leaving[ran] / fresh[ran], fresh[ran] / elapsed
         hot = hottest_sites(rate, cost)
-        self.to_copy = self.counters.in_loops(hot)
+        self.to_copy = self.counters.in_loops(ran[hot])
         if len(self.to_copy):
             self._pause()
         elif len(hot):
-            self.too_hot = dearest_sites(hot, rate, cost, self.block_instructions())
-
-    def block_instructions(self) -> FloatArray:
-        """Instructions of the block behind each column."""
-        found = [i.sites.block_instructions for i in self.counters.images]
-        return np.concatenate([*found, np.zeros(0)]).astype(np.float64)
+            self.too_hot = ran[dearest_sites(hot, rate, cost, self.counters.block_instructions[ran])]
 
     def _pause(self) -> None:
         with contextlib.suppress(OSError):  # killed since the counters were read: the next wait says so
@@ -324,6 +320,8 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
         due = recording.row_started + pause * looks
         occurrence = tracee.wait(max(0.0, due - time.monotonic()))
         if occurrence.what is What.TIMEOUT:
+            # Of many sites a look takes longer than the pause: those that it leaves no time for count as done.
+            looks = max(looks, int((time.monotonic() - recording.row_started) / pause))
             ended = recording.look(end_row=looks * pause >= recording.interval * _WHOLE)
             looks = 1 if ended else looks + 1
             if ended:
@@ -392,7 +390,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         cpu_seconds=cpu_seconds,
         prologue=recording.prologue,
         removed_sites=int(recording.counters.removed.sum()),
-        counted_share=counted_share(rows, recording.removals, recording.block_instructions()),
+        counted_share=counted_share(rows, recording.removals, recording.counters.block_instructions),
         installed_sites=recording.counters.columns,
         install_seconds=recording.install_seconds,
         written=tuple(sorted(recording.written - {str(streams.stdout), str(streams.stderr)})),

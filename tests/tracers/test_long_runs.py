@@ -50,6 +50,7 @@ class Counters:
         self._per_second, self._clock = per_second, clock
         self.columns = per_second.shape[1]
         self.removed = np.zeros(self.columns, dtype=bool)
+        self.block_instructions = np.ones(self.columns)
         self.images: list[Any] = []
         self.total = np.zeros(self.columns)
         self._at = 0.0
@@ -94,7 +95,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(native, "written_files", lambda pid: set())
     monkeypatch.setattr(outside_looks, "outside", lambda pid: [])
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
-    monkeypatch.setattr(_Recording, "cost", lambda self: np.zeros(counters.columns))
+    monkeypatch.setattr(_Recording, "cost", lambda self, columns: np.zeros(counters.columns)[columns])
     program = SimpleNamespace(argv=("program",))
     made = _Recording(SimpleNamespace(pid=1, program=program, team=None, marking=1), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
     made.begin()

@@ -113,6 +113,21 @@ def test_progress_is_told(builds: Path) -> None:
     assert len(told) == profile.intervals - 1 and told == sorted(told)
 
 
+def test_looks_that_take_long_end_an_interval_each(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program with a million sites got two looks for each interval, and so half as many intervals."""
+    looks, read = [0], SiteCounters.read_both
+
+    def slow(counters: SiteCounters) -> object:
+        looks[0] += 1
+        time.sleep(0.03)
+        return read(counters)
+
+    monkeypatch.setattr(SiteCounters, "read_both", slow)
+    with streams_of() as streams:
+        profile = trace(program_of(build("nbody", builds), "600"), interval=0.01, streams=streams)
+    assert 0.7 * looks[0] < profile.intervals <= looks[0]
+
+
 # -- what cannot be profiled
 
 

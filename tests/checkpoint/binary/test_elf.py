@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs import BAD_FILES, VARIANTS, bad_file, build, symbols
 
+from checkpoint.binary import elf
 from checkpoint.binary.elf import ElfImage, check_runnable, read_image
 from checkpoint.binary.sites import _analyse
 from checkpoint.errors import ProgramNotRunnable
@@ -60,6 +61,12 @@ def test_symbols_serve_where_the_frames_are_gone(builds: Path, tmp_path: Path) -
     image, places = read_image(str(without)), symbols(path)
     assert places["main"] in image.functions[:, 0] and places["flags_add"] in image.functions[:, 0]
     assert len(_analyse(image)) >= 60
+
+
+def test_symbols_are_not_read_where_frames_serve(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Qt program's took two seconds."""
+    monkeypatch.setattr(elf, "_symbol_ranges", None)
+    assert len(read_image(str(build("flags", builds))).functions)
 
 
 def forget_frames(data: bytearray) -> None:
