@@ -12,6 +12,7 @@
 #define PT_DYNAMIC 2
 #define DT_STRTAB 5
 #define DT_SYMTAB 6
+#define FUNCTION "__vdso_clock_gettime"
 
 /* Offsets and sizes of 64-bit ELF. */
 #define HEADERS_AT 32
@@ -109,13 +110,16 @@ static u64 find_function(u64 start, u64 bytes)
 			symbols = word(entry) == DT_SYMTAB ? word(entry + 8) : symbols;
 		}
 	}
-	if (!symbols || names >= bytes)
+	/* Old kernels' is linked elsewhere than at 0: it is left alone. */
+	if (!symbols || symbols >= names || names >= bytes - sizeof(FUNCTION))
 		return 0;
 	for (; symbols + sizeof(struct symbol) <= names; symbols += sizeof(struct symbol)) {
 		const struct symbol *s = (const struct symbol *)(start + symbols);
 
-		if (s->section && s->name < bytes - names && s->value < bytes &&
-		    begins((const u8 *)start + names + s->name, "__vdso_clock_gettime"))
+		const u8 *name = (const u8 *)start + names + s->name;
+
+		if (s->section && s->name < bytes - names - sizeof(FUNCTION) && s->value < bytes &&
+		    begins(name, FUNCTION) && !name[sizeof(FUNCTION) - 1])
 			return start + s->value;
 	}
 	return 0;
