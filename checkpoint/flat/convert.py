@@ -24,6 +24,7 @@ from checkpoint.flat.image import (
     SIGNALS,
     THREAD_ROOM,
     USER_END,
+    VDSO_ROOM,
     Action,
     FlatImage,
     Header,
@@ -53,6 +54,8 @@ _NO_LIMIT = (1 << 64) - 1
 _NO_EXE = (1 << 32) - 1
 _NODES = (0,) * CLOCKS
 """For clocks that are the node's."""
+LARGEST_PARK = PARK_ROOM + MAX_BYTES + THREAD_ROOM * MOST_THREADS + VDSO_ROOM
+"""Bytes of the park that the largest image needs."""
 _PARK_STEP = 1 << 40
 """The park is at a multiple of this: far from where a kernel loads programs, libraries and stacks."""
 _PARK_DISTANCE = 1 << 21
@@ -238,7 +241,7 @@ def _fill(array: ctypes.Array[ctypes.c_uint8], data: bytes) -> None:
 
 def _park(mapped: Sequence[Vma]) -> int:
     """An address around which nothing is mapped, with room for the largest image there can be."""
-    size = PARK_ROOM + MAX_BYTES + THREAD_ROOM * MOST_THREADS + _PARK_DISTANCE
+    size = LARGEST_PARK + _PARK_DISTANCE
     taken = [(0, PAGE_SIZE), *((vma.start, vma.end) for vma in mapped), (USER_END, USER_END)]
     for (_, low), (high, _) in pairwise(taken):
         for park in range((low // _PARK_STEP + 1) * _PARK_STEP, high - size, _PARK_STEP):

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed
+from checkpoint.flat.convert import LARGEST_PARK
 from checkpoint.flat.image import FlatImage
 from checkpoint.linux import (
     AT_FDCWD,
@@ -54,8 +55,6 @@ _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _LONGEST_PATH = 4096
 _POLL_SECONDS = 0.0005
 _LONGEST_ANSWER = 1 << 22
-_PARK_BYTES = 1 << 30
-"""More than the restorer ever has."""
 _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 """Looks at a region, and the least seconds between two of them: a look takes about a tenth of that."""
 
@@ -140,7 +139,7 @@ def record_calls(
 
 def _in_own_vdso(seen: dict[int, int], flat: FlatImage) -> dict[int, int]:
     """Looks that found the region in the node's vDSO, behind the restorer: the run was in the program's own."""
-    inside = {at: times for at, times in seen.items() if 0 <= at - flat.header.park < _PARK_BYTES}
+    inside = {at: times for at, times in seen.items() if 0 <= at - flat.header.park < LARGEST_PARK}
     own = [start for start, data in flat.patches if start <= flat.clocks < start + len(data)]
     left = {at: times for at, times in seen.items() if at not in inside}
     return left | ({own[0]: left.get(own[0], 0) + sum(inside.values())} if inside and own else {})

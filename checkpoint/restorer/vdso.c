@@ -29,7 +29,7 @@ struct symbol {
 
 struct line {
 	u64 start, end;
-	const u8 *name; /* behind the bracket; 0: not one of the kernel's */
+	const u8 *name; /* behind the bracket; 0: not one of the kernel's, or a path */
 };
 
 static u64 hexadecimal(const u8 **text)
@@ -60,12 +60,15 @@ static int begins(const u8 *text, const char *with)
 static struct line read_line(const u8 **text)
 {
 	struct line l = {hexadecimal(text), 0, 0};
+	int path = 0;
 
 	*text += **text == '-';
 	l.end = hexadecimal(text);
-	for (; **text && **text != '\n'; ++*text)
-		if (**text == '[' && !l.name)
+	for (; **text && **text != '\n'; ++*text) {
+		path |= **text == '/';
+		if (**text == '[' && !l.name && !path)
 			l.name = *text + 1;
+	}
 	*text += **text == '\n';
 	return l;
 }
@@ -125,27 +128,38 @@ static u64 find_function(u64 start, u64 bytes)
 	return 0;
 }
 
+/* All its mappings, the data before the code, keep their distances: by these the code finds its data. */
 void keep_vdso(struct context *c)
 {
-	u64 room = c->park + c->image->park_size - VDSO_ROOM, first = 0;
+	u64 room = c->park + c->image->park_size - VDSO_ROOM, first = 0, last = 0, function = 0;
+	struct clock now;
 	u8 text[TEXT_BYTES];
 	const u8 *at = text;
 
+	c->node_clock = 0;
 	if (!asks_node(c->image) || (c->options & ASK_KERNEL))
 		return;
 	read_mappings(text);
 	while (*at) {
 		struct line l = read_line(&at);
 		u64 bytes = l.end - l.start;
+		int code = l.name && begins(l.name, "vdso]");
 
-		if (!l.name || !(begins(l.name, "vdso]") || begins(l.name, "vvar")))
+		if (!code && !(l.name && begins(l.name, "vvar")))
 			continue;
-		/* They keep their distances, by which the code finds its data. */
-		first = first ? first : l.start;
-		if (l.end - first > VDSO_ROOM || CALL5(SYS_mremap, l.start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-						       room + (l.start - first)) < 0)
+		/* Data of another name, or none: nobody knows what the code would read. */
+		if (last ? l.start != last : code)
 			return;
-		if (begins(l.name, "vdso]"))
-			c->node_clock = find_function(room + (l.start - first), bytes);
+		first = first ? first : l.start;
+		last = l.end;
+		if (last - first > VDSO_ROOM || CALL5(SYS_mremap, l.start, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+						      room + (l.start - first)) < 0)
+			return;
+		if (code)
+			function = find_function(room + (l.start - first), bytes);
 	}
+	c->node_clock = function;
+	/* Its pages are there before the phase asks for them. */
+	if (function)
+		((i64 (*)(u64, struct clock *))function)(CLOCK_MONOTONIC, &now);
 }

@@ -95,7 +95,7 @@ def _watched(
     """The phase's flat image and its calls. Where the kernel is to wait until a time of the program's clocks, these
     are the node's; a phase that fails may have waited for such a time. Raises PhaseFailed with its first reason."""
     flat = write_flat_image(job, images, huge, _touched(folder, job.phase))
-    go_on = bool(images.clocks) and not images.others
+    go_on = bool(flat.clocks and images.clocks) and not images.others
     try:
         calls = record_calls(job, flat, images.pages_image, restorer(), scratch=folder, cpu=cpu)
         if not (go_on and calls.deadlines):

@@ -10,6 +10,7 @@ import os
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -152,6 +153,34 @@ def test_time_of_day_goes_on_in_all_its_forms() -> None:
     kind = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)
     assert kind(base + at["__vdso_time"])(ctypes.addressof(stored)) == stored.value
     assert abs(stored.value - expected) < 5 and kind(base + at["__vdso_time"])(None) - stored.value in (0, 1)
+
+
+NODE = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_int, ctypes.POINTER(Timespec))
+
+
+def test_the_nodes_function_is_asked_in_place_of_the_kernel() -> None:
+    """With all arguments, and with its answer where it refuses; registers are the callee's, as in any C function."""
+    asked = []
+
+    @NODE
+    def node(clock: int, to: Any) -> int:
+        asked.append(clock)
+        to[0] = Timespec(1000, 999_999_999)
+        return -22 if clock == 3 else 0
+
+    image, table = with_system_calls(VDSO, [7 * 10**9 + 1] * 7)
+    changed = bytearray(image)
+    struct.pack_into("<Q", changed, table + 16 * 8, ctypes.cast(node, ctypes.c_void_p).value or 0)
+    memory = executable(bytes(changed))
+    base, at = ctypes.addressof(ctypes.c_char.from_buffer(memory)), functions(VDSO)
+    assert told(base, at["__vdso_clock_gettime"], 1) == 1008 * 10**9 and asked == [1]
+    assert NODE(base + at["__vdso_clock_gettime"])(3, Timespec()) == -22
+    day, stored = Timespec(), ctypes.c_long()
+    both = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    assert both(base + at["__vdso_gettimeofday"])(ctypes.addressof(day), None) == 0
+    assert (day.seconds, day.nanoseconds) == (1008, 0)
+    assert both(base + at["__vdso_time"])(ctypes.addressof(stored), None) == stored.value == 1008
+    assert asked == [1, 3, 0, 0]
 
 
 def test_clocks_of_others_and_wrong_numbers_are_the_kernels() -> None:

@@ -174,7 +174,7 @@ def test_who_steps_through_a_region_finds_system_calls(
 def test_a_node_without_a_vdso_is_asked_by_system_calls(
     builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is one found where mappings cannot be read: the filter refuses what would."""
+    """Nor is one used that cannot be moved: the filter refuses what would."""
     job = captured("often", builds, tmp_path / "work")
     flat = flat_job(job, tmp_path, watched=False)
 
