@@ -89,26 +89,29 @@ def run(build: Build, report: Report) -> None:
     if choice.given or (native and is_wrapper(build.program)):
         _find_worker(build, choice)
     try:
-        _trace(build)
-    except WorkingThreads as error:
-        _trace_team(build, error)
+        _trace_with_threads(build)
     except WorkedByChildren:
         if choice.given or build.program.worker is not None:
             raise
         _find_worker(build, choice)
         if build.program.worker is None:
             raise
-        _trace(build)
+        _trace_with_threads(build)
 
 
-def _trace_team(build: Build, found: WorkingThreads) -> None:
-    """Trace once more, now that threads are known to share the work. Raises ProgramUnsupported where the program
+def _trace_with_threads(build: Build) -> None:
+    """Trace, and once more where threads turn out to share the work. Raises ProgramUnsupported where the program
     cannot be probed with them."""
 
     def traced(program: Program) -> None:
         build.program = program
         _trace(build)
 
+    try:
+        _trace(build)
+        return
+    except WorkingThreads as error:
+        found = error
     _with_its_threads(build.program, build.options.tracer, found, build.cpu, traced)
     build.program = build.profile.program
     check_processors(build.program.argv[0], build.program.threads, build.cpu)
