@@ -264,7 +264,8 @@ class _Recording:
         self.waited_by_look = self.waited_by_row = run_delay(self.marking)
         self.ran_by_look = running_time(self.marking)
         self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
-        self.first = FirstThread(self.tracee.program.threads - 1) if self.tracee.team is not None else None
+        threads = self.tracee.program.threads
+        self.first = None if self.tracee.team is None else FirstThread(self.tracee.pid, threads - 1)
 
 
 def trace(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child
 from checkpoint.process.program import Program
@@ -26,6 +27,10 @@ from probe.tracers.joining import join_neighbours, sum_of_vectors
 MOST_UNMARKED = 0.1
 """Share of the run that may pass in intervals that are far too long."""
 
+MOST_POLLED = 0.5
+"""Share of the intervals at whose end the first thread may sleep by the clock."""
+
+_SLEEPS = {str(call_number(name)) for name in ("nanosleep", "clock_nanosleep")}
 _LONG = 5.0
 _SIGKILL_BIT = 1 << 8
 _FLAGS_FIELD = 6
@@ -61,9 +66,11 @@ def _overlap(one: Child, other: Child) -> bool:
 class FirstThread:
     """The first thread's part of what is counted: its interval under way, and its rows so far.
 
-    `now`: its executions at the last look. `work`: instructions of each interval, by the threads' slots.
+    `now`: its executions at the last look. `work`: instructions of each interval, by the threads' slots. `polling`: how
+    often it slept by the clock when an interval ended, `ended`: of so many.
     """
 
+    pid: int
     others: int
     rows: list[Row] = field(default_factory=list)
     own: list[float] = field(default_factory=list)
@@ -72,6 +79,8 @@ class FirstThread:
     before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    polling: int = 0
+    ended: int = 0
 
     def fresh(self, of_all: IntArray) -> IntArray:
         """Executions since the last look by the busiest thread, as far as is known: the first, or one of the others.
@@ -95,6 +104,8 @@ class FirstThread:
         self.rows.append(row)
         self.own.append(own)
         self.before = self.now
+        self.polling += sleeps_by_clock(self.pid)
+        self.ended += 1
 
     def join(self, together: int) -> None:
         join_neighbours(self.rows, joined_rows, together)
@@ -103,7 +114,14 @@ class FirstThread:
 
     def refuse_unmarked(self, program: Program, interval: float, marks: tuple[int, ...]) -> None:
         """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
-        the marking thread executes; OthersMark where the threads `marks` have not been tried."""
+        the marking thread executes; OthersMark where the threads `marks` have not been tried, there and where the first
+        looks after them from time to time: how often differs from run to run, and tells no place."""
+        if marks and not program.marking and self.polling > MOST_POLLED * self.ended:
+            raise OthersMark(
+                f"{program.argv[0]}: its first thread sleeps by the clock in {self.polling / self.ended:.0%} of the "
+                "run, while others work",
+                replace(program, marking=marks),
+            )
         long = sum(one for one in self.own if one > _LONG * interval)
         if long <= MOST_UNMARKED * sum(self.own):
             return
@@ -122,6 +140,14 @@ class FirstThread:
         for row, of_row in zip(work, self.work, strict=True):
             row[: len(of_row)] = of_row
         return replace(profile, first=counts_of(self.rows, counted), thread_work=work)
+
+
+def sleeps_by_clock(number: int) -> bool:
+    """Whether a thread stands in a call that ends by time alone (/proc/PID/syscall, proc_pid_syscall(5))."""
+    try:
+        return Path(f"/proc/{number}/syscall").read_text().split()[0] in _SLEEPS
+    except OSError:
+        return False
 
 
 def refuse_orphans(tracee: Tracee) -> None:

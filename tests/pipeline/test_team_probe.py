@@ -109,13 +109,20 @@ def test_working_threads_are_told_apart_from_waiting_ones(builds: Path) -> None:
     assert raised.value.threads == 2
 
 
-@pytest.mark.parametrize("how", ["crew", "crews"])
-def test_others_mark_where_the_first_thread_only_waits(how: str, builds: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("crew", "no place that its first thread reaches"),
+        ("crews", "no place that its first thread reaches"),
+        ("poll", "its first thread sleeps by the clock in"),
+    ],
+)
+def test_others_mark_where_the_first_thread_only_waits(how: str, said: str, builds: Path) -> None:
     program = replace(program_of(build("crews", builds), "300", how), threads=2)
-    with streams_of() as streams, pytest.raises(OthersMark, match="no place that its first thread reaches") as raised:
+    with streams_of() as streams, pytest.raises(OthersMark, match=said) as raised:
         trace(program, interval=INTERVAL, streams=streams)
     # Of two in each crew one marks, whichever.
-    assert [number // 2 for number in raised.value.program.marking] == list(range(1 if how == "crew" else 8))
+    assert [number // 2 for number in raised.value.program.marking] == list(range(8 if how == "crews" else 1))
     with streams_of() as streams:
         profile = trace(raised.value.program, interval=INTERVAL, streams=streams)
     assert profile.first is not None and profile.program == raised.value.program
@@ -205,9 +212,11 @@ def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Pat
             assert all(phase["status"] == "ok" for phase in json.loads(done.stdout)["phases"])
 
 
-@pytest.mark.slow(minutes=2)
-def test_a_whole_probe_whose_first_thread_waits(builds: Path, tmp_path: Path) -> None:
-    """Built and run as an ordinary user."""
+@pytest.mark.slow(minutes=3)
+@pytest.mark.parametrize("how", ["crew", "poll"])
+def test_a_whole_probe_whose_first_thread_waits(how: str, builds: Path) -> None:
+    """Built and run as an ordinary user; the one that polls by a program that is no shell, and starts it."""
+    start = [] if how == "crew" else ["/usr/bin/env", "perl", "-e", "exit system(@ARGV) >> 8"]
     with home_for_anybody() as home:
         program = home / "crews"
         program.write_bytes(build("crews", builds).read_bytes())
@@ -215,7 +224,7 @@ def test_a_whole_probe_whose_first_thread_waits(builds: Path, tmp_path: Path) ->
         open_to_anybody(home)
         made = as_ordinary_user(
             "build", "-q", "-o", home / "crews.probe", "--interval", "20ms", "--max-phases", "4", "--json",
-            "--", program, "400", "crew", home=home,
+            "--", *start, program, "400", how, home=home,
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
         shown = json.loads(made.stdout)

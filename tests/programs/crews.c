@@ -13,6 +13,7 @@ static long rounds;
 static const char *how = "crew";
 static uint64_t states[MOST];
 static pthread_barrier_t barrier;
+static _Atomic int finished;
 
 static int is(const char *name) { return !strcmp(how, name); }
 
@@ -48,6 +49,7 @@ static void *part(void *of)
     }
     if (is("kill") && number == 0)
         _exit(3);
+    finished++;
     return NULL;
 }
 
@@ -72,6 +74,8 @@ static void hire(int threads)
         usleep(300000);
         pthread_exit(NULL);
     }
+    while (is("poll") && finished < threads)
+        usleep(1000);
     for (int i = 0; i < threads; i++)
         pthread_join(crew[i], NULL);
 }
