@@ -84,7 +84,7 @@ def recorded(
         seconds = 120 if library == "openmpi" else 12
         with sent(into) as was_sent:
             done = nodes.run(sys.executable, *said, cwd=nodes.programs / library, seconds=seconds, **_UCX, **more)
-        # MPICH 4.0 hangs in MPI_Finalize, recorded or not: https://github.com/pmodels/mpich/pull/6596.
+        # MPICH 4.0 may hang in MPI_Finalize: https://github.com/pmodels/mpich/pull/6596.
         if done.returncode != 124:
             break
         assert library == "mpich" and was_sent.is_set(), "the recorder hangs: it had not sent all"

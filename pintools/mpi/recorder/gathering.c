@@ -231,5 +231,7 @@ static void gather(void)
 	} else if (is_apart) {
 		send_spool();
 	}
+	// MPICH's UCX may hang where a rank finalizes while another still reads what it sent.
+	PMPI_Barrier(quiet);
 	PMPI_Comm_free(&quiet);
 }
