@@ -96,7 +96,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(outside_looks, "outside", lambda pid: [])
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
     monkeypatch.setattr(_Recording, "cost", lambda self, columns: np.zeros(counters.columns)[columns])
-    program = SimpleNamespace(argv=("program",))
+    program = SimpleNamespace(argv=("program",), threads=1)
     made = _Recording(SimpleNamespace(pid=1, program=program, team=None, marking=1), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
     made.begin()
     return made, counters, clock
