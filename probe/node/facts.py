@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import platform
@@ -105,16 +106,36 @@ def available_memory() -> int | None:
 
 def _memory_groups() -> list[tuple[Path, str, str]]:
     """(folder, file with the limit, file with what is used) of our control groups, both versions, up to the root."""
+    names = {2: ("memory.max", "memory.current"), 1: ("memory.limit_in_bytes", "memory.usage_in_bytes")}
+    return [(folder, *names[version]) for folder, version in _own_groups("memory")]
+
+
+def granted_processors() -> float:
+    """How many processors' time our control groups grant, both versions: the least on the way to the root; infinity
+    where none limits it (admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst of Linux)."""
+    found = [math.inf]
+    for folder, version in _own_groups("cpu"):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
+            # Without a limit version 1 says -1, and version 2 max.
+            if quota != "max" and int(quota) > 0:
+                found.append(int(quota) / int(period))
+    return min(found)
+
+
+def _own_groups(controller: str) -> list[tuple[Path, int]]:
+    """(folder, version) of our control groups that may have this controller, both versions, up to the root."""
     groups = []
     with contextlib.suppress(OSError, ValueError), open("/proc/self/cgroup") as file:
         for line in file:
             number, controllers, path = line.rstrip("\n").split(":", 2)
             if number == "0":
-                top, files = Path("/sys/fs/cgroup"), ("memory.max", "memory.current")
-            elif "memory" in controllers.split(","):
-                top, files = Path("/sys/fs/cgroup/memory"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+                top, version = Path("/sys/fs/cgroup"), 2
+            elif controller in controllers.split(","):
+                top, version = Path("/sys/fs/cgroup") / controller, 1
             else:
                 continue
             inner = Path(path.lstrip("/"))
-            groups += [(top / part, *files) for part in (inner, *inner.parents)]
+            groups += [(top / part, version) for part in (inner, *inner.parents)]
     return groups

@@ -16,6 +16,7 @@ from checkpoint.errors import NodeUnfit, PhaseFailed, ProbeError
 from checkpoint.restore.criu_restore import CriuAgent, PhaseAgent, RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
 from probe.formats.phase_record import CRIU, DIRECT
+from probe.node.facts import granted_processors
 
 DEFAULT_REPEATS = 5
 """Repeats of each phase that a prediction rests on."""
@@ -70,9 +71,10 @@ def measuring_cpu() -> int | None:
 
 
 def check_processors(name: str, threads: int, cpu: int | None) -> None:
-    """Raise NodeUnfit where fewer processors are allowed here than `threads` threads need at the same time. `cpu`: one
-    that this process keeps off; `name` stands in the message."""
-    allowed = len(os.sched_getaffinity(0) | ({cpu} if cpu is not None else set()))
+    """Raise NodeUnfit where fewer processors are allowed here than `threads` threads need at the same time, or the time
+    of fewer. `cpu`: one that this process keeps off; `name` stands in the message."""
+    mask = os.sched_getaffinity(0) | ({cpu} if cpu is not None else set())
+    allowed = max(1, int(min(len(mask), granted_processors())))
     if threads > allowed:
         raise NodeUnfit(
             f"{name}: {threads} threads, but {allowed} processors allowed here (taskset, cgroup, --cpus-per-task): run "

@@ -66,7 +66,7 @@ def runs(_plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """Write the probe. Raises StorageError; the first phase's error, or NoPrediction, where too little of the run was
-    restored; Unpredictable, ProgramTooShort where a limit of probe.prediction.limits is exceeded."""
+    restored; Unpredictable, Diverged, ProgramTooShort where a limit of probe.prediction.limits is exceeded."""
     folder = build.folder.path
     opened = [path for phase in build.flat for path in phase.opened]
     outputs = captured_outputs(folder)
@@ -81,7 +81,7 @@ def run(build: Build, report: Report) -> None:
     rows, amounts = vectors(build.profile, build.timed), work(build.profile, build.timed)
     records = _records(build, amounts)
     _require_coverage(records, build.measured, build.flat)
-    build.warnings += doubts_of_phases(records, build.reference, build.measured)
+    build.warnings += doubts_of_phases(records, build.reference, build.measured, sharing_of(build.profile, build.timed))
     # Of time, as of nothing, there is no direct estimate.
     total_work = 0.0 if build.profile.thin else float(amounts.sum())
     build.manifest = _manifest(build, records, total_work, outputs, private, left_out)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkpoint.errors import ProbeError, ProgramTooShort, Unpredictable
+from checkpoint.errors import Diverged, ProbeError, ProgramTooShort, Unpredictable
 from probe.formats.arrays import FloatArray
 from probe.formats.choices import RANDOM
 from probe.formats.manifest import Manifest
@@ -22,6 +22,7 @@ from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.quietness import DISTURBED
+from probe.prediction.sharing import Sharing
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -155,10 +156,13 @@ def unlike_share(selection: Selection, vectors: sp.csr_array, times: FloatArray)
 
 
 def doubts_of_phases(
-    phases: Sequence[PhaseRecord], reference: Reference, measured: Sequence[MeasuredPhase]
+    phases: Sequence[PhaseRecord],
+    reference: Reference,
+    measured: Sequence[MeasuredPhase],
+    sharing: Sharing | None = None,
 ) -> list[str]:
     """Warnings from restored phases: their times, and what one `probe run` of them costs. Raises Unpredictable,
-    ProgramTooShort."""
+    ProgramTooShort; Diverged where `sharing` says that one thread hands out the work, and regions do differ."""
     found = []
     asleep = [p.id for p in phases if p.in_run.wall > 0 and 1.0 - p.in_run.cpu / p.in_run.wall > LIMITS.asleep.refuse]
     # By the CPU clock the program never sleeps: then something else had the processor, as it may have had here.
@@ -170,6 +174,14 @@ def doubts_of_phases(
     errors = [abs(e) for p in phases if (e := p.restore_error(reference.clock)) is not None]
     if errors:
         error = statistics.median(errors)
+        # Other load does not excuse these: the regions would be other pieces of work on a quiet machine, too.
+        if sharing is not None and sharing.hands_out and error > LIMITS.restore.refuse:
+            raise Diverged(
+                f"restored regions take {error:.0%} more or less than in the run, in the median: the thread that tells "
+                f"places does {sharing.marking:.2%} of the work and hands out the rest, so that each time the others "
+                "are at another piece of it; build the probe with one thread, or where each thread has its own part "
+                "of the work and all meet after each step"
+            )
         found += _judged(
             error, LIMITS.restore,
             f"restored regions take {error:.0%} more or less than in the run, in the median: try --warmup auto, or a "

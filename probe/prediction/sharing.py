@@ -77,6 +77,11 @@ class Sharing:
         share = self.alone_share
         return 1.0 / share if share else float("inf")
 
+    @property
+    def hands_out(self) -> bool:
+        """Whether the marking thread hardly takes part: the others are not equally far each time it reaches a place."""
+        return self.marking * self.threads < _LITTLE
+
     def alone_in(self, phases: Iterable[Phase]) -> list[int]:
         """Numbers of the phases in most of whose time the marking thread works alone."""
         return [
@@ -149,7 +154,7 @@ def notes_of_sharing(sharing: Sharing, phases: Iterable[Phase]) -> list[str]:
 
 def doubts_of_sharing(sharing: Sharing) -> list[str]:
     """Warnings: a thread that hands out work tells places at which the others are not equally far in each run."""
-    if sharing.marking * sharing.threads >= _LITTLE:
+    if not sharing.hands_out:
         return []
     return [
         f"the thread that tells places does {sharing.marking:.2%} of the work, and hands out the rest: the others are "

@@ -327,7 +327,8 @@ def measure_threads(arguments: argparse.Namespace) -> None:
         print(threads_report.restores([r for k in restores.KINDS if (r := load(f"threads-restores-{k}"))]))
         return
     names, seeds = arguments.only or list(thread_programs.NAMES), range(1, min(arguments.seeds, 3) + 1)
-    missing = threads.due(names, seeds, folder, arguments.again)
+    widths = [arguments.width] if arguments.width else list(thread_programs.WIDTHS)
+    missing = threads.due(names, widths, seeds, folder, arguments.again)
     seconds = accuracy.estimate(missing, {}, 0)
     say(f"bench: {sum(map(len, missing.values()))} rows to measure, about {seconds / 60:.0f} minutes")
     if arguments.estimate:
@@ -339,10 +340,13 @@ def measure_threads(arguments: argparse.Namespace) -> None:
             make_programs(HERE / "data")
         settings = accuracy.Settings(arguments.interval, arguments.repeat, arguments.patience, arguments.keep, 0)
         for record in threads.measure(
-            names, seeds, settings, data=HERE / "data", folder=folder, again=arguments.again, say=say
+            names, widths, seeds, settings, data=HERE / "data", folder=folder, again=arguments.again, say=say
         ):  # fmt: skip
             print(threads_report.line(record), flush=True)
-    print(threads_report.tables(threads.load_all(names, seeds, folder)))
+    records = threads.load_all(names, widths, seeds, folder)
+    print(threads_report.tables(records))
+    if arguments.write:
+        threads_report.write(ROOT / "docs" / "accuracy.md", records)
 
 
 def measure_emulations(arguments: argparse.Namespace) -> None:

@@ -68,7 +68,7 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
     parser.add_argument(
-        "--write", action="store_true", help="write the tables of `accuracy`, `noise`, `breadth` or `hosts`"
+        "--write", action="store_true", help="write the tables of `accuracy`, `noise`, `threads`, `breadth` or `hosts`"
     )
     parser.add_argument(
         "--again",
@@ -83,6 +83,7 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--there", action="store_true", help="of `synthetic`: predict again on the emulated node")
     parser.add_argument("--restores", type=int, metavar="N", help="of `threads`: count N restores, no predictions")
+    parser.add_argument("--width", type=int, choices=threads.WIDTHS, help="of `threads`: how many (default: each)")
     parser.add_argument("--aside", action="store_true", help="programs of `breadth` that are set aside, too")
     parser.add_argument(
         "--limit", type=float, default=0.0, metavar="MINUTES", help="begin no program of `breadth` later"
@@ -102,6 +103,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"no experiment {', '.join(unknown)}; there are: {', '.join(EXPERIMENTS)}")
     if arguments.what == "threads" and (unknown := sorted({*(arguments.only or ())} - {*threads.NAMES})):
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(threads.NAMES)}")
+    if arguments.width and arguments.what != "threads":
+        parser.error("--width is for threads")
     if arguments.what == "synthetic" and (unknown := sorted({*(arguments.only or ())} - {*WITH_DATA})):
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(WITH_DATA)}")
     if arguments.what == "breadth":

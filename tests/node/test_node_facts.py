@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
 import io
+import math
 import mmap
+import os
 import platform
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +155,80 @@ def test_too_little_memory(manifest: Manifest, monkeypatch: pytest.MonkeyPatch, 
         check_node(manifest)
     (tmp_path / f"{_V2}/memory.max".lstrip("/")).write_text(f"{largest + (65 << 20)}\n")
     check_node(manifest)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"/proc/self/cgroup": "0::/\n"}, math.inf),
+        # Version 2: the tightest group counts.
+        (
+            {
+                "/proc/self/cgroup": "0::/user.slice/job\n",
+                f"{_V2}/user.slice/job/cpu.max": "max 100000\n",
+                f"{_V2}/user.slice/cpu.max": "150000 100000\n",
+                f"{_V2}/cpu.max": "400000 100000\n",
+            },
+            1.5,
+        ),
+        # Version 1.
+        (
+            {
+                "/proc/self/cgroup": "5:cpu,cpuacct:/job/step\n4:memory:/x\n",
+                f"{_V2}/cpu/job/step/cpu.cfs_quota_us": "-1\n",
+                f"{_V2}/cpu/job/step/cpu.cfs_period_us": "100000\n",
+                f"{_V2}/cpu/job/cpu.cfs_quota_us": "60000\n",
+                f"{_V2}/cpu/job/cpu.cfs_period_us": "20000\n",
+                f"{_V2}/memory/x/cpu.max": "1 1\n",
+            },
+            3.0,
+        ),
+        # Nonsense is passed over.
+        ({"/proc/self/cgroup": "0::/a/b\n", f"{_V2}/a/b/cpu.max": "many\n", f"{_V2}/a/cpu.max": "5 0\n"}, math.inf),
+    ],
+)
+def test_processors_are_those_that_groups_grant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: float
+) -> None:
+    with_files(monkeypatch, tmp_path, files)
+    assert facts.granted_processors() == expected
+
+
+@contextlib.contextmanager
+def group_of(processors: float) -> Iterator[Path]:
+    """A real control group whose processes together get the time of so many processors, in either version."""
+    second = Path(_V2) / "cgroup.controllers"
+    group = Path(_V2) / ("" if second.exists() else "cpu") / f"probe-test-{os.getpid()}"
+    group.mkdir()
+    quota = str(int(processors * 100000))
+    try:
+        if second.exists():
+            (group / "cpu.max").write_text(f"{quota} 100000")
+        else:
+            (group / "cpu.cfs_period_us").write_text("100000")
+            (group / "cpu.cfs_quota_us").write_text(quota)
+        yield group
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.parametrize(("granted", "said"), [(1.5, "2 threads, but 1 processors allowed here (taskset, cgroup"),
+                                               (0.5, "2 threads, but 1 processors"), (2.0, "")])  # fmt: skip
+def test_a_group_with_the_time_of_fewer_processors(granted: float, said: str) -> None:
+    """The mask has two; a program of one thread has no need of a whole one."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two threads need two processors")
+    code = (
+        "import os, pathlib, sys\n"
+        "(pathlib.Path(sys.argv[1]) / 'cgroup.procs').write_text(str(os.getpid()))\n"
+        "from probe.node.measuring import check_processors\n"
+        "check_processors('one', 1, None)\n"
+        "check_processors('two', 2, None)\n"
+    )
+    with group_of(granted) as group:
+        done = subprocess.run([sys.executable, "-c", code, str(group)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == (1 if said else 0) and said in done.stderr, done.stderr
+    assert "one: " not in done.stderr
 
 
 def test_memory_that_nobody_tells_is_no_reason(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:

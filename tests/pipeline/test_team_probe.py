@@ -103,6 +103,14 @@ def test_openmp_that_nobody_gave_a_number_is_warned_of(builds: Path, tmp_path: P
         assert doubts(made) == []
 
 
+def test_nested_regions_leave_few_places(builds: Path) -> None:
+    """OpenMP starts the inner threads anew each time, and no phase lies where a thread starts."""
+    profile = traced(builds, "nested")
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    assert timed.agreeing == timed.compared and timed.beside.mean() > 0.5
+
+
 def test_working_threads_are_told_apart_from_waiting_ones(builds: Path) -> None:
     with streams_of() as streams, pytest.raises(WorkingThreads, match="beside its first one") as raised:
         trace(program_of(build("team", builds), "200", "barrier"), interval=INTERVAL, streams=streams)

@@ -18,7 +18,7 @@ from made_probe import made_manifest
 from rivals import rivals
 from small_probe import command, small_probe
 
-from checkpoint.errors import ProgramTooShort, Unpredictable
+from checkpoint.errors import Diverged, ProgramTooShort, Unpredictable
 from checkpoint.restore.criu_restore import RegionTime
 from probe import run
 from probe.candidates.result import RunResult, predict_from
@@ -37,6 +37,7 @@ from probe.prediction.limits import (
     doubts_of_selection,
     unlike_share,
 )
+from probe.prediction.sharing import Sharing
 from probe.selection.select import select_phases
 
 from programs import build  # isort: skip
@@ -207,6 +208,19 @@ def test_regions_that_take_another_time_restored() -> None:
     with pytest.raises(Unpredictable, match="take 60% more or less"):
         doubts_of_phases([phase(restore_error=lambda _: 0.6)], REFERENCE, quick)
     assert doubts_of_phases([phase(restore_error=lambda _: None)], REFERENCE, quick) == []
+
+
+def test_regions_of_threads_that_are_handed_their_work() -> None:
+    """Refused by another name, and beside other load, too; but only where the regions do differ."""
+    quick, none = [measured(0.01)], np.zeros(1)
+    blurred = replace(REFERENCE, clock="wall", waited_share=0.3)
+    pool, team = (Sharing(2, own, none > 0, none, none, none, None, none) for own in (0.01, 0.4))
+    for reference in (REFERENCE, blurred):
+        with pytest.raises(Diverged, match=r"take 51% more or less .* does 1.00% of the work and hands out the rest"):
+            doubts_of_phases([phase(restore_error=lambda _: -0.51)], reference, quick, pool)
+    assert len(doubts_of_phases([phase(restore_error=lambda _: -0.51)], blurred, quick, team)) == 1
+    assert len(doubts_of_phases([phase(restore_error=lambda _: 0.2)], blurred, quick, pool)) == 1
+    assert doubts_of_phases([phase()], blurred, quick, pool) == []
 
 
 def test_regions_that_mostly_wait() -> None:

@@ -2,11 +2,14 @@
 // Threads that share the work, in one of many ways; the first takes part. All compute the same: where one is found to
 // have another result than the first in the middle of the marked region, the region does not end, and the status is 9.
 // Usage: team [ROUNDS] [HOW] [THREADS]
+#include <asm/prctl.h>
 #include <dlfcn.h>
+#include <omp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,20 +24,46 @@ static pthread_barrier_t barrier;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t robust, inheriting;
 static sigset_t waited_for;
-static struct { uint64_t value, kept; char apart[48]; } states[MOST];
+static struct {
+    uint64_t value, kept;
+    char apart[48];
+} states[MOST];
 static volatile sig_atomic_t handled;
 static uint64_t shared;
+static int words[2];
 
-static int is(const char *name) { return !strcmp(how, name); }
+static int is(const char *name)
+{
+    return !strcmp(how, name);
+}
+
+static void await_word(void)
+{
+    char word;
+
+    while (read(words[0], &word, 1) != 1)
+        ;
+}
 
 static void on_signal(int number)
 {
     handled += number == SIGUSR1;
+    if (is("handler"))
+        await_word();
 }
 
-__attribute__((noipa)) static void warm(void) { SITE(site_warm); }
-__attribute__((noipa)) static void start(void) { SITE(site_start); }
-__attribute__((noipa)) static void end(void) { SITE(site_end); }
+__attribute__((noipa)) static void warm(void)
+{
+    SITE(site_warm);
+}
+__attribute__((noipa)) static void start(void)
+{
+    SITE(site_start);
+}
+__attribute__((noipa)) static void end(void)
+{
+    SITE(site_end);
+}
 
 static void mark(long round)
 {
@@ -62,18 +91,60 @@ static uint64_t labour(uint64_t value, long round)
     return value;
 }
 
+static void handle_elsewhere(void)
+{
+    static char stack[64 << 10];
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof(stack)};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+
+    sigaltstack(&other, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+}
+
+/* Where one of the others is when the first comes to a marker: in a call, in a handler, or past the marker. */
+static void meet(int number, long round)
+{
+    int marked = round == WARM || round == START || round == END;
+
+    if (number == 0) {
+        if (marked)
+            usleep(50000);
+        mark(round);
+        if (write(words[1], "x", 1) != 1)
+            _exit(8);
+        return;
+    }
+    if (number > 1)
+        return;
+    if (!round)
+        handle_elsewhere();
+    if (is("ahead") && round == WARM)
+        warm();
+    if (is("ahead") && round == START)
+        start();
+    if (is("ahead") && round == END)
+        end();
+    if (is("handler"))
+        raise(SIGUSR1);
+    else
+        await_word();
+}
+
+/* A barrier in the program's own code: whoever comes early executes more. */
+static void spin(long round)
+{
+    __atomic_add_fetch(&shared, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&shared, __ATOMIC_SEQ_CST) < (uint64_t)(round + 1) * (uint64_t)threads)
+        ;
+}
+
 /* What only one of the others does. */
 static void misbehave(long round)
 {
-    static char stack[64 << 10];
-
-    if (!round && is("alternate")) {
-        stack_t other = {.ss_sp = stack, .ss_size = sizeof(stack)};
-        struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
-
-        sigaltstack(&other, NULL);
-        sigaction(SIGUSR1, &action, NULL);
-    }
+    if (!round && is("alternate"))
+        handle_elsewhere();
+    if (!round && is("gs"))
+        syscall(SYS_arch_prctl, ARCH_SET_GS, states);
     if (is("alternate") && (round < WARM - 2 || round > START))
         raise(SIGUSR1);
     if (round == rounds / 2 && is("fork")) {
@@ -107,9 +178,6 @@ static void misbehave(long round)
         nanosleep(&(struct timespec){0, 200000}, NULL);
     if (is("poll"))
         poll(NULL, 0, 1);
-    if (is("spin"))
-        for (shared = 0; shared < 1000; shared++)
-            states[1].value = work(states[1].value);
 }
 
 static void *share(void *of)
@@ -122,7 +190,9 @@ static void *share(void *of)
             usleep(1000);
         if (!number && round == WARM && is("priority"))
             usleep(200000);
-        if (!number)
+        if (is("read") || is("handler") || is("ahead"))
+            meet(number, round);
+        else if (!number)
             mark(round);
         states[number].value = labour(states[number].value, round);
         if (round == KEPT)
@@ -134,7 +204,9 @@ static void *share(void *of)
             shared += states[number].value & 1;
             pthread_mutex_unlock(&lock);
         }
-        if (!is("orphan") && !is("priority"))
+        if (is("spin"))
+            spin(round);
+        else if (!is("orphan") && !is("priority"))
             pthread_barrier_wait(&barrier);
     }
     return NULL;
@@ -159,6 +231,31 @@ static void loops(void)
 #pragma omp parallel for schedule(dynamic, 1000) num_threads(threads)
             for (int i = 1; i < SIZE - 1; i++)
                 to[i] = 0.5 * from[i] + 0.25 * (from[i - 1] + from[i + 1]) + (double)(round & 3);
+        } else if (is("nested")) {
+#pragma omp parallel num_threads(threads)
+            {
+                int half = SIZE / threads, begin = omp_get_thread_num() * half;
+#pragma omp parallel for schedule(static) num_threads(2)
+                for (int i = begin + 1; i < begin + half - 1; i++)
+                    to[i] = 0.5 * from[i] + 0.25 * (from[i - 1] + from[i + 1]) + (double)(round & 3);
+            }
+        } else if (is("cancel")) {
+            int found = 0;
+#pragma omp parallel num_threads(threads)
+            {
+#pragma omp for schedule(static)
+                for (int i = 1; i < SIZE - 1; i++) {
+                    to[i] = 0.5 * from[i] + 0.25 * (from[i - 1] + from[i + 1]) + (double)(round & 3);
+                    if (i == SIZE / 2) {
+#pragma omp atomic
+                        found++;
+#pragma omp cancel for
+                    }
+#pragma omp cancellation point for
+                }
+            }
+            if (found != 1)
+                _exit(7);
         } else {
 #pragma omp parallel for schedule(static) num_threads(threads)
             for (int i = 1; i < SIZE - 1; i++)
@@ -185,7 +282,8 @@ int main(int argc, char **argv)
         threads = atoi(argv[3]);
     for (int i = 0; i < MOST; i++)
         states[i].value = 1;
-    if (is("static") || is("dynamic")) {
+    if (is("static") || is("dynamic") || is("nested") || is("cancel")) {
+        omp_set_max_active_levels(2);
         loops();
         return 0;
     }
@@ -208,6 +306,8 @@ int main(int argc, char **argv)
         pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
         pthread_mutex_init(&lock, &kind);
     }
+    if ((is("read") || is("handler") || is("ahead")) && pipe(words))
+        return 2;
     sigaddset(&waited_for, SIGUSR2);
     if (is("sigwait"))
         pthread_sigmask(SIG_BLOCK, &waited_for, NULL);

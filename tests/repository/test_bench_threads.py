@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.programs import OWN
+from benchmarks.accuracy import measurement as accuracy
+from benchmarks.arguments import read_arguments
+from benchmarks.measure import ROOT
+from benchmarks.programs import OWN, Benchmark
 from benchmarks.threads import measurement, report, restores
-from benchmarks.threads.programs import NAMES, WIDTHS, need_inputs, packages, with_threads
+from benchmarks.threads.programs import NAMES, WIDTHS, need_inputs, packages, rows, with_threads
 
 SECONDS = 120
 
@@ -20,7 +23,8 @@ SECONDS = 120
 def row(program: str, seed: int, error: float = 0.01, **more: Any) -> dict[str, Any]:
     made = {
         "program": program, "seed": seed, "native": 4.0, "errors": {"calibrated": error}, "held": abs(error) < 0.03,
-        "reach": 0.03, "clock": "wall", "phases": 9, "tracing": 1.05, "timing": 1.01, "bench_seconds": 60.0,
+        "reach": 0.03, "clock": "wall", "threads": int(program[-1]), "date": f"2026-11-2{seed}",
+        "phases": 9, "tracing": 1.05, "timing": 1.01, "bench_seconds": 60.0,
         "warnings": [],
     }  # fmt: skip
     return made | more
@@ -30,6 +34,7 @@ def refused(status: int, said: str) -> dict[str, Any]:
     return {
         "program": "tasks-2",
         "seed": 1,
+        "date": "2026-11-24",
         "failure": f"ValueError: probe build: exit status {status}: x\nprobe: {said}",
     }
 
@@ -40,7 +45,9 @@ def test_each_program_has_its_number_of_threads() -> None:
     assert with_threads("bwa", 2).argv[:4] == ("bwa", "aln", "-t", "2")
     assert "-nt 2 -s" in with_threads("gromacs", 2).argv[2] and "-numthreads 2 " in with_threads("tachyon", 2).argv[2]
     assert with_threads("hmmsearch-few", 2).argv[1:3] == ("--cpu", "2")
-    assert [with_threads("pipeline", n).threads for n in WIDTHS] == [2, 2]
+    assert with_threads("hmmsearch-few", 1).argv[1:3] == ("--cpu", "0")
+    assert all(with_threads(name, width).threads == width for name, width in rows(NAMES, WIDTHS))
+    assert rows(["pipeline", "pool"], WIDTHS) == [("pipeline", 2), ("pool", 1), ("pool", 2)]
     assert need_inputs(["sparse", "xz"]) and not need_inputs(["sparse", "queue"]) and "bwa" in packages()
 
 
@@ -48,7 +55,7 @@ def test_each_program_has_its_number_of_threads() -> None:
 def test_kernels_compute_the_same_with_any_threads(name: str) -> None:
     subprocess.run(["make", "-s", "-C", str(OWN.parent), "bin/openmp", "bin/pthreads"], check=True, timeout=SECONDS)
     said = set()
-    for threads in (1, 2, 3):
+    for threads in (2, 3) if name == "pipeline" else (1, 2, 3):
         one = with_threads(name, threads)
         done = subprocess.run(
             [*one.argv, "3"], env={**os.environ, **one.environment}, capture_output=True, text=True, timeout=SECONDS,
@@ -66,13 +73,15 @@ def test_what_was_measured_or_refused_is_not_measured_again(tmp_path: Path) -> N
         {"program": "queue-2", "seed": 1, "failure": "OSError: no"},
     ):
         (tmp_path / f"{made['program']}-{made['seed']}.json").write_text(json.dumps(made))
-    assert measurement.due(["queue", "tasks"], [1, 2], tmp_path, False) == {
+    assert measurement.due(["queue", "tasks"], WIDTHS, [1, 2], tmp_path, False) == {
         "queue-1": [2], "queue-2": [1, 2], "tasks-1": [1, 2], "tasks-2": [2],
     }  # fmt: skip
-    assert measurement.due(["queue"], [1], tmp_path, True) == {"queue-1": [1], "queue-2": [1]}
-    assert [r["program"] for r in measurement.load_all(["queue", "tasks"], [1], tmp_path)] == [
+    assert measurement.due(["queue"], WIDTHS, [1], tmp_path, True) == {"queue-1": [1], "queue-2": [1]}
+    assert measurement.due(["queue"], [2], [1], tmp_path, True) == {"queue-2": [1]}
+    assert [r["program"] for r in measurement.load_all(["queue", "tasks"], WIDTHS, [1], tmp_path)] == [
         "queue-1", "queue-2", "tasks-2",
     ]  # fmt: skip
+    assert [r["program"] for r in measurement.load_all(["queue", "tasks"], [1], [1], tmp_path)] == ["queue-1"]
 
 
 def test_tables_have_the_worst_seed_bars_and_refusals() -> None:
@@ -81,7 +90,7 @@ def test_tables_have_the_worst_seed_bars_and_refusals() -> None:
         row("pairs-1", 1, 0.06), refused(7, "no place that its first thread reaches"), refused(9, "the disk is full"),
     ]  # fmt: skip
     said = report.tables(records)
-    assert "| sparse-2 | 4.00 | -4.0 % | 1 of 2 | 1.05 | 1.01 | 9 |" in said
+    assert "| sparse-2 | 2 | 4.00 | -4.0 % | 1 of 2 | 1.05 | 1.01 | 9 |" in said
     assert "2 threads: MISSED: median error of 2 programs, worst seed of each: 2.25%" in said
     assert "2 threads: met: worst error: 4.00%" in said and "1 thread: MISSED: worst error: 6.00%" in said
     assert "2 threads: MISSED: interval holds the full run: 66.7% of 3" in said
@@ -92,6 +101,53 @@ def test_tables_have_the_worst_seed_bars_and_refusals() -> None:
     assert report.line(refused(7, "no place")) == "tasks-2 seed 1: refused: probe: no place"
     assert "FAILED" in report.line(refused(9, "full")) and "calibrated +1.0 % ±3.0% holds" in report.line(row("a-1", 1))
     assert report.tables([]) and report.restores([]) == "no restores yet"
+
+
+def test_bars_go_by_the_threads_that_worked() -> None:
+    """Whatever the command line asked for."""
+    said = report.tables([row("bwa-1", 1, threads=2)])
+    assert "| bwa-1 | 2 |" in said and "2 threads: met: worst error" in said and "1 thread:" not in said
+
+
+def test_tables_are_put_between_the_marks_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    page.write_text((ROOT / "docs" / "accuracy.md").read_text())
+    before = page.read_text()
+    for error in (0.04, 0.01):
+        report.write(page, [row("sparse-2", 1, error), row("sparse-2", 2, warnings=["hands out work " * 20])])
+    said = page.read_text()
+    assert "| sparse-2 | 2 | 4.00 | +1.0 % |" in said and "Measured 2026-11-21 to 2026-11-22: " in said
+    assert "2 seeds." in said and "+4.0 %" not in said and "- warned: sparse-2: hands out work" in said
+    assert max(len(line) for line in said.splitlines() if line.startswith("- warned")) <= 120
+    marks = ("<!-- threads -->", "<!-- end of threads -->")
+    assert [text.partition(marks[0])[0] for text in (said, before)].count(before.partition(marks[0])[0]) == 2
+    assert said.partition(marks[1])[2] == before.partition(marks[1])[2]
+
+
+def test_full_runs_get_the_processors_that_the_build_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of two threads, said to have one: the probe knows better."""
+    given: list[int] = []
+    full_runs = accuracy.full_runs
+
+    def counted(benchmark: Benchmark, *others: Any) -> Any:
+        given.append(benchmark.threads)
+        return full_runs(benchmark, *others)
+
+    monkeypatch.setattr(accuracy, "full_runs", counted)
+    monkeypatch.setattr(accuracy.Pair, "command", lambda *_, **__: {})
+    pair = accuracy.Pair(Benchmark("true", ("/bin/true",), "ends"), 1, tmp_path, tmp_path)
+    _, _, full = accuracy._run_by_turns(
+        pair, accuracy.Settings(0.02, 1, 0.0, False, 0), {"clock": "wall", "threads": 2}, False
+    )
+    assert given == [2, 2] and len(full) == 2
+
+
+def test_a_width_is_of_threads_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read_arguments(["threads", "--width", "2"]).width == 2 and read_arguments(["threads"]).width is None
+    for wrong, said in ((["threads", "--width", "3"], "choose from"), (["noise", "--width", "1"], "is for threads")):
+        with pytest.raises(SystemExit, match="2"):
+            read_arguments(wrong)
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two processors")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def _measured(pair: Pair, settings: Settings) -> Record:
             with_baseline = pair.seed <= settings.baselines
             if with_baseline:
                 _build_baseline(pair, settings, phases)
-            run, random, full = _run_by_turns(pair, settings, show["clock"], with_baseline)
+            run, random, full = _run_by_turns(pair, settings, show, with_baseline)
         record["load"] = load.to_json()
         record |= figures(show, run, random, full)
     except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
@@ -206,14 +206,16 @@ def _build_baseline(pair: Pair, settings: Settings, phases: int) -> None:
 
 
 def _run_by_turns(
-    pair: Pair, settings: Settings, clock: str, with_baseline: bool
+    pair: Pair, settings: Settings, show: Record, with_baseline: bool
 ) -> tuple[Record, Record | None, list[float]]:
-    """The probe, the random intervals, and full runs around them: what drifts meets all of them."""
+    """The probe, the random intervals, and full runs around them: what drifts meets all of them. Full runs get as many
+    processors as the runs of the build did: `show` is what the probe says of itself."""
     full: list[float] = []
+    benchmark = replace(pair.benchmark, threads=show["threads"])
 
     def in_full() -> None:
-        done = full_runs(pair.benchmark, resolved(pair.benchmark), pair.data, pair.folder, 1)[0]
-        full.append(done.cpu if clock == "cpu" else done.wall)
+        done = full_runs(benchmark, resolved(benchmark), pair.data, pair.folder, 1)[0]
+        full.append(done.cpu if show["clock"] == "cpu" else done.wall)
 
     in_full()
     begun = time.monotonic()
@@ -238,6 +240,7 @@ def figures(show: Record, run: Record, random: Record | None, full: Sequence[flo
     restores = [abs(p["restore_error"]) for p in show["phases"] if p["restore_error"] is not None]
     return {
         "clock": show["clock"],
+        "threads": show["threads"],
         "full": list(full),
         "native": native,
         "estimators": found,

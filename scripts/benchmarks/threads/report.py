@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.report import percent
 from benchmarks.threads.measurement import refusal
+from probe.node.facts import this_node
 
 Record = dict[str, Any]
 
@@ -17,6 +20,8 @@ MEDIAN, WORST, COVERS, TRACING, TIMING = 0.02, 0.05, 0.93, 1.10, 1.03
 
 FLAGGED, QUIET = 0.95, 0.01
 """Bars of repeats judged as disturbed: beside a competitor at least, and on a quiet machine at most."""
+
+_BEGIN, _END, _WIDTH = "<!-- threads -->", "<!-- end of threads -->", 120
 
 
 def line(record: Record) -> str:
@@ -36,28 +41,44 @@ def line(record: Record) -> str:
 def tables(records: Sequence[Record]) -> str:
     """By program and width the worst seed; then the bars, what was refused, and what was warned of."""
     good = [r for r in records if "native" in r]
-    heads = ("program", "native s", "worst error", "interval holds", "tracing", "timing run", "phases")
+    heads = ("program", "threads", "native s", "worst error", "interval holds", "tracing", "timing run", "phases")
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for name in dict.fromkeys(r["program"] for r in good):
         own = [r for r in good if r["program"] == name]
         lines.append(
-            f"| {name} | {statistics.median(r['native'] for r in own):.2f} | {percent(_worst(own))} "
+            f"| {name} | {own[0]['threads']} | {statistics.median(r['native'] for r in own):.2f} "
+            f"| {percent(_worst(own))} "
             f"| {sum(r['held'] for r in own)} of {len(own)} | {statistics.median(r['tracing'] for r in own):.2f} "
             f"| {statistics.median(r['timing'] for r in own):.2f} "
             f"| {statistics.median(r['phases'] for r in own):.0f} |"
         )
-    for width in ("1", "2"):
-        lines += bars([r for r in good if r["program"].rpartition("-")[2] == width], width)
-    lines += [f"refused: {r['program']}: {said}" for r in records if (said := refusal(r))]
-    lines += [f"FAILED: {r['program']} seed {r['seed']}" for r in records if "failure" in r and not refusal(r)]
+    below: list[str] = []
+    for threads in sorted({r["threads"] for r in good}):
+        below += bars([r for r in good if r["threads"] == threads], threads)
+    below += [f"refused: {r['program']}: {said}" for r in records if (said := refusal(r))]
+    below += [f"FAILED: {r['program']} seed {r['seed']}" for r in records if "failure" in r and not refusal(r)]
     warned = {(r["program"], text) for r in good for text in r["warnings"]}
-    return "\n".join([*lines, *(f"warned: {program}: {text}" for program, text in sorted(warned))])
+    below += [f"warned: {program}: {text}" for program, text in sorted(warned)]
+    return "\n".join([*lines, "", *(f"- {text}" for text in below)])
 
 
-def bars(records: Sequence[Record], width: str) -> list[str]:
-    """Each bar of the programs with so many threads: met or missed."""
-    if not records:
-        return []
+def write(page: Path, records: Sequence[Record]) -> None:
+    """Put the tables, with machine and dates, between the page's marks."""
+    node, dates = this_node(), sorted({r["date"] for r in records})
+    head = (
+        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}: {node['cpu']}, {node['cores']} processors, "
+        f"kernel {node['kernel']}; {len({r['seed'] for r in records})} seeds."
+    )
+    before, rest = page.read_text().split(_BEGIN)
+    _, after = rest.split(_END)
+    lines = [textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("- ") else line
+             for line in tables(records).splitlines()]  # fmt: skip
+    said = "\n".join([textwrap.fill(head, _WIDTH), "", *lines])
+    page.write_text(f"{before}{_BEGIN}\n{said}\n{_END}{after}")
+
+
+def bars(records: Sequence[Record], threads: int) -> list[str]:
+    """Each bar of the programs of which so many threads worked at the same time: met or missed."""
     worst = [abs(_worst([r for r in records if r["program"] == name])) for name in {r["program"] for r in records}]
     held = sum(r["held"] for r in records) / len(records)
     tracing, timing = (statistics.median(r[key] for r in records) for key in ("tracing", "timing"))
@@ -69,7 +90,7 @@ def bars(records: Sequence[Record], width: str) -> list[str]:
         (tracing <= TRACING, "tracing over plain, median", f"{tracing:.3f}"),
         (timing <= TIMING, "timing run over plain, median", f"{timing:.3f}"),
     ]  # fmt: skip
-    name = f"{width} thread{'s' * (width != '1')}"
+    name = f"{threads} thread{'s' * (threads > 1)}"
     return [f"{name}: {'met' if met else 'MISSED'}: {asked}: {value}" for met, asked, value in found]
 
 

@@ -17,6 +17,7 @@ import pytest
 from programs import build
 from tracing import SECONDS, program_of, streams_of
 
+from checkpoint import processors as processors_module
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process import threads as threads_module
 from checkpoint.process.children import Child
@@ -26,7 +27,7 @@ from checkpoint.process.ptrace import registers_of
 from checkpoint.process.threads import SLOT_BYTES, HelperThreads, Team
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state, threads_of
-from checkpoint.processors import processors
+from checkpoint.processors import core, processors
 from checkpoint.stubs.counters import SiteCounters
 from probe.tracers.team import refuse_orphans
 
@@ -216,10 +217,28 @@ def test_waiting_of_threads_for_a_processor_is_told(way: str, builds: Path) -> N
 
 def test_processors_are_the_measured_one_and_those_next_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4, 6})
+    monkeypatch.setattr(processors_module, "core", str)
     assert processors(7, 1) == [7]
     assert processors(7, 3) == [7, 6, 4]
     assert processors(2, 3) == [2, 0, 4]
     assert processors(7, 9) == [7, 6, 4, 2, 0]
+
+
+def test_second_processors_of_cores_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(processors_module, "core", lambda cpu: str(cpu // 2))
+    assert processors(7, 4) == [7, 5, 3, 1] and processors(4, 3) == [4, 3, 1]
+    assert processors(7, 6) == [7, 5, 3, 1, 6, 4]
+
+
+def test_processors_of_this_machine_are_told_apart() -> None:
+    """As /proc/cpuinfo does."""
+    said = Path("/proc/cpuinfo").read_text().split("\n\n")
+    blocks = [dict(map(str.strip, line.split(":", 1)) for line in one.splitlines()) for one in said if one.strip()]
+    by_hand = {int(one["processor"]): (one.get("physical id"), one.get("core id")) for one in blocks}
+    for one in by_hand:
+        for other in by_hand:
+            assert (core(one) == core(other)) == (by_hand[one] == by_hand[other] and None not in by_hand[one])
 
 
 def test_one_processor_is_too_few(builds: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from programs import build
 from regions import captured_regions
 from rivals import rivals
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
@@ -39,7 +40,20 @@ def region(builds: Path, folder: Path, how: str, *, threads: int = 2, **env: str
 
 @pytest.mark.parametrize(
     "how",
-    ["barrier", "static", "dynamic", "lock", "process-shared", "sleep", "poll", "sigwait", "alternate", "stop"],
+    [
+        "barrier",
+        "static",
+        "dynamic",
+        "lock",
+        "process-shared",
+        "sleep",
+        "poll",
+        "sigwait",
+        "alternate",
+        "stop",
+        "ahead",
+        "spin",
+    ],
 )
 def test_all_threads_come_back(how: str, builds: Path, tmp_path: Path) -> None:
     """Each computes on, or the region would not end (tests/programs/team.c)."""
@@ -75,6 +89,34 @@ def test_a_region_is_that_of_the_marking_thread(builds: Path, tmp_path: Path) ->
     (stack,) = (vma for vma in state.vmas if vma.start <= state.layout.start_stack < vma.end)
     on_it = [one.slot for one in state.others if stack.start <= one.registers["sp"] < stack.end]
     assert len(on_it) == 1 and not stack.start <= state.registers["sp"] < stack.end
+    with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
+        assert all(0 < agent.repeat().wall < 5 for _ in range(2))
+
+
+@pytest.mark.parametrize("how", ["read", "handler"])
+def test_a_thread_that_reads_when_the_first_is_stopped(how: str, builds: Path, tmp_path: Path) -> None:
+    """By itself, and in a signal handler on a stack of its own. The first has written nothing yet: the call is made
+    again where it is restored."""
+    job = region(builds, tmp_path / "of", how)
+    flat_job(job, tmp_path)
+    (other,) = read_state(job.images).others
+    assert other.registers["ax"] == call_number("read")
+    signals = other.signals
+    on_it = signals.stack_address <= other.registers["sp"] < signals.stack_address + signals.stack_size
+    assert on_it == (how == "handler") and signals.stack_size == 64 << 10
+    with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
+        assert all(0 < agent.repeat().wall < 5 for _ in range(2))
+
+
+def test_a_thread_that_uses_the_gs_base_itself_is_refused(builds: Path, tmp_path: Path) -> None:
+    with pytest.raises(ProgramUnsupported, match="uses the GS register itself, by which a probe tells threads apart"):
+        region(builds, tmp_path / "of", "gs")
+
+
+def test_loops_that_are_cancelled_come_back(builds: Path, tmp_path: Path) -> None:
+    """One thread ends the loop of all (tests/programs/team.c checks that it did)."""
+    job = region(builds, tmp_path / "of", "cancel", OMP_CANCELLATION="true")
+    flat_job(job, tmp_path)
     with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
         assert all(0 < agent.repeat().wall < 5 for _ in range(2))
 
