@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,8 @@ from probe.pipeline.at_once import EarlyCapture, as_traced, there
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import early_run_names, seen_in_timing_run
 from probe.pipeline.runs.boundaries import Candidate, candidates, cheap_boundaries, split
-from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns
-from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, merge_bad_boundaries, stray_columns
+from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
+from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.runs.witnesses import witnesses
 from probe.pipeline.select import FEWEST_INTERVALS, best_length
@@ -47,11 +48,31 @@ def validate(
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
     native_seconds: float | None = None,
+    once_more: Callable[[NotRepeated], bool] | None = None,
 ) -> TimedProfile:
     """Time every interval natively. Raises Diverged where the run does not repeat the traced one.
 
-    `native_seconds`: how long the program takes by itself; None where the tracer did not slow it down.
+    `native_seconds`: how long the program takes by itself; None where the tracer did not slow it down. `once_more`:
+    whether a run that diverged so is made again, which it is once; None: it is not.
     """
+    timed = partial(_timed, profile, streams=streams, cpu=cpu, progress=progress, native_seconds=native_seconds)
+    try:
+        return timed()
+    except NotRepeated as error:
+        if once_more is None or not once_more(error):
+            raise
+    _remove(streams)
+    return timed()
+
+
+def _timed(
+    profile: Profile,
+    *,
+    streams: Streams,
+    cpu: int | None,
+    progress: Callable[[float], None] | None,
+    native_seconds: float | None,
+) -> TimedProfile:
     avoid: set[int] = set()
     for _ in range(MARKER_ROUNDS):
         wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
@@ -62,9 +83,13 @@ def validate(
         if not stray or kept == {c.boundary for c in wanted}:
             break
         avoid |= stray
-        for path in (streams.stdout, streams.stderr):
-            path.unlink(missing_ok=True)
+        _remove(streams)
     return merge_bad_boundaries(profile, wanted, run)
+
+
+def _remove(streams: Streams) -> None:
+    for path in (streams.stdout, streams.stderr):
+        path.unlink(missing_ok=True)
 
 
 def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str, cpu: int | None) -> IntervalRun:
@@ -98,6 +123,7 @@ def run(build: Build, report: Report) -> None:
             cpu=build.cpu,
             progress=progress,
             native_seconds=expected,
+            once_more=partial(_once_more, build, expected),
         )
     note_run(build.folder.path, NAME, build.profile.written)
     again = [
@@ -105,6 +131,16 @@ def run(build: Build, report: Report) -> None:
     ]
     build.reference = seen_in_timing_run(build.reference, build.timed)
     build.timed = build.timed.with_runs(again)
+
+
+def _once_more(build: Build, seconds: float, error: NotRepeated) -> bool:
+    """Whether to make the timing run again, which takes so long. Says so."""
+    if not made_again(seconds, error.partly):
+        return False
+    said = f"{build.program.argv[0]}: a timing run did not repeat the traced run, and was made once more"
+    build.display.note(said)
+    build.notes.append(said)
+    return True
 
 
 def _early(build: Build) -> EarlyCapture | None:
