@@ -129,7 +129,7 @@ def run(build: Build, report: Report) -> None:
     again = [
         interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
     ]
-    build.reference = seen_in_timing_run(build.reference, build.timed)
+    build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
     build.timed = build.timed.with_runs(again)
 
 
@@ -180,15 +180,15 @@ def load(build: Build) -> None:
     build.timed = load_timing(build.folder.file(_RESULT))
     if build.folder.file(_EARLY).exists():
         build.early = there(build.folder.read(_EARLY, EarlyCheckpoints.from_json), build.folder.path)
-    build.reference = seen_in_timing_run(build.reference, build.timed)
+    build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
 
 
 def doubts(build: Build) -> list[str]:
-    """Doubts about boundaries, and about what the timing run printed and wrote; about how the program ran where no
-    plain run came before."""
+    """Doubts about boundaries, and about what the timing run printed and wrote if plain runs came before it; about how
+    the program ran if none is to come."""
     timed = build.timed
     early = early_run_names(build.reference)
-    found = [] if early else doubts_of_reference(build.reference)
+    found = [] if build.plan.early else doubts_of_reference(build.reference)
     if len(early) >= EARLY_RUNS:
         compared = compare_run(build.folder.path, early, NAME, "the timing run")
         build.notes += compared.notes
