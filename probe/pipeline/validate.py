@@ -14,6 +14,7 @@ import numpy as np
 from checkpoint.process.program import Streams
 from probe.contents.captured_files import CAPTURE_RUN
 from probe.formats.checkpoints import EarlyCheckpoints
+from probe.formats.choices import SECONDS
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
@@ -25,7 +26,7 @@ from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.runs.witnesses import witnesses
-from probe.pipeline.select import FEWEST_INTERVALS, best_length
+from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
@@ -107,13 +108,13 @@ def runs(plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Raises Diverged,
-    ProgramFailed."""
+    ProgramFailed, Unpredictable."""
     expected = build.reference.wall[0]
 
     def progress(seconds: float) -> None:
         report(seconds / expected)
 
-    early = _early(build) if build.plan.at_once else None
+    early = _seen_in_trace(build)
     if early is not None:
         _time_and_capture(build, early, progress)
     else:
@@ -143,13 +144,17 @@ def _once_more(build: Build, seconds: float, error: NotRepeated) -> bool:
     return True
 
 
-def _early(build: Build) -> EarlyCapture | None:
-    """Where to take checkpoints in the timing run; None where the traced run does not show it."""
+def _seen_in_trace(build: Build) -> EarlyCapture | None:
+    """Where to take checkpoints in the timing run; None where the traced run does not show it, or they are taken apart.
+    Raises Unpredictable where that run shows that it does not repeat itself."""
+    if build.profile.unit != SECONDS or build.options.points:
+        return None
     wanted = candidates(build.profile)
     traced = as_traced(build, wanted)
     if traced.timed.intervals < FEWEST_INTERVALS:
         return None
-    return EarlyCapture(traced, wanted, best_length(traced))
+    refuse_unlike(traced)
+    return EarlyCapture(traced, wanted, best_length(traced)) if build.plan.at_once else None
 
 
 def _time_and_capture(build: Build, early: EarlyCapture, progress: Callable[[float], None]) -> None:
