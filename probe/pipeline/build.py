@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,9 +44,9 @@ from reducer.archive import ArchiveSizes
 from reducer.compression import check_packing
 from reducer.output_file import check_target, full_disk_named
 
-KEPT: tuple[KeptStage, ...] = (trace, reference, validate, select, warmup, capture, reduce, flatten, synthesize)
-"""Stages that leave their result in the work folder, in order; warm-up runs where the warm-up is to be tried,
-synthesize where data are to be left out."""
+KEPT: tuple[KeptStage, ...] = (trace, validate, reference, select, warmup, capture, reduce, flatten, synthesize)
+"""Stages that leave their result in the work folder, in order (but see `_in_order`); warm-up runs where the warm-up is
+to be tried, synthesize where data are to be left out."""
 
 ANEW: tuple[Stage, ...] = (self_check, pack)
 """Stages behind them, which every build does, a resumed one too."""
@@ -171,7 +171,7 @@ def run_stages(build: Build) -> None:
     wanted = build.options.warmup
     if wanted != AUTO:
         build.warmup = WarmupChoice(wanted, ())
-    for stage in KEPT:
+    for stage in _in_order(build):
         if (stage is warmup and wanted != AUTO) or (stage is synthesize and not build.options.synthetic_data):
             continue
         if build.folder.is_finished(stage.NAME):
@@ -181,7 +181,7 @@ def run_stages(build: Build) -> None:
             _run(stage, build)
             stage.save(build)
             build.folder.finish(stage.NAME, time.monotonic() - begun)
-            if stage is reference:
+            if stage is (trace if build.profile.unit == SECONDS else reference):
                 build.display.note(_runs_to_come(build))
         build.warnings += stage.doubts(build)
     for fresh in ANEW:
@@ -189,8 +189,20 @@ def run_stages(build: Build) -> None:
         build.warnings += fresh.doubts(build)
 
 
+def _in_order(build: Build) -> Iterator[KeptStage]:
+    """The stages as this build needs them: plain runs are for times and outputs alone, so they come behind the timing
+    run, which may refuse the program. Of an exact trace only a plain run tells how long the program takes."""
+    yield trace
+    plain_first = build.profile.unit != SECONDS
+    if not plain_first:
+        build.reference = reference.seen_in_trace(build.profile)
+    yield from (reference, validate) if plain_first else (validate, reference)
+    yield from KEPT[3:]
+
+
 def _runs_to_come(build: Build) -> str:
-    each = statistics.median(build.reference.wall)
+    known = build.profile.unit != SECONDS
+    each = statistics.median((build.reference if known else reference.seen_in_trace(build.profile)).wall)
     left = sum(n for name, n in full_runs(build.options, build.plan).items() if not build.folder.is_finished(name))
     return f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
 

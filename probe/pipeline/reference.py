@@ -14,6 +14,7 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.plain_run import PlainRun, run_plain
 from checkpoint.process.program import Program
 from probe.formats.arrays import FloatArray
+from probe.formats.choices import SECONDS
 from probe.formats.profile import Profile
 from probe.formats.reference import Clock, Reference
 from probe.formats.timing import LEAST_SECONDS, IntervalRun, TimedProfile
@@ -180,8 +181,8 @@ def seen_in_trace(profile: Profile) -> Reference:
     return Reference(seconds, seconds, 0.0, (), "wall", (), ())
 
 
-def seen_in_timing_run(early: Reference, timed: TimedProfile) -> Reference:
-    """`early`, and where no plain run came before it what the timing run says of the program, one thread by itself."""
+def seen_in_timing_run(early: Reference, timed: TimedProfile, threads: int) -> Reference:
+    """`early`, and where no plain run came before it what the timing run says of a program of so many threads."""
     if early.early_wall:
         return early
     run = timed.unstamped()
@@ -191,7 +192,7 @@ def seen_in_timing_run(early: Reference, timed: TimedProfile) -> Reference:
         cpu=(run.cpu,),
         blocked_share=timed.blocked_share,
         waited_share=timed.waited_share,
-        clock=_clock(timed.blocked_share, 1),
+        clock=_clock(timed.blocked_share, threads),
     )
 
 
@@ -201,10 +202,9 @@ def runs(plan: FullRuns) -> int:
 
 
 def run(build: Build, report: Report) -> None:
-    """The early runs, if any. Raises ProgramFailed."""
+    """The early runs, if any; else the timing run has said what they say. Raises ProgramFailed."""
     folder, plan = build.folder.path, build.planned()
     if plan is not None and not runs(plan):
-        build.reference = seen_in_trace(build.profile)
         return
     build.reference = measure_reference(
         build.program,
@@ -223,16 +223,23 @@ def save(build: Build) -> None:
 
 
 def load(build: Build) -> None:
-    build.reference = build.folder.read(_RESULT, Reference.from_json)
+    found = build.folder.read(_RESULT, Reference.from_json)
+    # Without plain runs, a folder of an earlier version has here what the traced run said.
+    build.reference = found if found.early_wall else seen_in_timing_run(found, build.timed, build.program.threads)
 
 
 def doubts(build: Build) -> list[str]:
-    """Doubts about the runs themselves, and about the traced run, now that there are plain ones to compare it with."""
+    """Doubts about the runs themselves, and about what the runs before them printed and wrote."""
     if build.profile.exit_status:
         build.notes.append(f"every run exited with status {build.profile.exit_status}")
     found = doubts_of_reference(build.reference) if build.reference.early_wall else []
     if len(early := early_run_names(build.reference)) < EARLY_RUNS:
         return found  # the self-check compares, when all runs are made
-    compared = compare_run(build.folder.path, early, "trace", "the traced run")
-    build.notes += compared.notes
-    return found + compared.warnings
+    before = {"trace": "the traced run"}
+    if build.profile.unit == SECONDS:
+        before["validate"] = "the timing run"
+    for run, what in before.items():
+        compared = compare_run(build.folder.path, early, run, what)
+        build.notes += compared.notes
+        found += compared.warnings
+    return found

@@ -17,7 +17,7 @@ from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, join_intervals
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
-from probe.prediction.limits import doubts_of_selection, unlike_share
+from probe.prediction.limits import doubts_of_code, doubts_of_selection, unlike_share
 from probe.prediction.sharing import doubts_of_sharing, notes_of_sharing, sharing_of
 from probe.progress import Report
 from probe.selection.select import select_phases
@@ -149,6 +149,22 @@ def best_length(build: Build) -> tuple[int, Selection]:
             break
     assert best is not None
     return best[1:]
+
+
+def refuse_unlike(traced: Build) -> None:
+    """Raise Unpredictable where the traced run alone shows that it repeats itself too little, whatever the intervals'
+    length. `traced`: as the traced run shows the build (probe/pipeline/at_once.py)."""
+    refusal: Unpredictable | None = None
+    for together in lengths(traced):
+        timed = join_intervals(traced.timed, together)
+        selection = select_phases(*_known(traced, timed), traced.options.selection)
+        try:
+            doubts_of_code(selection, vectors(traced.profile, timed), timed.seconds)
+            return
+        except Unpredictable as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
 
 
 def _judged(build: Build, timed: TimedProfile, selection: Selection) -> tuple[bool, int]:

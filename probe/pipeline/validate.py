@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from checkpoint.process.program import Streams
 from probe.contents.captured_files import CAPTURE_RUN
 from probe.formats.checkpoints import EarlyCheckpoints
+from probe.formats.choices import SECONDS
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
@@ -20,11 +22,11 @@ from probe.pipeline.at_once import EarlyCapture, as_traced, there
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import early_run_names, seen_in_timing_run
 from probe.pipeline.runs.boundaries import Candidate, candidates, cheap_boundaries, split
-from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns
-from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, merge_bad_boundaries, stray_columns
+from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
+from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.runs.witnesses import witnesses
-from probe.pipeline.select import FEWEST_INTERVALS, best_length
+from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
@@ -47,11 +49,31 @@ def validate(
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
     native_seconds: float | None = None,
+    once_more: Callable[[NotRepeated], bool] | None = None,
 ) -> TimedProfile:
     """Time every interval natively. Raises Diverged where the run does not repeat the traced one.
 
-    `native_seconds`: how long the program takes by itself; None where the tracer did not slow it down.
+    `native_seconds`: how long the program takes by itself; None where the tracer did not slow it down. `once_more`:
+    whether a run that diverged so is made again, which it is once; None: it is not.
     """
+    timed = partial(_timed, profile, streams=streams, cpu=cpu, progress=progress, native_seconds=native_seconds)
+    try:
+        return timed()
+    except NotRepeated as error:
+        if once_more is None or not once_more(error):
+            raise
+    _remove(streams)
+    return timed()
+
+
+def _timed(
+    profile: Profile,
+    *,
+    streams: Streams,
+    cpu: int | None,
+    progress: Callable[[float], None] | None,
+    native_seconds: float | None,
+) -> TimedProfile:
     avoid: set[int] = set()
     for _ in range(MARKER_ROUNDS):
         wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
@@ -62,9 +84,13 @@ def validate(
         if not stray or kept == {c.boundary for c in wanted}:
             break
         avoid |= stray
-        for path in (streams.stdout, streams.stderr):
-            path.unlink(missing_ok=True)
+        _remove(streams)
     return merge_bad_boundaries(profile, wanted, run)
+
+
+def _remove(streams: Streams) -> None:
+    for path in (streams.stdout, streams.stderr):
+        path.unlink(missing_ok=True)
 
 
 def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str, cpu: int | None) -> IntervalRun:
@@ -82,13 +108,13 @@ def runs(plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Raises Diverged,
-    ProgramFailed."""
+    ProgramFailed, Unpredictable."""
     expected = build.reference.wall[0]
 
     def progress(seconds: float) -> None:
         report(seconds / expected)
 
-    early = _early(build) if build.plan.at_once else None
+    early = _seen_in_trace(build)
     if early is not None:
         _time_and_capture(build, early, progress)
     else:
@@ -98,22 +124,37 @@ def run(build: Build, report: Report) -> None:
             cpu=build.cpu,
             progress=progress,
             native_seconds=expected,
+            once_more=partial(_once_more, build, expected),
         )
     note_run(build.folder.path, NAME, build.profile.written)
     again = [
         interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
     ]
-    build.reference = seen_in_timing_run(build.reference, build.timed)
+    build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
     build.timed = build.timed.with_runs(again)
 
 
-def _early(build: Build) -> EarlyCapture | None:
-    """Where to take checkpoints in the timing run; None where the traced run does not show it."""
+def _once_more(build: Build, seconds: float, error: NotRepeated) -> bool:
+    """Whether to make the timing run again, which takes so long. Says so."""
+    if not made_again(seconds, error.partly):
+        return False
+    said = f"{build.program.argv[0]}: a timing run did not repeat the traced run, and was made once more"
+    build.display.note(said)
+    build.notes.append(said)
+    return True
+
+
+def _seen_in_trace(build: Build) -> EarlyCapture | None:
+    """Where to take checkpoints in the timing run; None where the traced run does not show it, or they are taken apart.
+    Raises Unpredictable where that run shows that it does not repeat itself."""
+    if build.profile.unit != SECONDS or build.options.points:
+        return None
     wanted = candidates(build.profile)
     traced = as_traced(build, wanted)
     if traced.timed.intervals < FEWEST_INTERVALS:
         return None
-    return EarlyCapture(traced, wanted, best_length(traced))
+    refuse_unlike(traced)
+    return EarlyCapture(traced, wanted, best_length(traced)) if build.plan.at_once else None
 
 
 def _time_and_capture(build: Build, early: EarlyCapture, progress: Callable[[float], None]) -> None:
@@ -144,15 +185,15 @@ def load(build: Build) -> None:
     build.timed = load_timing(build.folder.file(_RESULT))
     if build.folder.file(_EARLY).exists():
         build.early = there(build.folder.read(_EARLY, EarlyCheckpoints.from_json), build.folder.path)
-    build.reference = seen_in_timing_run(build.reference, build.timed)
+    build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
 
 
 def doubts(build: Build) -> list[str]:
-    """Doubts about boundaries, and about what the timing run printed and wrote; about how the program ran where no
-    plain run came before."""
+    """Doubts about boundaries, and about what the timing run printed and wrote if plain runs came before it; about how
+    the program ran if none is to come."""
     timed = build.timed
     early = early_run_names(build.reference)
-    found = [] if early else doubts_of_reference(build.reference)
+    found = [] if build.plan.early else doubts_of_reference(build.reference)
     if len(early) >= EARLY_RUNS:
         compared = compare_run(build.folder.path, early, NAME, "the timing run")
         build.notes += compared.notes

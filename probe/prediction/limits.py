@@ -108,15 +108,7 @@ def doubts_of_selection(
     vectors: of the intervals, M x B; times: their seconds, (M,).
     """
     many = len(times) >= LIMITS.judged
-    found = []
-    if selection.options.method != RANDOM:
-        apart = unlike_share(selection, vectors, times)
-        found += _judged(
-            apart, LIMITS.unlike,
-            f"intervals with {apart:.0%} of the time execute mostly other code than those that stand for them: the run "
-            "repeats itself too little; allow more --max-phases",
-            refuse=many,
-        )  # fmt: skip
+    found = doubts_of_code(selection, vectors, times)
     alone = sum(phase.time_share for phase in selection.phases if len(phase.members) == 1)
     found += _judged(
         alone, LIMITS.single,
@@ -133,6 +125,19 @@ def doubts_of_selection(
             refuse=many and selection.k_bic > 1 and not _blurred(reference),
         )  # fmt: skip
     return found
+
+
+def doubts_of_code(selection: Selection, vectors: sp.csr_array, times: FloatArray) -> list[str]:
+    """Warnings from intervals that execute other code than those that stand for them. Raises Unpredictable."""
+    if selection.options.method == RANDOM:
+        return []
+    apart = unlike_share(selection, vectors, times)
+    return _judged(
+        apart, LIMITS.unlike,
+        f"intervals with {apart:.0%} of the time execute mostly other code than those that stand for them: the run "
+        "repeats itself too little; allow more --max-phases",
+        refuse=len(times) >= LIMITS.judged,
+    )  # fmt: skip
 
 
 def unlike_share(selection: Selection, vectors: sp.csr_array, times: FloatArray) -> float:

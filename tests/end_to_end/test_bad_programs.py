@@ -18,7 +18,7 @@ from programs import bad_file
 
 import probe.pipeline.build
 from checkpoint.criu.tool import Criu
-from checkpoint.errors import CriuError, ProgramUnsupported
+from checkpoint.errors import CriuError, Diverged, ProgramUnsupported, Unpredictable
 from checkpoint.process.descriptors import refusal_of_phases
 from probe import BuildOptions, SelectionOptions, build, run, show, trace
 from probe.formats.selection import Selection
@@ -115,6 +115,22 @@ def test_what_a_run_shows(
     assert [w for w in words if w not in said] == []
     assert ("`probe profile` records what a program uses" in said) == (code in (4, 7))
     assert not (tmp_path / "out").exists()
+
+
+def test_plain_runs_come_behind_what_may_refuse(tmp_path: Path, program: MakeProgram) -> None:
+    work = tmp_path / "work"
+    with pytest.raises(Diverged, match="did not repeat the traced run"):
+        build([str(program("random")), "600"], tmp_path / "out", options=replace(QUICK, interval=0.01), work=work)
+    assert (work / "validate.stdout").exists() and not list(work.glob("plain-*"))
+
+
+def test_what_the_trace_alone_tells_is_said_behind_it(tmp_path: Path, program: MakeProgram) -> None:
+    """A program none of whose intervals stands for others: no other run is made."""
+    work = tmp_path / "work"
+    options = BuildOptions(interval=0.005, selection=SelectionOptions(max_phases=4))
+    with pytest.raises(Unpredictable, match="execute mostly other code than those that stand for them"):
+        build([str(program("everchanging")), "3"], tmp_path / "out", options=options, work=work)
+    assert (work / "trace.stdout").exists() and not (work / "validate.stdout").exists()
 
 
 @pytest.mark.slow

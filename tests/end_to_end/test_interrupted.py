@@ -11,8 +11,8 @@ import pytest
 from command import STATUS, Command, interrupt, wait_for
 from conftest import MakeProgram, Sample
 
-STAGES = ["trace", "reference", "validate", "select", "capture", "reduce", "flatten", "self-check"]
-BEFORE = [("trace", ""), ("reference", ""), ("validate", ""), ("select", "")]
+STAGES = ["trace", "validate", "reference", "select", "capture", "reduce", "flatten", "self-check"]
+BEFORE = [("trace", ""), ("validate", ""), ("reference", ""), ("select", "")]
 PLACES = {
     "direct": [("capture", ""), ("flatten", ""), ("self-check", "direct_agent.py")],
     "criu": [*BEFORE, ("capture", " dump "), ("capture", " restore "), ("flatten", ""), ("self-check", " restore ")],

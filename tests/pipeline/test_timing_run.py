@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from tracing import compile_small, program_of, streams_of
 from checkpoint.errors import Diverged, ProbeError
 from probe.formats.timing import load_timing, save_timing
 from probe.pipeline.runs.boundaries import StampedRun, candidates
-from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
+from probe.pipeline.runs.plan import made_again
+from probe.pipeline.runs.sound_boundaries import NotRepeated, merge_bad_boundaries
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.validate import validate
 from probe.tracers.native import trace
@@ -82,6 +84,78 @@ def test_a_program_that_exits_otherwise_in_its_timing_run(builds: Path, tmp_path
     (tmp_path / "input").write_text("1")
     with streams_of() as streams, pytest.raises(Diverged, match="exited with status 1, the traced run with status 0"):
         validate(profile, streams=streams)
+
+
+_MOODY = """
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+static volatile long done;
+__attribute__((noipa)) static void piece(long turns) { for (long i = 0; i < turns; i++) done++; }
+__attribute__((noipa)) static void other(long turns) { for (long i = 0; i < turns; i++) done += 2; }
+int main(int argc, char **argv)
+{
+	int file = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0600);
+	if (write(file, ".", 1) != 1)
+		return 1;
+	long run = lseek(file, 0, SEEK_END), odd = atol(argv[2]);
+	for (int i = 0; i < 2000; i++)
+		(run == odd || (odd < 0 && run > 1) ? other : piece)(150000);
+	return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("odd", "runs", "again"), [("2", 3, 1), ("3", 2, 0), ("-1", 3, 1)])
+def test_a_run_that_diverged_is_made_once_more(odd: str, runs: int, again: int, tmp_path: Path) -> None:
+    """`odd`: the run that goes another way, the traced one being the first; -1: all behind the traced one do."""
+    path, tally, asked = compile_small(tmp_path, "moody", _MOODY), tmp_path / "tally", list[NotRepeated]()
+
+    def once_more(error: NotRepeated) -> bool:
+        asked.append(error)
+        return True
+
+    with streams_of() as streams:
+        profile = trace(program_of(path, str(tally), odd), interval=INTERVAL, streams=streams)
+    with streams_of() as streams:
+        if odd == "-1":
+            with pytest.raises(Diverged, match=r"the timing run did not repeat the traced run: of .*: fix the seed"):
+                validate(profile, streams=streams, once_more=once_more)
+        else:
+            timed = validate(profile, streams=streams, once_more=once_more)
+            assert timed.missing == 0 and timed.agreeing == timed.compared
+    assert (tally.stat().st_size, len(asked)) == (runs, again)
+
+
+@pytest.mark.parametrize("once_more", [None, lambda _: False])
+def test_a_run_that_diverged_is_not_made_again_unasked(
+    once_more: Callable[[NotRepeated], bool] | None, tmp_path: Path
+) -> None:
+    path, tally = compile_small(tmp_path, "moody", _MOODY), tmp_path / "tally"
+    with streams_of() as streams:
+        profile = trace(program_of(path, str(tally), "2"), interval=INTERVAL, streams=streams)
+    with streams_of() as streams, pytest.raises(Diverged, match="did not repeat the traced run"):
+        validate(profile, streams=streams, once_more=once_more)
+    assert tally.stat().st_size == 2
+
+
+def test_which_runs_are_made_again() -> None:
+    assert made_again(2.0, False) and made_again(10.0, True)
+    assert not made_again(10.0, False) and not made_again(30.0, True)
+
+
+@pytest.mark.parametrize(("reached", "partly"), [(9, None), (6, True), (3, False)])
+def test_a_run_may_have_diverged_in_part(reached: int, partly: bool | None) -> None:
+    profile = made(np.full((10, 3), 200, dtype=np.int64))
+    wanted = candidates(profile)
+    wall = np.array([100 + 0.05 * c.boundary if c.boundary <= reached else np.nan for c in wanted])
+    run = StampedRun(wall, wall, 100.0, 101.0, 2.0, {})
+    if partly is None:
+        merge_bad_boundaries(profile, wanted, run)
+        return
+    with pytest.raises(NotRepeated) as caught:
+        merge_bad_boundaries(profile, wanted, run)
+    assert caught.value.partly == partly and caught.value.exit_code == Diverged.exit_code
 
 
 def test_timings_are_kept(tmp_path: Path) -> None:

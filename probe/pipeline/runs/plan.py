@@ -27,6 +27,9 @@ AGAIN_RUNS, AGAIN_SECONDS = 2, 8.0
 """Further stamped runs before phases are chosen, and the seconds that all of them may take: one timing run alone cannot
 tell a slow interval from a disturbed one."""
 
+REPEATED_SECONDS = 2.5
+"""Of a program up to so long any timing run that diverged is made once more: a refusal still comes within seconds."""
+
 BETWEEN_SHORT, BETWEEN_FEW, BETWEEN_LONG = 3, 2, 1
 """Plain runs between the rounds of the self-check, where nobody asks for a number."""
 
@@ -80,6 +83,15 @@ def full_runs_for(
 def trusted(stamped: float) -> bool:
     """Whether the timing run tells how long the program takes, of which stamps took the share `stamped`."""
     return stamped <= TRUSTED_STAMPS
+
+
+def made_again(seconds: float, partly: bool) -> bool:
+    """Whether a timing run of so many seconds that diverged is made once more; `partly`: most of it was as traced.
+
+    Some programs differ in one run of six, and then in a part of it. What goes by the clock or by chance differs all
+    through: a second run says the same, later.
+    """
+    return seconds <= REPEATED_SECONDS or (partly and seconds < FEW_SECONDS)
 
 
 def between_runs(plan: FullRuns, wanted: int | None, stamped: float) -> int:

@@ -29,6 +29,15 @@ MOST_SHIFT = 0.02
 an instruction-exact tracer ran the program with other addresses and another environment, and of witnesses."""
 
 
+class NotRepeated(Diverged):
+    """Its markers say that a run did not repeat the traced one. `partly`: most boundaries were where they had been, and
+    the others not: the run left the traced one's way and came back, or left it late."""
+
+    def __init__(self, said: str, *, partly: bool = False) -> None:
+        super().__init__(said)
+        self.partly = partly
+
+
 def _shifts(profile: Profile, run: StampedRun) -> dict[int, float]:
     """By column: intervals that a marker lagged behind, or was ahead of, the traced run when the run ended."""
     totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
@@ -74,9 +83,10 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     rising = stamped[longest_rising(run.wall[best[stamped]])]
     out_of_order = len(stamped) - len(rising)
     if inner and missing + out_of_order > MOST_BAD_BOUNDARIES * inner:
-        raise Diverged(
+        raise NotRepeated(
             f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {inner} interval boundaries "
-            f"{missing} were not reached and {out_of_order} came out of order. {_why(profile)}"
+            f"{missing} were not reached and {out_of_order} came out of order. {_why(profile)}",
+            partly=missing + out_of_order < inner / 2,
         )
     keep = best[rising]
     wall = np.concatenate([[run.started], run.wall[keep], [run.ended]])
@@ -94,7 +104,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     if agreeing < LEAST_AGREEING * len(shifts) or (
         agreeing == LEAST_AGREEING * len(shifts) and _is_drawn(profile, shifts)
     ):
-        raise Diverged(
+        raise NotRepeated(
             f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {len(shifts)} markers only "
             f"{agreeing} were executed equally often. {_why(profile)}"
         )
