@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import process_facts
 from checkpoint.capture.injected import Answers, ask_all
 from checkpoint.capture.memory_map import guard_areas, page_runs, read_areas
@@ -17,10 +15,10 @@ from checkpoint.capture.open_files import OpenFiles
 from checkpoint.capture.own_descriptors import own_descriptors
 from checkpoint.capture.page_copy import copy_pages, require_room
 from checkpoint.capture.page_table import PageTable
+from checkpoint.capture.readable import readable
 from checkpoint.capture.shared_memory import SharedParts
 from checkpoint.capture.stored import write_state
 from checkpoint.capture.team import other_threads
-from checkpoint.linux import PR_GET_DUMPABLE, PR_SET_DUMPABLE
 from checkpoint.process.plain_run import children_of
 from checkpoint.process.ptrace import signal_mask
 from checkpoint.process.threads import HelperThreads, Team
@@ -49,7 +47,7 @@ def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
     where this user may not look into it.
     """
     clocks = process_facts.clocks_of(tracee.pid)
-    with _readable(tracee):
+    with readable(tracee):
         waiting, answers = _asked(tracee)
         state, huge = _state(tracee, folder, answers[0], waiting, what)
         state = replace(state, clocks=clocks)
@@ -64,22 +62,6 @@ def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
             os.close(memory)
     write_state(state)
     return Captured(state, huge)
-
-
-@contextmanager
-def _readable(tracee: Tracee) -> Iterator[None]:
-    """For a program that keeps its /proc entries from its own user (PR_SET_DUMPABLE): let us see them meanwhile."""
-    try:
-        os.close(os.open(f"/proc/{tracee.pid}/fd", os.O_RDONLY | os.O_DIRECTORY))
-        changed = None
-    except PermissionError:
-        changed = tracee.system_call(call_number("prctl"), PR_GET_DUMPABLE, 0, 0, 0, 0)
-        tracee.system_call(call_number("prctl"), PR_SET_DUMPABLE, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        if changed is not None and tracee.is_stopped:
-            tracee.system_call(call_number("prctl"), PR_SET_DUMPABLE, changed, 0, 0, 0)
 
 
 @dataclass(frozen=True)

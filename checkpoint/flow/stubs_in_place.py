@@ -19,7 +19,7 @@ from checkpoint.event import EVENT_BYTES, MARKER, STOP_AFTER
 from checkpoint.flat.image import OF_OBJECT, FlatImage
 from checkpoint.flow.flow import Place, Point
 from checkpoint.linux import PAGE_SIZE
-from checkpoint.process.maps import find_gap, read_maps
+from checkpoint.process.maps import find_gap
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import (
     NEVER,
@@ -135,7 +135,7 @@ class StubsInPlace:
 
     def _room(self, mapped: MappedImage, code: int, data: int) -> int:
         """Map memory for code, and behind it for data, near the image. Raises LookupError."""
-        base = find_gap(read_maps(self._tracee.pid), mapped.low, mapped.high, code + data + PAGE_SIZE)
+        base = find_gap(self._tracee.mappings(), mapped.low, mapped.high, code + data + PAGE_SIZE)
         self._tracee.map_memory(base, code, executable=True)
         self._tracee.map_memory(base + code, data, executable=False)
         self.areas.append((base, base + code + data))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.errors import ProgramNotRunnable
-from checkpoint.process.maps import chooses_code, image_paths, is_own, load_bias, read_maps
+from checkpoint.process.maps import chooses_code, image_paths, is_own, load_bias
 from checkpoint.process.tracee import Tracee
 
 _DT_NULL, _DT_DEBUG = 0, 21
@@ -87,7 +87,7 @@ class LoadWatch:
 
     def new_images(self) -> list[LoadedImage]:
         """Own images mapped since the last call, in address order; forgets those unmapped."""
-        maps = read_maps(self._tracee.pid)
+        maps = self._tracee.mappings()
         present: dict[tuple[str, int], LoadedImage] = {}
         fresh = []
         for path in image_paths(maps):

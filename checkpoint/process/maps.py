@@ -54,8 +54,13 @@ class MapEntry:
 
 def read_maps(pid: int) -> list[MapEntry]:
     """All mappings of a process, in address order."""
+    return parsed_maps(Path(f"/proc/{pid}/maps").read_text())
+
+
+def parsed_maps(text: str) -> list[MapEntry]:
+    """The mappings that the text of a /proc/PID/maps tells of, in address order."""
     entries = []
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+    for line in text.splitlines():
         fields = line.split(None, 5)
         start, end = (int(part, 16) for part in fields[0].split("-"))
         entries.append(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of another process: read at any time, written while it is stopped."""
+"""Memory and mappings of another process: read at any time, memory written while it is stopped."""
 
 from __future__ import annotations
 
@@ -11,19 +11,36 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.process.maps import MapEntry, parsed_maps
+
+_PIECE = 1 << 16
+
 
 class ProcessMemory:
-    """/proc/PID/mem of one process, once `reopen_memory` was called."""
+    """/proc/PID/mem and /proc/PID/maps of one process, once `reopen_memory` was called.
+
+    Both stay open: a program that has called prctl(PR_SET_DUMPABLE, 0) lets its own user open neither any more.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._memory: int | None = None
+        self._maps: int | None = None
 
     def reopen_memory(self) -> None:
-        """/proc/PID/mem stays with the address space it was opened on: open it again after an execve."""
-        if self._memory is not None:
-            os.close(self._memory)
+        """They stay with the address space they were opened on: open them again after an execve."""
+        self.close_memory()
         self._memory = os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        self._maps = os.open(f"/proc/{self.pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+
+    def mappings(self) -> list[MapEntry]:
+        """All mappings of the process, in address order."""
+        assert self._maps is not None
+        os.lseek(self._maps, 0, os.SEEK_SET)
+        text = bytearray()
+        while piece := os.read(self._maps, _PIECE):
+            text += piece
+        return parsed_maps(os.fsdecode(bytes(text)))
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly `size` bytes at `address`. Raises OSError where they are not mapped."""
@@ -54,9 +71,10 @@ class ProcessMemory:
         return found.get(key, 0)
 
     def close_memory(self) -> None:
-        if self._memory is not None:
-            os.close(self._memory)
-            self._memory = None
+        for file in (self._memory, self._maps):
+            if file is not None:
+                os.close(file)
+        self._memory = self._maps = None
 
 
 def patch_memory(pid: int, patches: Iterable[tuple[int, bytes]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadedImage
-from checkpoint.process.maps import find_gap, read_maps
+from checkpoint.process.maps import find_gap
 from checkpoint.process.threads import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 
@@ -22,7 +22,7 @@ def map_stubs(tracee: Tracee, loaded: LoadedImage, code: int, data: int) -> int:
         if data > SLOT_BYTES:
             raise LookupError(f"{data} bytes of counters are more than a thread's slot has")
         data += (tracee.team.most - 1) * SLOT_BYTES
-    base = find_gap(read_maps(tracee.pid), loaded.low, loaded.high, code + data + _GUARD)
+    base = find_gap(tracee.mappings(), loaded.low, loaded.high, code + data + _GUARD)
     tracee.map_memory(base, code, executable=True)
     tracee.map_memory(base + code, data, executable=False)
     return base

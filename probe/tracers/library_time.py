@@ -8,7 +8,7 @@ counters in these libraries too.
 
 from __future__ import annotations
 
-from checkpoint.process.maps import chooses_code, read_maps
+from checkpoint.process.maps import chooses_code
 from checkpoint.process.tracee import Tracee
 
 _LONG = 5.0
@@ -43,7 +43,7 @@ class LibraryLooks:
         at = self._tracee.registers().rip
         self._looks += 1
         self._there += any(
-            entry.start <= at < entry.end and chooses_code(entry.path) for entry in read_maps(self._tracee.pid)
+            entry.start <= at < entry.end and chooses_code(entry.path) for entry in self._tracee.mappings()
         )
         if self._looks == _LOOKS:
             if self._there >= _THERE * _LOOKS:

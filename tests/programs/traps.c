@@ -2,11 +2,13 @@
 // Memory and signals that are hard to capture. Dies of an illegal instruction where its region does not find what was
 // there. Usage: traps SCENARIO
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -74,6 +76,52 @@ static void nondumpable(void)
     begin();
     require(area[5 * PAGE] == 'f');
     region_end();
+}
+
+// As above, and then opens a library: its code is looked for in the mappings.
+static void opening(void)
+{
+    require(!prctl(PR_SET_DUMPABLE, 0));
+    require(dlopen("libm.so.6", RTLD_NOW) != NULL);
+    fill();
+    for (int region = 0; region < 2; region++) {
+        begin();
+        require(area[5 * PAGE] == 'f');
+        region_end();
+        require(prctl(PR_GET_DUMPABLE) == 0);
+    }
+}
+
+// As above, with what no probe holds: a connection to elsewhere.
+static void connected(void)
+{
+    require(!prctl(PR_SET_DUMPABLE, 0) && socket(AF_INET, SOCK_STREAM, 0) >= 0);
+    begin();
+    region_end();
+}
+
+static volatile sig_atomic_t handled;
+
+static void in_handler(int number)
+{
+    stack_t stack;
+    require(!sigaltstack(NULL, &stack) && stack.ss_flags == SS_ONSTACK);
+    begin();
+    require(number == SIGUSR1 && area[5 * PAGE] == 'f');
+    require(!sigaltstack(NULL, &stack) && stack.ss_flags == SS_ONSTACK && stack.ss_size == 1 << 16);
+    region_end();
+    handled++;
+}
+
+// Its region lies in a handler of a signal, on the stack of handlers.
+static void handler(void)
+{
+    stack_t stack = {.ss_sp = mapped(1 << 16, 0), .ss_size = 1 << 16};
+    struct sigaction action = {.sa_handler = in_handler, .sa_flags = SA_ONSTACK};
+    fill();
+    require(!sigaltstack(&stack, NULL) && !sigaction(SIGUSR1, &action, NULL));
+    raise(SIGUSR1);
+    require(handled == 1 && !sigaltstack(NULL, &stack) && stack.ss_flags == 0);
 }
 
 // Contents behind a protection that keeps the program itself from reading them.
@@ -188,7 +236,8 @@ int main(int count_of, char **arguments)
     } all[] = {
         {"pending", pending}, {"posix", posix},         {"nondumpable", nondumpable}, {"unreadable", unreadable},
         {"sparse", sparse},   {"scattered", scattered}, {"advised", advised},         {"unforked", unforked},
-        {"profiled", profiled}, {"child", child},       {"zombie", zombie},
+        {"profiled", profiled}, {"child", child},       {"zombie", zombie},           {"opening", opening},
+        {"connected", connected}, {"handler", handler},
     };
 
     for (size_t i = 0; count_of == 2 && i < sizeof(all) / sizeof(*all); i++) {

@@ -119,22 +119,23 @@ def test_such_a_program_becomes_a_probe(solver: Path, tmp_path: Path, monkeypatc
 BLAS, LIBC = MapEntry(100, 200, "r-xp", 0, "/usr/lib/libblas.so.3"), MapEntry(300, 400, "r-xp", 0, "/lib/libc.so.6")
 
 
-def looks(places: list[int], monkeypatch: pytest.MonkeyPatch, **more: Any) -> LibraryLooks:
+def looks(places: list[int], **more: Any) -> LibraryLooks:
     """Looks at a process that stands at these places, one after the other."""
     at = iter(places)
     process = SimpleNamespace(
-        program=Program(("x",), "/x", "/", **more), pid=1, registers=lambda: SimpleNamespace(rip=next(at))
+        program=Program(("x",), "/x", "/", **more),
+        registers=lambda: SimpleNamespace(rip=next(at)),
+        mappings=lambda: [BLAS, LIBC],
     )
-    monkeypatch.setattr(library_time, "read_maps", lambda _: [BLAS, LIBC])
     return LibraryLooks(cast(Any, process), 0.01)
 
 
-def test_it_is_the_library_that_must_be_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = looks([350] * 30, monkeypatch)
+def test_it_is_the_library_that_must_be_busy() -> None:
+    elsewhere = looks([350] * 30)
     for _ in range(30):
         assert elsewhere.wanted(1.0)
         elsewhere.look()
-    often = looks([150, 350] * 8, monkeypatch)
+    often = looks([150, 350] * 8)
     for _ in range(7):
         assert often.wanted(1.0)
         often.look()
@@ -143,8 +144,8 @@ def test_it_is_the_library_that_must_be_busy(monkeypatch: pytest.MonkeyPatch) ->
         often.look()
 
 
-def test_a_stop_for_another_reason_is_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = looks([150] * 8, monkeypatch)
+def test_a_stop_for_another_reason_is_no_look() -> None:
+    asked = looks([150] * 8)
     for _ in range(20):
         asked.look()
         assert not asked.wanted(0.04)
@@ -152,8 +153,8 @@ def test_a_stop_for_another_reason_is_no_look(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("more", [{"choosing": True}, {"threads": 2}])
-def test_no_program_is_tried_twice(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not looks([], monkeypatch, **more).wanted(10.0)
+def test_no_program_is_tried_twice(more: dict[str, Any]) -> None:
+    assert not looks([], **more).wanted(10.0)
 
 
 def test_no_library_that_spins_or_is_always_there_is_counted() -> None:

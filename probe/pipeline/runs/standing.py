@@ -10,6 +10,7 @@ from pathlib import Path
 
 from checkpoint.capture.by_criu import dump_process
 from checkpoint.capture.direct import capture_process
+from checkpoint.capture.readable import readable
 from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
@@ -77,7 +78,8 @@ class MarkedRun:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
         self.tracee.helpers.settle()
-        found = outside(self.tracee.pid)
+        with readable(self.tracee):
+            found = outside(self.tracee.pid)
         if self.tracee.team is not None:
             found += locks_in_use(self.tracee, self.tracee.team)
         if found:

@@ -28,7 +28,7 @@ def captured(scenario: str, builds: Path, folder: Path) -> RestoreJob:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["unreadable", "sparse", "scattered", "advised", "unforked", "profiled", "nondumpable"]
+    "scenario", ["unreadable", "sparse", "scattered", "advised", "unforked", "profiled", "nondumpable", "handler"]
 )
 def test_what_its_region_asks_for_is_there(scenario: str, builds: Path, tmp_path: Path) -> None:
     job = captured(scenario, builds, tmp_path)
