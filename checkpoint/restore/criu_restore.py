@@ -81,7 +81,8 @@ class RegionTime:
     `warm_cpu`: CPU time of the warm-up, whose wall time is `warm`. `kernel` of `cpu` were spent in the kernel, by its
     own ticks; `faults`: page faults; `switches`, where threads share the work: how often they lost their processors.
     None where these were not stamped. `delay`, likewise: how long the thread that waited longest for a processor has
-    done so in warm-up and region, and in about the last 50 ms of restoring.
+    done so in warm-up and region, and in about the last 50 ms of restoring. `yardsticks`: CPU seconds of known
+    work right after it (probe/node/yardsticks.py); empty where that was not done.
     """
 
     wall: float
@@ -93,6 +94,7 @@ class RegionTime:
     switches: int | None = None
     delay: float | None = None
     warm_cpu: float | None = None
+    yardsticks: tuple[float, ...] = ()
 
 
 class PageDropped(PhaseFailed):

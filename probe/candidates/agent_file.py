@@ -36,7 +36,8 @@ NODE_MODULES = (
     "probe/formats/reference.py", "probe/node/__init__.py", "probe/node/agent.py", "probe/node/criu_member.py",
     "probe/node/facts.py", "probe/node/files.py", "probe/node/machine_lock.py", "probe/node/measuring.py",
     "probe/node/member_cache.py", "probe/node/phases.py", "probe/node/protocol.py", "probe/node/quietness.py",
-    "probe/node/run_folder.py", "probe/signals.py", "reducer/__init__.py", "reducer/choices.py",
+    "probe/node/run_folder.py", "probe/node/yardsticks.py", "probe/signals.py", "reducer/__init__.py",
+    "reducer/choices.py",
     "reducer/compression.py", "reducer/member_source.py", "reducer/member_table.py", "reducer/output_file.py",
     "reducer/page_spool.py", "reducer/unpack.py",
 )  # fmt: skip

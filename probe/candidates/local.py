@@ -27,6 +27,7 @@ from probe.node.measuring import (
 )
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
+from probe.node.yardsticks import Yardsticks
 from probe.prediction.estimators import Prediction
 from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
@@ -103,6 +104,7 @@ def run(
             tempfile.TemporaryDirectory(prefix="probe-run-") as folder,
             shown.stage("run") as report,
             away_from(cpu),
+            Yardsticks(cpu) as yardsticks,
         ):
             restorers = restorers_here(
                 archive, Path(folder), restorer, own_restorer=own_restorer, carried_restorer=carried_restorer,
@@ -111,7 +113,9 @@ def run(
             phases = phases_here(archive, manifest, Path(folder), restorers, differing)
             judge = QuietJudge(manifest, cpu)
 
-            measure = partial(measure_phases, phases, restorers, scratch=Path(folder), cpu=cpu, judge=judge)
+            measure = partial(
+                measure_phases, phases, restorers, scratch=Path(folder), cpu=cpu, judge=judge, yardsticks=yardsticks
+            )
 
             def first(count: int) -> FirstRounds:
                 begun = time.monotonic()

@@ -13,6 +13,7 @@ from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, PhaseRecord
 from probe.formats.result import RESULT_VERSION
 from probe.node.measuring import MeasuredPhase
+from probe.node.yardsticks import slowdowns, slowdowns_of_reference
 from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.prediction.limits import doubts_of_run, said_once
 from probe.prediction.target_error import Narrowed
@@ -41,6 +42,13 @@ class RunResult:
         node = (warning for measured in self.phases for warning in measured.warnings)
         wide = [self.narrowed.sentence()] if self.narrowed is not None and self.narrowed.limit else []
         return said_once([*self.prediction.to_json()["warnings"], *wide, *node], self.manifest.warnings)
+
+    def slowdowns(self) -> dict[str, dict[str, float]]:
+        """How busy both nodes were by their yardsticks (probe/node/yardsticks.py); {} where there are none."""
+        return {
+            "node": slowdowns([t.yardsticks for measured in self.phases for t in measured.times]),
+            "reference": slowdowns_of_reference(self.manifest),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """The published form (docs/json.md): keys other tools rely on are never renamed within a version."""
@@ -72,6 +80,7 @@ class RunResult:
             "program": list(self.manifest.program.argv),
             "node": self.node,
             "threads": self.manifest.threads,
+            "yardsticks": self.slowdowns(),
             "clock": clock,
             **{
                 k: said[k]

@@ -15,6 +15,7 @@ from probe.cli.rows import AS_JSON
 from probe.cli.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.node.phases import AUTO, RESTORERS
+from probe.node.yardsticks import said
 from probe.progress import display_for
 from probe.terminal import console, one_line, say, say_json
 
@@ -149,6 +150,9 @@ def print_result(result: RunResult) -> None:
     if p.undisturbed is not None:
         alone = p.undisturbed
         say(f"undisturbed: {alone.seconds:.3f} s, 95 % interval {alone.low:.3f} to {alone.high:.3f} s")
+    busy = result.slowdowns()
+    if any(busy.values()):
+        say(f"busy: here {said(busy['node'])}; on the reference node {said(busy['reference'])}")
     say("estimators: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in p.estimators.items()))
     if result.narrowed is not None and not result.narrowed.limit:
         say(f"target error: {result.narrowed.sentence()}")

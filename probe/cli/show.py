@@ -13,6 +13,7 @@ from probe.cli.figures import milliseconds, percent, seconds, sharing_words, siz
 from probe.cli.parameters import PROBE_FILE
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
+from probe.node.yardsticks import said
 from probe.terminal import console, one_line, say, say_json
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def print_probe(description: dict[str, Any]) -> None:
         "restored without root and CRIU",
         f"CPU features    {' '.join(d['cpu_features']) or 'those of every x86-64 processor'}",
     ]
+    if d["yardsticks"]:
+        lines.append(f"busy            {said(d['yardsticks'])} (in the self-check)")
     if d["threads"] > 1:
         lines.append(f"threads         {d['threads']} share the work: a node needs as many processors")
     if d["sharing"]:

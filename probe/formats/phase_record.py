@@ -40,6 +40,7 @@ class Times:
     warm        the warm-up, median
     kernel      CPU seconds of the region in the kernel (probe/formats/kernel_time.py); empty if it was not stamped
     faults      page faults in the region, median; None if not counted
+    yardsticks  CPU seconds of each known work after each repeat (probe/node/yardsticks.py); empty if not read
     """
 
     wall: tuple[float, ...] = field(default=(), metadata=many(TIME))
@@ -48,8 +49,11 @@ class Times:
     kernel: tuple[float, ...] = field(default=(), metadata=many(SECONDS))
     faults: int | None = field(default=None, metadata=optional(COUNT))
     failure: str = field(default="", metadata=TEXT)
+    yardsticks: tuple[tuple[float, ...], ...] = field(default=(), metadata=many(many(TIME)))
 
     def flaw(self) -> str:
+        if len(self.yardsticks) not in (0, len(self.wall)):
+            return "not as many readings of yardsticks as wall times"
         if len(self.cpu) != len(self.wall) or len(self.kernel) not in (0, len(self.wall)):
             return "not as many cpu and kernel times as wall times"
         return ""

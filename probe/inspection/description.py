@@ -14,6 +14,7 @@ from probe.formats.kernel_time import KernelShare
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, SharingRecord
 from probe.inspection.real_data import phase_data, real_data
+from probe.node.yardsticks import slowdowns_of_reference
 from reducer.unpack import open_probe
 
 FORMAT_VERSION = 1
@@ -95,6 +96,7 @@ def show(path: Path | str) -> dict[str, Any]:
                 for t in manifest.warmup_trials
             ],
         },
+        "yardsticks": slowdowns_of_reference(manifest),
         "errors": {
             "selection": manifest.selection.error,
             "selection_held_out": manifest.selection.held_out_error,

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from checkpoint.restore.criu_restore import CriuAgent, PhaseAgent, RegionTime, R
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
 from probe.formats.phase_record import CRIU, DIRECT
 from probe.node.facts import granted_processors
+from probe.node.yardsticks import Yardsticks
 
 DEFAULT_REPEATS = 5
 """Repeats of each phase that a prediction rests on."""
@@ -130,6 +131,7 @@ def measure_phases(
     judge: Judge | None = None,
     finished: Callable[[MeasuredPhase], None] | None = None,
     least: int = LEAST_UNDISTURBED,
+    yardsticks: Yardsticks | None = None,
 ) -> list[MeasuredPhase]:
     """Time every phase `repeats` times, in rounds: all phases once, then all again.
 
@@ -139,13 +141,14 @@ def measure_phases(
     most `repeats` + 1 extra rounds; where fewer than `least` were left alone the others count too, but for those
     ARRIVING; 0 for what is added to repeats that there are. Phases that are unpacked first are taken in groups of at
     most GROUP_BYTES; `finished` gets each phase's result when its group is done. A phase that fails does not stop the
-    others; what is wrong with this machine (no privilege, no CRIU) does.
+    others; what is wrong with this machine (no privilege, no CRIU) does. `yardsticks` are read after each repeat: the
+    next phase is restored and warmed up before it is timed, in caches of its own.
     """
     results: list[MeasuredPhase] = []
     most = repeats if judge is None else 2 * repeats + 1
     for group in _groups(phases):
         with ExitStack() as cleanup:
-            measured = [_Measured(phase, restorers, scratch, cpu, cleanup) for phase in group]
+            measured = [_Measured(phase, restorers, scratch, cpu, cleanup, yardsticks) for phase in group]
             for number in range(most):
                 for position, one in enumerate(measured):
                     one.repeat(repeats, judge)
@@ -178,14 +181,20 @@ class _Measured:
     """One phase while its group is measured. What it starts and unpacks, `cleanup` takes away."""
 
     def __init__(
-        self, phase: PhaseToMeasure, restorers: Restorers, scratch: Path, cpu: int | None, cleanup: ExitStack
+        self,
+        phase: PhaseToMeasure,
+        restorers: Restorers,
+        scratch: Path,
+        cpu: int | None,
+        cleanup: ExitStack,
+        yardsticks: Yardsticks | None,
     ) -> None:
         self._phase, self._restorers, self._scratch, self._cpu = phase, restorers, scratch, cpu
         self._restorer = phase.restorer
         self._times: list[RegionTime] = []
         self._disturbed: list[RegionTime] = []
         self._error: ProbeError | None = None
-        self._cleanup = cleanup
+        self._cleanup, self._yardsticks = cleanup, yardsticks
         self._agent: PhaseAgent | None = None
         if phase.unpack is not None:
             cleanup.callback(shutil.rmtree, phase.job.images, ignore_errors=True)
@@ -216,6 +225,8 @@ class _Measured:
             judge.begin()
         time = self._agent.repeat()
         why_not = judge.why_not(self._phase.job.phase, self._restorer, time) if judge is not None else ""
+        if self._yardsticks is not None:
+            time = replace(time, yardsticks=self._yardsticks.read())
         if why_not != ARRIVING:
             (self._disturbed if why_not else self._times).append(time)
 

@@ -255,7 +255,13 @@ def _times(measured: MeasuredPhase, failure: str) -> Times:
         kernel=_kernel(measured),
         faults=_faults(measured),
         failure=failure,
+        yardsticks=_yardsticks(measured),
     )
+
+
+def _yardsticks(measured: MeasuredPhase) -> tuple[tuple[float, ...], ...]:
+    found = tuple(t.yardsticks for t in measured.times)
+    return found if any(found) else ()
 
 
 def _kernel(measured: MeasuredPhase) -> tuple[float, ...]:

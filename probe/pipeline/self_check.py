@@ -21,6 +21,7 @@ from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.formats.timing import IntervalRun, TimedProfile
 from probe.node.measuring import MeasuredPhase, PhaseToMeasure, Restorers, measure_phases
+from probe.node.yardsticks import Yardsticks
 from probe.pipeline import validate
 from probe.pipeline.outputs import compare_few, note_run
 from probe.pipeline.reference import SpreadRuns, early_run_names
@@ -136,6 +137,7 @@ def self_check(
     scratch: Path,
     cpu: int | None,
     progress: Callable[[float], None],
+    yardsticks: Yardsticks | None = None,
 ) -> SelfCheck:
     """Time every phase `repeats` times, in rounds, with `runs` in between; more often where `target_error` asks for it.
 
@@ -147,11 +149,13 @@ def self_check(
     def first() -> list[MeasuredPhase]:
         return measure_phases(
             phases, restorers, repeats=repeats, scratch=scratch, cpu=cpu, progress=progress,
-            after_round=runs.after_round,
+            after_round=runs.after_round, yardsticks=yardsticks,
         )  # fmt: skip
 
     def again(count: int) -> list[MeasuredPhase]:
-        return measure_phases(judged, restorers, repeats=count, scratch=scratch, cpu=cpu, progress=lambda _: None)
+        return measure_phases(
+            judged, restorers, repeats=count, scratch=scratch, cpu=cpu, progress=lambda _: None, yardsticks=yardsticks
+        )
 
     def predicted(measured: list[MeasuredPhase]) -> Prediction:
         reference = runs.reference(early)
@@ -216,19 +220,21 @@ def run(build: Build, report: Report) -> None:
         timing=build.timed.unstamped() if votes else None,
         on_demand=not (unasked and (plan.few or options.runs is not None)),
     )
-    done = self_check(
-        _phases(build),
-        Restorers(restorer(), build.criu),
-        runs,
-        build.reference,
-        Known(build.profile, build.timed, build.selection),
-        repeats=options.repeats,
-        target_error=options.target_error,
-        budget=budget,
-        scratch=folder,
-        cpu=build.cpu,
-        progress=report,
-    )
+    with Yardsticks(build.cpu) as yardsticks:
+        done = self_check(
+            _phases(build),
+            Restorers(restorer(), build.criu),
+            runs,
+            build.reference,
+            Known(build.profile, build.timed, build.selection),
+            repeats=options.repeats,
+            target_error=options.target_error,
+            budget=budget,
+            scratch=folder,
+            cpu=build.cpu,
+            progress=report,
+            yardsticks=yardsticks,
+        )
     build.between = len(runs.done)
     build.measured, build.reference, build.narrowed = done.measured, done.reference, done.narrowed
     if build.narrowed is not None:

@@ -118,6 +118,9 @@ def test_results_of_version_1_are_the_same() -> None:
     assert now["estimators"].pop("combined") == now["estimators"]["calibrated"]
     assert [now["variances"].pop(cause) for cause in ("outside", "load", "direct")] == [0, 0, 0]
     assert now.pop("threads") == 1
+    assert now.pop("yardsticks") == {"node": {}, "reference": {}}
+    repeats = [repeat for phase in now["phases"] for repeat in phase["repeats"]]
+    assert [tuple(repeat.pop("yardsticks")) for repeat in repeats] == [()] * len(repeats)
     for key in ("variances", "prediction", "degrees_of_freedom"):
         assert now.pop(key) == pytest.approx(old["run"].pop(key), rel=1e-12)
     assert now == old["run"]
@@ -359,3 +362,14 @@ def test_selections_with_other_options_are_refused(options: Any) -> None:
     assert Selection.from_json(good).options.rate_spread == 1
     with pytest.raises(ProbeFileDamaged, match="options"):
         Selection.from_json({**good, "options": options})
+
+
+def test_a_reading_of_yardsticks_belongs_to_each_repeat() -> None:
+    value = said()
+    count = len(value["phases"][0]["criu"]["wall"])
+    readings = [[0.001, 0.002, 0.003, 0.004]] * count
+    put(value, "phases.0.criu.yardsticks", readings)
+    assert Manifest.from_json(value).phases[0].criu.yardsticks == tuple(map(tuple, readings))
+    put(value, "phases.0.criu.yardsticks", readings[1:])
+    with pytest.raises(ProbeFileDamaged, match="not as many readings of yardsticks"):
+        Manifest.from_json(value)

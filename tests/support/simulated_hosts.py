@@ -168,6 +168,17 @@ class Trial:
         return self.said.undisturbed.low <= self.alone <= self.said.undisturbed.high
 
 
+def self_check(host: Host, rounds: int, runs: int) -> tuple[list[FloatArray], FloatArray]:
+    """CPU seconds of the intervals of full runs, and the phases' repeats, by turns as in a build."""
+    made: list[FloatArray] = []
+    repeats = []
+    for number in range(1, rounds + 1):
+        repeats.append(host.repeats(1))
+        while len(made) < (number * runs + rounds // 2) // rounds:
+            made.append(host.run()[:, 1])
+    return made, np.concatenate(repeats)
+
+
 def trial(rng: np.random.Generator, kind: Kind, *, reference_too: bool, rounds: int = 30, runs: int = 10) -> Trial:
     """Build on one host with so many `runs`, run on another that `kind` disturbs; `reference_too`: the first one as
     well."""
@@ -175,9 +186,8 @@ def trial(rng: np.random.Generator, kind: Kind, *, reference_too: bool, rounds: 
     speed = float(rng.uniform(0.5, 2.0))
     reference = Host(rng, 1.0, (kind if reference_too else nothing)(rng, effect))
     candidate = Host(rng, speed, kind(rng, effect))
-    made = [reference.run()[:, 1] for _ in range(runs)]
-    voted = level_of_sum(made)
-    ref, begun = reference.repeats(20), candidate.now
+    made, ref = self_check(reference, 20, runs)
+    voted, begun = level_of_sum(made), candidate.now
     cand, ended = candidate.repeats(rounds), candidate.now
     phases = [
         PhaseTiming(

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read how fast this node does known work: its processor, second-level cache, last-level cache and memory.
+
+Standard library alone, Python 3.8 and newer. The work is done by a helper, which is a program of its own: it waits
+without using the processor, and ends with its input, hence with whoever started it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from probe.formats.manifest import Manifest
+
+NAMES = ("clock", "l2", "llc", "memory")
+"""What is read, in order."""
+
+TIMES = 3
+"""The median of so many counts: a hypervisor that stops this node for a moment disturbs one of them."""
+
+LONGEST = 3.0
+"""A reading above so many medians of its session was interrupted, and says nothing."""
+
+_KIB, _MIB = 1 << 10, 1 << 20
+_PATIENCE = 5.0
+"""Seconds for a reading, which takes a hundredth of one."""
+
+
+class Yardsticks:
+    """A helper on processor `cpu` (None: on any). Nothing is left running after the `with` block."""
+
+    def __init__(self, cpu: int | None) -> None:
+        command = [sys.executable, "-I", str(Path(__file__).resolve()), "" if cpu is None else str(cpu)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def read(self) -> tuple[float, ...]:
+        """CPU seconds of each of NAMES now; () where the helper does not answer."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin and stdout
+        with DefaultSelector() as selector:
+            selector.register(stdout, EVENT_READ)
+            try:
+                stdin.write(b"\n")
+                stdin.flush()
+                line = stdout.readline() if selector.select(_PATIENCE) else b""
+                found = tuple(float(word) for word in line.split())
+            except (OSError, ValueError):
+                return ()
+        return found if len(found) == len(NAMES) and min(found) > 0 else ()
+
+    def close(self) -> None:
+        """End the helper, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> Yardsticks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def slowdowns(readings: Sequence[Sequence[float]]) -> dict[str, float]:
+    """How much longer each of NAMES took in the mean than in its fastest tenth, relative; {} without readings."""
+    full = [reading for reading in readings if len(reading) == len(NAMES)]
+    if not full:
+        return {}
+    return {name: _slowdown([reading[at] for reading in full]) for at, name in enumerate(NAMES)}
+
+
+def slowdowns_of_reference(manifest: Manifest) -> dict[str, float]:
+    """The same of the reference node in the self-check, by its yardsticks."""
+    ways = (way for phase in manifest.phases for way in (phase.criu, phase.direct))
+    return slowdowns([reading for way in ways for reading in way.yardsticks])
+
+
+def said(slower: Mapping[str, float]) -> str:
+    """The same for people."""
+    return ", ".join(f"{name} {100 * share:.1f} %" for name, share in slower.items()) or "not known"
+
+
+def _slowdown(seconds: list[float]) -> float:
+    usual = statistics.median(seconds)
+    kept = sorted(one for one in seconds if one <= LONGEST * usual)
+    return statistics.mean(kept) / kept[len(kept) // 10] - 1.0
+
+
+def _works() -> list[Callable[[], None]]:
+    """One for each of NAMES, of half a millisecond to one and a half."""
+    block = bytes(16 * _KIB)
+
+    def clock() -> None:
+        for _ in range(64):
+            hashlib.sha256(block)
+
+    return [clock, _copying(256 * _KIB, 128), _copying(4 * _MIB, 8), _parts(32 * _MIB)]
+
+
+def _copying(size: int, times: int) -> Callable[[], None]:
+    """Copy one half of so many bytes to the other."""
+    whole = memoryview(bytearray(size))
+    source, target = whole[: size // 2], whole[size // 2 :]
+
+    def copy() -> None:
+        for _ in range(times):
+            target[:] = source
+
+    return copy
+
+
+def _parts(size: int) -> Callable[[], None]:
+    """Copy the next of TIMES parts of so many bytes: what was copied the time before is in no cache."""
+    source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
+    part, at = size // TIMES, [0]
+
+    def copy() -> None:
+        begin = at[0] * part
+        target[begin : begin + part] = source[begin : begin + part]
+        at[0] = (at[0] + 1) % TIMES
+
+    return copy
+
+
+def _count(work: Callable[[], None]) -> float:
+    seconds = []
+    for _ in range(TIMES):
+        before = time.clock_gettime(time.CLOCK_THREAD_CPUTIME_ID)
+        work()
+        seconds.append(time.clock_gettime(time.CLOCK_THREAD_CPUTIME_ID) - before)
+    return statistics.median(seconds)
+
+
+def main() -> None:
+    """Answer each line of input with a reading, on processor argv[1] if that is given."""
+    if sys.argv[1]:
+        os.sched_setaffinity(0, {int(sys.argv[1])})
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    works = _works()
+    for work in works * TIMES:
+        # The first copies make the pages.
+        work()
+    for _ in sys.stdin.buffer:
+        print(*(f"{_count(work):.9f}" for work in works), flush=True)
+
+
+if __name__ == "__main__":
+    main()
