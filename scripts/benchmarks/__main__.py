@@ -47,9 +47,7 @@ from benchmarks.hosts import measurement as hosts  # noqa: E402
 from benchmarks.hosts import report as hosts_report  # noqa: E402
 from benchmarks.inputs import make_inputs, make_programs, make_short_inputs  # noqa: E402
 from benchmarks.measure import measure  # noqa: E402
-from benchmarks.mpi import measurement as mpi  # noqa: E402
-from benchmarks.mpi import programs as mpi_programs  # noqa: E402
-from benchmarks.mpi import report as mpi_report  # noqa: E402
+from benchmarks.mpi import suite as mpi  # noqa: E402
 from benchmarks.noise import measurement as noise  # noqa: E402
 from benchmarks.noise import report as noise_report  # noqa: E402
 from benchmarks.programs import (  # noqa: E402
@@ -348,15 +346,6 @@ def measure_threads(arguments: argparse.Namespace) -> None:
     print(threads_report.tables(threads.load_all(names, seeds, folder)))
 
 
-def measure_mpi(arguments: argparse.Namespace) -> None:
-    """Measure the MPI programs that have no record yet, then the table of all records there are."""
-    folder, names = HERE / "mpi", arguments.only or list(mpi_programs.NAMES)
-    if not arguments.report:
-        for record in mpi.measure(mpi.due(names, folder, arguments.again), folder, say):
-            print(mpi_report.line(record), flush=True)
-    print(mpi_report.tables(mpi.load_all(names, folder)))
-
-
 def measure_emulations(arguments: argparse.Namespace) -> None:
     """Profile and emulate: the experiments that are named, or all that have no record yet; then all tables."""
     names = arguments.only or list(emulation_report.EXPERIMENTS)
@@ -389,7 +378,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "exact": measure_exact,
     "emulation": measure_emulations,
     "hosts": measure_hosts,
-    "mpi": measure_mpi,
+    "mpi": lambda arguments: mpi.measure_all(arguments, HERE / "mpi", say),
     "noise": measure_noise,
     "threads": measure_threads,
     "synthetic": measure_synthetic,
