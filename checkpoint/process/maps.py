@@ -33,10 +33,11 @@ _CHOOSING_PREFIXES = (
 
 FOREIGN_PREFIXES = (
     "ld-", "libc.", "libc-", "libm.", "libm-", "libmvec", "libpthread", "librt.", "librt-", "libdl.", "libdl-",
-    "libgcc_s", "libgomp", "libomp", "libiomp", "vgpreload", *_CHOOSING_PREFIXES,
+    "libgcc_s", "libgomp", "libomp", "libiomp", "libmpi", "vgpreload", *_CHOOSING_PREFIXES,
 )  # fmt: skip
 """The same of all images whose functions are chosen per CPU (IFUNC, cpuid), or that spin: counts there differ between
-machines. And of what Valgrind puts into the programs it runs."""
+machines. MPI spins; what stands in for it (probe.mpi.replay) has its names. And of what Valgrind puts into the programs
+it runs."""
 
 
 @dataclass(frozen=True)

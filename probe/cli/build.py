@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
-from checkpoint.errors import Diverged, ProgramUnsupported
+from checkpoint.errors import Diverged, ProbeError, ProgramUnsupported
 from probe.cli.parameters import (
     BUDGET,
     COMPRESS,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from probe.pipeline.options import BuildOptions
 
 WITHOUT_PROBE = "without a probe, `probe profile` records what a program uses, and `probe emulate` uses the same"
+WITHOUT_PROBE_OF_MPI = "for MPI programs use `probe mpi build`"
 
 
 @click.command()
@@ -207,8 +209,18 @@ def build(
             display=display_for(quiet),
         )
     except (ProgramUnsupported, Diverged) as error:
-        raise type(error)(f"{error}; {WITHOUT_PROBE}") from error
+        raise type(error)(f"{error}; {_otherwise(program)}") from error
     print_description(output, as_json)
+
+
+def _otherwise(program: tuple[str, ...]) -> str:
+    """What to do instead of a probe of this command."""
+    from probe.mpi.libraries import programs_in
+
+    with suppress(ProbeError):
+        programs_in(program)
+        return WITHOUT_PROBE_OF_MPI
+    return WITHOUT_PROBE
 
 
 def _print_estimate(program: tuple[str, ...], options: BuildOptions, stdin: str, work: Path | None) -> None:

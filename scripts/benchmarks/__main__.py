@@ -47,6 +47,7 @@ from benchmarks.hosts import measurement as hosts  # noqa: E402
 from benchmarks.hosts import report as hosts_report  # noqa: E402
 from benchmarks.inputs import make_inputs, make_programs, make_short_inputs  # noqa: E402
 from benchmarks.measure import measure  # noqa: E402
+from benchmarks.mpi import suite as mpi  # noqa: E402
 from benchmarks.noise import measurement as noise  # noqa: E402
 from benchmarks.noise import report as noise_report  # noqa: E402
 from benchmarks.programs import (  # noqa: E402
@@ -381,6 +382,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "exact": measure_exact,
     "emulation": measure_emulations,
     "hosts": measure_hosts,
+    "mpi": lambda arguments: mpi.measure_all(arguments, HERE / "mpi", say),
     "noise": measure_noise,
     "threads": measure_threads,
     "synthetic": measure_synthetic,

@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks.breadth import programs as breadth
+from benchmarks.mpi import programs as mpi
 from benchmarks.programs import ACCURACY_ONLY, KNOWN, PACKAGED, QUICKSTART, WITH_DATA
 from benchmarks.threads import programs as threads
 
@@ -34,6 +35,7 @@ SUITES = {
     "exact": "the instruction-exact tracers",
     "emulation": "resource profiles and emulations, as in the Synapse paper",
     "hosts": "the kept probes against full runs on this processor",
+    "mpi": "programs of two ranks: recorded, each rank alone, the whole predicted",
     "noise": "quiet, and beside a competitor for cache and memory",
     "threads": "programs whose threads share the work, and restores of two threads",
     "synthetic": "probes of array programs with their data and without",
@@ -73,13 +75,13 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure `breadth`, `hosts`, `threads` or `emulation` though there are rows",
+        help="measure `breadth`, `hosts`, `mpi`, `threads` or `emulation` though there are rows",
     )
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="NAME",
-        help="programs of `breadth`, `threads` or `synthetic`, experiments of `emulation`",
+        help="programs of `breadth`, `mpi`, `threads` or `synthetic`, experiments of `emulation`",
     )
     parser.add_argument("--there", action="store_true", help="of `synthetic`: predict again on the emulated node")
     parser.add_argument("--restores", type=int, metavar="N", help="of `threads`: count N restores, no predictions")
@@ -105,6 +107,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(threads.NAMES)}")
     if arguments.width and arguments.what != "threads":
         parser.error("--width is for threads")
+    if arguments.what == "mpi" and (unknown := sorted({*(arguments.only or ())} - {*mpi.NAMES})):
+        parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(mpi.NAMES)}")
     if arguments.what == "synthetic" and (unknown := sorted({*(arguments.only or ())} - {*WITH_DATA})):
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(WITH_DATA)}")
     if arguments.what == "breadth":
@@ -121,6 +125,8 @@ def packages(arguments: argparse.Namespace) -> list[str]:
     if what == "breadth":
         chosen = [] if arguments.report else breadth.named(arguments.only, arguments.aside)
         return sorted({package for program in chosen for package in program.packages.split()})
+    if what == "mpi":
+        return [] if arguments.report else list(mpi.PACKAGES)
     if what == "simulate":
         return ["libsimgrid-dev"]
     if what == "synthetic":

@@ -202,23 +202,28 @@ def test_the_path_goes_over_to_the_sender(late: Recording) -> None:
     assert path.segments[1].seconds == pytest.approx(1e-3 + 8e-6, rel=0.01)
 
 
-def test_a_path_is_as_long_as_its_program_and_without_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("halo", 4), ("fft", 4), ("cg", 3), ("pipeline", 3), ("workers", 3), ("ocean", 3)]
+)
+def test_a_path_is_as_long_as_its_program_and_without_gaps(
+    name: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     allow_root(monkeypatch)
-    for name in ("halo", "fft"):
-        folder = tmp_path / name
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        made = recorded(name, "openmpi", 4, folder)
-        found = analyse(made, Where(network="torus:2x2"))
-        ends = [0.0, *(one.end for one in found.path.segments)]
-        assert [one.begin for one in found.path.segments] == pytest.approx(ends[:-1])
-        assert found.path.seconds == pytest.approx(found.seconds, abs=1e-8)
-        # What the matched calls say alone, and what SimGrid says of a network that takes no time.
-        assert found.changes[-1].seconds == pytest.approx(found.without_network, rel=0.01)
-        assert found.without_network < found.seconds
-        faster = {one.name: one.seconds for one in found.changes}
-        assert faster["latency halved"] < found.seconds
-        assert faster["cores twice as fast"] < faster["cores 10 % faster"] < found.seconds
+    monkeypatch.chdir(tmp_path)
+    made = recorded(name, "openmpi", ranks, tmp_path)
+    found = analyse(made, Where(network="torus:2x2"))
+    ends = [0.0, *(one.end for one in found.path.segments)]
+    assert [one.begin for one in found.path.segments] == pytest.approx(ends[:-1])
+    assert found.path.seconds == pytest.approx(found.seconds, abs=1e-8)
+    # What the matched calls say alone, and what SimGrid says of a network that takes no time.
+    assert found.changes[-1].seconds == pytest.approx(found.without_network, rel=0.01)
+    assert found.without_network < found.seconds
+    faster = {one.name: one.seconds for one in found.changes}
+    assert faster["latency halved"] < found.seconds
+    assert faster["cores twice as fast"] < faster["cores 10 % faster"] < found.seconds
+    # More latency is never faster.
+    later = [simulate(made, Where(network="torus:2x2", links=Links(2e9, one))).seconds for one in (0, 1e-6, 1e-5, 1e-4)]
+    assert later == sorted(later)
 
 
 # -- what is simulated

@@ -10,8 +10,10 @@ static int is_noted;
 static void note(int peer, int tag, MPI_Comm comm, int64_t count, MPI_Datatype type, int other)
 {
 	noted = (CallRecord){.peer = peer, .tag = tag, .comm = comm_of(comm)->number, .other = other};
-	noted.count = count > 0 ? (uint64_t)count : 0;
-	noted.element = (uint32_t)size_of(type);
+	const uint64_t elements = count > 0 ? (uint64_t)count : 0, size = (uint64_t)size_of(type);
+	// The simulation's elements are below 2 GB each: of larger ones the bytes are counted.
+	noted.count = size > INT32_MAX ? elements * size : elements;
+	noted.element = size > INT32_MAX ? 1 : (uint32_t)size;
 	is_noted = 1;
 }
 

@@ -91,9 +91,9 @@ static void forget_layout(MPI_Datatype type)
 
 static int64_t size_of(MPI_Datatype type)
 {
-	int size = 0;
+	MPI_Count size = 0;
 	if (type != MPI_DATATYPE_NULL)
-		PMPI_Type_size(type, &size);
+		PMPI_Type_size_x(type, &size);
 	return size;
 }
 

@@ -1,6 +1,27 @@
 /* Corners of MPI, each with a result: types, requests, packing, collectives in place and at once. */
 #include "result.h"
 
+/* One value five times, from a type that does not go on; and a type of nothing. */
+static double without_extent(int to, int from, double *grid, double *got)
+{
+    MPI_Datatype still, empty;
+    double sum = 0;
+    int count;
+    MPI_Status status;
+    MPI_Type_create_resized(MPI_DOUBLE, 0, 0, &still);
+    MPI_Type_contiguous(0, MPI_DOUBLE, &empty);
+    MPI_Type_commit(&still);
+    MPI_Type_commit(&empty);
+    MPI_Sendrecv(grid + 7, 5, still, to, 30, got, 5, MPI_DOUBLE, from, 30, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Sendrecv(grid, 3, empty, to, 31, got + 5, 3, empty, from, 31, MPI_COMM_WORLD, &status);
+    MPI_Get_count(&status, MPI_DOUBLE, &count);
+    for (int i = 0; i < 5; i++)
+        sum += got[i] * (i + 1);
+    MPI_Type_free(&still);
+    MPI_Type_free(&empty);
+    return sum + count;
+}
+
 static double types(int rank, int size)
 {
     double grid[60], got[60], sum = 0;
@@ -26,7 +47,7 @@ static double types(int rank, int size)
             sum += isfinite(got[i]) ? got[i] * (i + 1) * (n + 1) : 0;
         MPI_Type_free(&all[n]);
     }
-    return sum;
+    return sum + without_extent(other, from, grid, got);
 }
 
 static double requests(int rank, int size)
@@ -77,6 +98,18 @@ static double requests(int rank, int size)
     sum += in[1];
     MPI_Waitall(6, r, status);
     MPI_Get_count(&status[2], MPI_INT, &count);
+    /* Some of them as they come, then none at all. */
+    for (int n = 0; n < 4; n++)
+        MPI_Irecv(&in[4 + n], 1, MPI_INT, n == 3 ? MPI_PROC_NULL : from, 20 + n, MPI_COMM_WORLD, &r[n]);
+    for (int n = 0; n < 3; n++)
+        MPI_Send(&out[n], 1, MPI_INT, to, 20 + n, MPI_COMM_WORLD);
+    for (int left = 4; left > 0; left -= done) {
+        MPI_Testsome(4, r, &done, places, status);
+        for (int n = 0; n < done; n++)
+            sum += in[4 + places[n]] * (places[n] + 1) + (places[n] < 3 ? status[n].MPI_TAG : 0);
+    }
+    MPI_Testsome(4, r, &done, places, MPI_STATUSES_IGNORE);
+    sum += done == MPI_UNDEFINED;
     MPI_Sendrecv(NULL, 0, MPI_INT, to, 8, NULL, 0, MPI_INT, from, 8, MPI_COMM_WORLD, &status[0]);
     MPI_Get_count(&status[0], MPI_INT, &index);
     return sum + in[0] * 3 + in[2] + in[3] + in[4] + count + index;
