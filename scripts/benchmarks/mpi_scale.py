@@ -29,8 +29,8 @@ from probe.mpi.recording import RankRun, Recording  # noqa: E402
 from probe.mpi.simulate import Where, prepared, simulate  # noqa: E402
 from probe.mpi.trace import read_calls  # noqa: E402
 
-CASES = (((32, 32), 500), ((32, 16, 16), 60))
-"""Tori of ranks, a rank on a node, and the calls of each rank."""
+CASES = (((32, 32), 500, False), ((32, 16, 16), 60, False), ((32, 32), 500, True), ((32, 16, 16), 60, True))
+"""Tori of ranks, a rank on a node; the calls of each rank; whether a sum over all ranks follows each exchange."""
 
 HALO_BYTES = 8192
 BURST_NS, NOISE = 200_000, 0.1
@@ -40,9 +40,9 @@ BURST_NS, NOISE = 200_000, 0.1
 def measure(say: Callable[[str], None], *, quick: bool) -> dict[str, Any]:
     """The record: a row for each of CASES, with `quick` of a small one."""
     rows = []
-    for sides, calls in (((8, 8), 100),) if quick else CASES:
-        say(f"bench: {np.prod(sides):,} ranks of {calls} calls")
-        rows.append(_in_a_process(sides, calls))
+    for sides, calls, sums in (((8, 8), 100, True),) if quick else CASES:
+        say(f"bench: {np.prod(sides):,} ranks of {calls} calls, sums: {sums}")
+        rows.append(_in_a_process(sides, calls, sums))
         say(json.dumps(rows[-1]))
     return {"name": "mpi-scale", "load": os.getloadavg()[0], "rows": rows}
 
@@ -50,37 +50,45 @@ def measure(say: Callable[[str], None], *, quick: bool) -> dict[str, Any]:
 def report(record: dict[str, Any]) -> str:
     """The table of docs/figures.md."""
     lines = [
-        "| ranks | calls | messages | SimGrid, CPU time | calls/s | messages/s | Python, CPU time | calls/s with it "
-        "| memory of SimGrid | of Python |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| ranks | sums | calls | messages | SimGrid, CPU time | calls/s | messages/s | Python, CPU time "
+        "| calls/s with it | memory of SimGrid | of Python |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in record["rows"]:
         cpu, own = row["cpu"], row["own_cpu"]
         lines.append(
-            f"| {row['ranks']:,} | {row['calls']:,} | {row['messages']:,} | {cpu:.1f} s | {row['calls'] / cpu:,.0f} "
-            f"| {row['messages'] / cpu:,.0f} | {own:.1f} s | {row['calls'] / (cpu + own):,.0f} "
+            f"| {row['ranks']:,} | {'yes' if row['sums'] else 'no'} | {row['calls']:,} | {row['messages']:,} "
+            f"| {cpu:.1f} s | {row['calls'] / cpu:,.0f} | {row['messages'] / cpu:,.0f} | {own:.1f} s "
+            f"| {row['calls'] / (cpu + own):,.0f} "
             f"| {row['megabytes'] / 1000:.2f} GB, {row['megabytes'] / row['ranks'] * 1000:.0f} kB a rank "
             f"| {row['own_megabytes']:.0f} MB |"
         )
     return "\n".join([*lines, "", f"Load before: {record['load']:.1f}."])
 
 
-def make_recording(folder: Path, sides: Sequence[int], calls: int) -> Recording:
-    """Write calls.R.000 of every rank: exchanges with all neighbours on a torus, a sum over all ranks after each."""
+def make_recording(folder: Path, sides: Sequence[int], calls: int, *, sums: bool = True) -> Recording:
+    """Write calls.R.000 of every rank: exchanges with all neighbours on a torus; sums: of all ranks, after each."""
     ranks = int(np.prod(sides))
     for rank in range(ranks):
-        body = b"".join([*_calls(rank, sides, calls, np.random.default_rng((1, rank))), call(END, count=1)])
+        body = b"".join([*_calls(rank, sides, calls, sums, np.random.default_rng((1, rank))), call(END, count=1)])
         (folder / f"calls.{rank}.000").write_bytes(part("calls", rank, ranks, 0, body))
     runs = tuple(RankRun(rank, "/bin/true", "/", ("true",), kept=True) for rank in range(ranks))
     return Recording(folder, ("mpirun",), "Open MPI", "mpicc", 1.0, {"/bin/true": "0"}, runs)
 
 
-def _calls(rank: int, sides: Sequence[int], calls: int, random: np.random.Generator) -> Iterator[bytes]:
+def _exchanges(sides: Sequence[int], calls: int, sums: bool) -> int:
+    """As many as these calls are enough for."""
+    return (calls - 1) // (2 * 2 * len(sides) + 1 + sums)
+
+
+def _calls(
+    rank: int, sides: Sequence[int], calls: int, sums: bool, random: np.random.Generator
+) -> Iterator[bytes]:  # fmt: skip
     near = list(_neighbours(rank, sides))
     irecv, isend, waitall, allreduce = (NUMBERS[name] for name in ("Irecv", "Isend", "Waitall", "Allreduce"))
     halo = {"count": HALO_BYTES // 8, "element": 8}
     request = 0
-    for _ in range((calls - 1) // (2 * len(near) + 2)):
+    for _ in range(_exchanges(sides, calls, sums)):
         burst = int(BURST_NS * random.lognormal(0.0, NOISE))
         ended = []
         for way, other in enumerate(near):
@@ -95,7 +103,8 @@ def _calls(rank: int, sides: Sequence[int], calls: int, random: np.random.Genera
             ended += [request, -1, 0]
             request += 1
         yield call(waitall, comm=-1, extras=ended)
-        yield call(allreduce, count=1, element=8, computing=burst // 10)
+        if sums:
+            yield call(allreduce, count=1, element=8, computing=burst // 10)
     yield call(NUMBERS["Finalize"])
 
 
@@ -108,13 +117,12 @@ def _neighbours(rank: int, sides: Sequence[int]) -> Iterator[int]:
             yield int(np.ravel_multi_index(there, tuple(sides)))
 
 
-def _messages(ranks: int, sides: Sequence[int], calls: int) -> int:
+def _messages(ranks: int, sides: Sequence[int], calls: int, sums: bool) -> int:
     """Messages of all ranks: to neighbours, and in each sum as many as doublings take."""
-    each = 2 * len(sides) * 2 + 2
-    return ranks * ((calls - 1) // each) * (2 * len(sides) + ranks.bit_length() - 1)
+    return ranks * _exchanges(sides, calls, sums) * (2 * len(sides) + (ranks.bit_length() - 1) * sums)
 
 
-def _one(sides: Sequence[int], calls: int) -> dict[str, Any]:
+def _one(sides: Sequence[int], calls: int, sums: bool) -> dict[str, Any]:
     network = "torus:" + "x".join(map(str, sides))
     with tempfile.TemporaryDirectory(prefix="probe-mpi-scale-") as made:
         # The player is compiled once, which is not to be counted.
@@ -123,7 +131,7 @@ def _one(sides: Sequence[int], calls: int) -> dict[str, Any]:
         simulate(make_recording(small, (2, 2), 10), Where(network="torus:2x2"))
         whole = Path(made) / "whole"
         whole.mkdir()
-        recording = make_recording(whole, sides, calls)
+        recording = make_recording(whole, sides, calls, sums=sums)
         begun = _used(resource.RUSAGE_SELF)
         clusters_of(recording, [summary_of(read_calls(recording.folder, run.rank)) for run in recording.ranks])
         clustered = _used(resource.RUSAGE_SELF) - begun
@@ -133,10 +141,10 @@ def _one(sides: Sequence[int], calls: int) -> dict[str, Any]:
         own = _used(resource.RUSAGE_SELF) - begun - clustered
     most = [resource.getrusage(who).ru_maxrss / 1000 for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)]
     return {
-        "network": network, "ranks": len(recording.ranks), "calls": found.calls, "seconds": found.seconds,
-        "messages": _messages(len(recording.ranks), sides, calls), "cpu": _used(resource.RUSAGE_CHILDREN) - children,
-        "own_cpu": own, "clustering_cpu": clustered, "wall": time.monotonic() - wall, "megabytes": most[0],
-        "own_megabytes": most[1],
+        "network": network, "ranks": len(recording.ranks), "sums": sums, "calls": found.calls,
+        "seconds": found.seconds, "messages": _messages(len(recording.ranks), sides, calls, sums),
+        "cpu": _used(resource.RUSAGE_CHILDREN) - children, "own_cpu": own, "clustering_cpu": clustered,
+        "wall": time.monotonic() - wall, "megabytes": most[0], "own_megabytes": most[1],
     }  # fmt: skip
 
 
@@ -145,14 +153,15 @@ def _used(who: int) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _in_a_process(sides: Sequence[int], calls: int) -> dict[str, Any]:
+def _in_a_process(sides: Sequence[int], calls: int, sums: bool) -> dict[str, Any]:
+    words = ["x".join(map(str, sides)), str(calls), str(int(sums))]
     done = subprocess.run(
-        [sys.executable, __file__, "x".join(map(str, sides)), str(calls)], check=True, stdout=subprocess.PIPE,
-        text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, __file__, *words], check=True, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(_one([int(side) for side in sys.argv[1].split("x")], int(sys.argv[2]))))
+    print(json.dumps(_one([int(side) for side in sys.argv[1].split("x")], int(sys.argv[2]), sys.argv[3] == "1")))
