@@ -30,6 +30,7 @@ static void compute(double seconds)
 #endif
 }
 
+#ifdef PROBE_SIMULATED
 static char *contents(const char *path, size_t *bytes)
 {
 	FILE *file = fopen(path, "rb");
@@ -48,7 +49,6 @@ static char *contents(const char *path, size_t *bytes)
 	return found;
 }
 
-#ifdef PROBE_SIMULATED
 // Seconds that a rank takes for something of `from` bytes and more: `fixed`, and `each` for a byte.
 typedef struct {
 	double from, fixed, each;

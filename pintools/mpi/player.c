@@ -6,7 +6,7 @@
 // folder with the files play.N (probe/mpi/play.py), bytes of the largest message, and what shall be written there:
 // `times`, two doubles a call in times.N, seconds at which it was entered and left; or under SimGrid `links`, in one
 // file a line for each link. All ranks are threads of one process under SimGrid: variables outside of functions would be
-// everybody's. costs.c stands before this.
+// everybody's. costs.c and steps.c stand before this.
 
 #include <mpi.h>
 #include <stdio.h>
@@ -43,6 +43,11 @@ typedef struct {
 	MPI_Op sum;
 } Player;
 
+#ifdef PROBE_SIMULATED
+// Of all ranks, since nobody looks into them. A pair for each of 8,192 ranks would be more mappings than a process has.
+static char *common_out, *common_in;
+#endif
+
 // Seconds since the program began. Asking takes no simulated time; MPI_Wtime would take 10 ns of it.
 static double now_of(void)
 {
@@ -71,12 +76,14 @@ static MPI_Datatype type_of(Player *player, int width)
 	return made;
 }
 
+// By the place that play.py gave it: 0 is that of no request.
 static MPI_Request *request_of(Player *player, int32_t number)
 {
 	const uint32_t wanted = (uint32_t)number;
 	if (wanted >= player->request_room) {
 		const uint32_t room = wanted * 2 + 64;
-		player->requests = realloc(player->requests, room * sizeof *player->requests);
+		player->requests = needed(realloc(player->requests, room * sizeof *player->requests),
+					  room * sizeof *player->requests);
 		for (uint32_t n = player->request_room; n < room; n++)
 			player->requests[n] = MPI_REQUEST_NULL;
 		player->request_room = room;
@@ -295,16 +302,6 @@ static void play(Player *player, const Step *step, const int32_t *extras)
 	}
 }
 
-static FILE *made_file(const char *path)
-{
-	FILE *file = fopen(path, "wb");
-	if (file == NULL) {
-		fprintf(stderr, "probe: %s cannot be written\n", path);
-		exit(2);
-	}
-	return file;
-}
-
 // How many times its recorded time the rank's computing takes: a double for each rank in `scales`, if it is there.
 static double scale_of(const char *folder, int rank)
 {
@@ -320,44 +317,6 @@ static double scale_of(const char *folder, int rank)
 	}
 	fclose(file);
 	return found;
-}
-
-// Both ends of each call, in their order.
-typedef struct {
-	double *seconds;
-	size_t used, room;
-} Times;
-
-static void add_times(Times *times, double entered, double left)
-{
-	if (times->used + 2 > times->room) {
-		times->room = times->room * 2 + 1024;
-		times->seconds = realloc(times->seconds, times->room * sizeof *times->seconds);
-		if (times->seconds == NULL) {
-			fprintf(stderr, "probe: no memory for the times of %zu calls\n", times->room / 2);
-			exit(2);
-		}
-	}
-	times->seconds[times->used++] = entered;
-	times->seconds[times->used++] = left;
-}
-
-static void close_whole(FILE *file, const char *path)
-{
-	const int failed = ferror(file);
-	if (fclose(file) != 0 || failed) {
-		fprintf(stderr, "probe: %s cannot be written\n", path);
-		exit(2);
-	}
-}
-
-static void write_times(const Times *times, const char *folder, int rank)
-{
-	char path[PATH_SIZE];
-	snprintf(path, sizeof path, "%s/times.%d", folder, rank);
-	FILE *file = made_file(path);
-	fwrite(times->seconds, sizeof *times->seconds, times->used, file);
-	close_whole(file, path);
 }
 
 #ifdef PROBE_SIMULATED
@@ -379,7 +338,7 @@ static void write_links(const char *folder)
 {
 	char path[PATH_SIZE];
 	snprintf(path, sizeof path, "%s/links", folder);
-	FILE *file = made_file(path);
+	FILE *file = made_file(path, "wb");
 	sg_link_t *links = sg_link_list();
 	const size_t count = sg_link_count();
 	for (size_t n = 0; n < count; n++)
@@ -393,26 +352,30 @@ static void write_links(const char *folder)
 int main(int argc, char **argv)
 {
 	Player player = {.sum = MPI_OP_NULL};
-	Times times = {0};
-	char path[PATH_SIZE];
+	Times *times = NULL;
+	Window *window;
+	const char *found;
 	int rank;
-	size_t bytes;
 	double computed = 0;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-	snprintf(path, sizeof path, "%s/play.%d", argv[1], rank);
+	window = begin_window(argv[1], rank);
 	const size_t room = strtoull(argv[2], NULL, 10) + 16;
-	char *steps = contents(path, &bytes);
 #ifdef PROBE_SIMULATED
-	player.out = SMPI_SHARED_MALLOC(room);
-	player.in = SMPI_SHARED_MALLOC(room);
+	if (common_out == NULL) {
+		common_out = SMPI_SHARED_MALLOC(room);
+		common_in = SMPI_SHARED_MALLOC(room);
+	}
+	player.out = common_out;
+	player.in = common_in;
 #else
 	player.out = calloc(1, room);
 	player.in = calloc(1, room);
 #endif
 	keep_comm(&player, 0, MPI_COMM_WORLD);
 	keep_comm(&player, 1, MPI_COMM_SELF);
-	const int is_timed = argc > 3 && strcmp(argv[3], "times") == 0;
+	if (argc > 3 && strcmp(argv[3], "times") == 0)
+		times = begin_times(argv[1], rank);
 	// Simulated ranks begin together anyway.
 #ifdef PROBE_SIMULATED
 	const int is_tracked = argc > 3 && strcmp(argv[3], "links") == 0;
@@ -426,22 +389,26 @@ int main(int argc, char **argv)
 #endif
 	const double scale = scale_of(argv[1], rank);
 	const double begun = now_of();
-	for (size_t at = 0; at < bytes;) {
+	for (uint64_t at = 0; (found = seen(window, at, sizeof(Step))) != NULL;) {
 		Step step;
-		memcpy(&step, steps + at, sizeof step);
-		const int32_t *extras = (const int32_t *)(const void *)(steps + at + sizeof step);
+		memcpy(&step, found, sizeof step);
+		const uint64_t whole = sizeof step + padded((uint64_t)(uint32_t)step.extras * sizeof(int32_t));
+		const int32_t *extras = (const int32_t *)(const void *)(seen(window, at, whole) + sizeof step);
 		compute(step.seconds * scale);
 		const double entered = now_of();
 		play(&player, &step, extras);
-		if (is_timed)
-			add_times(&times, entered - begun, now_of() - begun);
+		if (times != NULL)
+			add_times(times, entered - begun, now_of() - begun);
 		computed += step.seconds * scale;
-		at += sizeof step + padded((uint64_t)step.extras * sizeof *extras);
+		at += whole;
 	}
 	printf("played %d %.9f %.9f\n", rank, now_of() - begun, computed);
 	fflush(stdout);
-	if (is_timed)
-		write_times(&times, argv[1], rank);
+	if (times != NULL) {
+		flush_times(times);
+		free(times->seconds);
+		free(times);
+	}
 #ifdef PROBE_SIMULATED
 	// Before the last barrier, whose messages are not the program's.
 	int ranks;
@@ -450,8 +417,7 @@ int main(int argc, char **argv)
 		write_links(argv[1]);
 #endif
 	MPI_Barrier(MPI_COMM_WORLD);
-	free(times.seconds);
-	free(steps);
+	end_window(window);
 	free(player.requests);
 	free(player.comms);
 	MPI_Finalize();

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,16 @@ _COUNTS: Final = {
 """Collective calls whose ranks give different amounts: how many numbers for each rank stand behind them."""
 _AT_ROOT: Final = {NUMBERS[name] for name in ("Gatherv", "Scatterv", "Igatherv", "Iscatterv")}
 """Only their roots know the amounts."""
+_BLOCKS: Final = [
+    number for name, number in NUMBERS.items()
+    if name.lower().removeprefix("i") in ("gather", "scatter", "allgather", "alltoall", "reduce_scatter_block")
+]  # fmt: skip
+"""Collective calls that need room for so much of each rank."""
+_BEGUN: Final = [
+    number for name, number in NUMBERS.items()
+    if name.startswith("I") and name[1:].capitalize() in NUMBERS and name != "Iprobe"
+]  # fmt: skip
+"""Calls that begin a request, which one of ENDS completes."""
 _ENDED_WORDS = 3
 """A completed request in the numbers behind a call: its number, who answered, with which tag."""
 
@@ -63,27 +73,158 @@ def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
 
     Raises ProbeFileDamaged, ProgramUnsupported, StorageError.
     """
-    steps = found.calls
-    answers = answers_of(found)
-    members: dict[int, list[int]] = {0: list(range(found.ranks)), 1: [found.rank]}
-    made: list[bytes] = []
-    largest = 0
-    for number in range(len(steps)):
-        one, extras = steps[number], found.extras_of(number)
-        step, extras = _step(found, number, members, answers, extras)
-        step["seconds"] = float(one["computing"]) * 1e-9 * scale
-        largest = max(largest, _bytes(found, number, members))
-        step["extras"] = len(extras)
-        made += [step.tobytes(), extras.astype("<i4").tobytes(), b"\0" * (len(extras) % 2 * 4)]
+    calls = found.calls
+    function = calls["function"].astype(np.int64)
+    ends, made, both = (np.isin(function, list(those)) for those in (ENDS, NEW, BOTH))
+    sends, receives = np.isin(function, list(SENDS)), np.isin(function, list(RECEIVES))
+    steps = np.zeros(len(calls), dtype=STEP)
+    for name in ("function", "peer", "tag", "comm", "element", "other"):
+        steps[name] = calls[name]
+    steps["count"] = np.where(calls["element"] == 0, 0, calls["count"])
+    steps["seconds"] = calls["computing"] * 1e-9 * scale
+    steps["comm"][ends] = -1
+    waited = _numbered(found, ends, steps)
+    used = _Communicators(found, made, ~ends)
+    steps["tag"][made], steps["peer"][made] = used.colours, used.places
+    for each in (sends, receives, both):
+        used.place(each, steps["peer"])
+    used.place(both, steps["other"])
+    counted = ~(ends | made | sends | receives | both)
+    _refuse_miscounted(found, both, counted, used.sizes)
+    steps["tag"][receives] = steps["tag"][receives].clip(0)
+    # Of what a wait completes the requests alone, of what gives each rank another amount all.
+    behind = np.diff(found.first)
+    owner = np.repeat(np.arange(len(calls)), behind)
+    numbers = found.extras[(both | counted)[owner]].clip(0)
+    kept = np.where(both | counted, behind, np.where(ends, behind // _ENDED_WORDS, 0))
+    steps["extras"] = kept
+    largest = _largest(found, both, counted, used.sizes)
     if largest > MOST_BYTES:
         raise ProgramUnsupported(
             f"rank {found.rank} sends {largest} bytes in one call; a simulation takes 2 GB at most"
         )
     try:
-        (folder / f"play.{found.rank}").write_bytes(b"".join(made))
+        (folder / f"play.{found.rank}").write_bytes(_packed(steps, kept, ends, waited, numbers))
     except OSError as error:
         raise StorageError(f"{folder}: cannot be written ({error.strerror})") from error
     return Played(len(steps), largest)
+
+
+def _packed(
+    steps: npt.NDArray[Any], kept: npt.NDArray[np.int64], ends: npt.NDArray[np.bool_], waited: list[int],
+    numbers: npt.NDArray[np.int32],
+) -> bytes:  # fmt: skip
+    """The bytes of the player's file: each step, and the numbers behind it in pairs."""
+    words = STEP.itemsize // 4
+    lengths = words + kept + kept % 2
+    starts = np.cumsum(lengths) - lengths
+    packed = np.zeros(int(lengths.sum()), dtype="<i4")
+    packed[starts[:, None] + np.arange(words)] = steps.view("<i4").reshape(-1, words)
+    owner = np.repeat(np.arange(len(steps)), kept)
+    behind = starts[owner] + words + np.arange(len(owner)) - (np.cumsum(kept) - kept)[owner]
+    packed[behind[ends[owner]]] = waited
+    packed[behind[~ends[owner]]] = numbers
+    return packed.tobytes()
+
+
+def _numbered(found: RankCalls, ends: npt.NDArray[np.bool_], steps: npt.NDArray[Any]) -> list[int]:
+    """Give requests places of their own while they are open, from 1 on, in `steps`, and receives their answers.
+
+    Returns the places that the waits complete, in order; 0 for a request that is not open. The player's memory then
+    is for as many requests as are open at once.
+    """
+    answers = answers_of(found)
+    begun = np.isin(steps["function"], _BEGUN)
+    asked = found.calls["request"].tolist()
+    place, peers, tags = ([0] * len(steps) for _ in range(3))
+    open_places: dict[int, int] = {}
+    free: list[int] = []
+    most = 0
+    waited: list[int] = []
+    received = steps["function"] == NUMBERS["Irecv"]
+    for number in np.flatnonzero(begun | ends).tolist():
+        if ends[number]:
+            for request in found.extras_of(number)[::_ENDED_WORDS].tolist():
+                if not 0 <= request <= MOST_REQUESTS:
+                    raise _damaged(found, number, "names a request that nobody made")
+                one = open_places.pop(request, 0)
+                waited.append(one)
+                if one:
+                    free.append(one)
+            continue
+        request = asked[number]
+        if request not in open_places:
+            most += not free
+            open_places[request] = free.pop() if free else most
+        place[number] = open_places[request]
+        if received[number]:
+            # A wildcard's answer is known where it is waited for.
+            ended = answers.get(request)
+            peers[number], tags[number] = ended.pop() if ended else (-1, 0)
+    steps["request"] = place
+    steps["peer"] = np.where(received, peers, steps["peer"])
+    steps["tag"] = np.where(received, tags, steps["tag"])
+    return waited
+
+
+class _Communicators:
+    """Which communicator each call uses, by the order in which they were made. used: calls that need one.
+
+    colours, places: of the calls that make one, what its ranks have in common, and the place of this one in it.
+    sizes: of each call's communicator; 0: it needs none.
+    """
+
+    def __init__(self, found: RankCalls, made: npt.NDArray[np.bool_], used: npt.NDArray[np.bool_]) -> None:
+        self.found = found
+        self.colours, self.places = [], []
+        members = [np.arange(found.ranks), np.array([found.rank])]
+        keys = [(0, -1), (1, -1)]
+        for number in np.flatnonzero(made).tolist():
+            ranks = found.extras_of(number)
+            other = int(found.calls[number]["other"])
+            here = np.flatnonzero(ranks == found.rank)
+            if other < 0:
+                self.colours.append(0)
+                self.places.append(0)
+                continue
+            if not len(here) or (ranks < 0).any() or (ranks >= found.ranks).any() or other > len(found.calls) + 1:
+                raise _damaged(found, number, "makes a communicator without itself")
+            self.colours.append(int(ranks[0]))
+            self.places.append(int(here[0]))
+            members.append(ranks)
+            keys.append((other, number))
+        self.members = members
+        # A number may be used again: the last one made before a call counts.
+        calls = len(found.calls) + 1
+        comms = np.array(keys, dtype=np.int64)
+        order = np.lexsort((comms[:, 1], comms[:, 0]))
+        sorted_keys = comms[order, 0] * calls + comms[order, 1] + 1
+        wanted = found.calls["comm"].astype(np.int64)
+        at = np.searchsorted(sorted_keys, wanted * calls + np.arange(len(wanted)), side="right") - 1
+        self.own = order[at.clip(0)]
+        unknown = used & ((at < 0) | (comms[self.own, 0] != wanted))
+        if unknown.any():
+            number = int(np.argmax(unknown))
+            raise _damaged(found, number, f"uses communicator {int(wanted[number])}, which it does not have")
+        self.sizes = np.where(used, np.array([len(one) for one in members])[self.own], 0)
+
+    def place(self, those: npt.NDArray[np.bool_], ranks: npt.NDArray[np.int32]) -> None:
+        """Replace ranks of the program by their places in the calls' communicators."""
+        chosen = np.flatnonzero(those & (ranks >= 0))
+        ranks[those & (ranks < 0)] = -1
+        for own in np.unique(self.own[chosen]).tolist():
+            numbers = chosen[self.own[chosen] == own]
+            members = self.members[own]
+            order = np.argsort(members, kind="stable")
+            wanted = ranks[numbers]
+            at = order[np.searchsorted(members[order], wanted).clip(0, len(members) - 1)]
+            outside = members[at] != wanted
+            if outside.any():
+                number = int(numbers[np.argmax(outside)])
+                raise _damaged(
+                    self.found, number, f"names rank {int(ranks[number])}, which its communicator does not have"
+                )
+            ranks[numbers] = at
 
 
 def answers_of(found: RankCalls) -> dict[int, list[tuple[int, int]]]:
@@ -100,93 +241,44 @@ def answers_of(found: RankCalls) -> dict[int, list[tuple[int, int]]]:
     return answers
 
 
-def _step(
-    found: RankCalls,
-    number: int,
-    members: dict[int, list[int]],
-    answers: dict[int, list[tuple[int, int]]],
-    extras: npt.NDArray[np.int32],
-) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int32]]:
-    one = found.calls[number]
-    function = int(one["function"])
-    step = np.zeros(1, dtype=STEP)
-    for name in ("function", "peer", "tag", "comm", "count", "element", "request", "other"):
-        step[name] = one[name].astype(np.int64)
-    requests = extras[::_ENDED_WORDS]
-    if function in ENDS and ((requests < 0) | (requests > MOST_REQUESTS)).any():
-        raise _damaged(found, number, "names a request that nobody made")
-    if int(one["element"]) == 0:
-        step["count"] = 0
-    if function in ENDS:
-        step["comm"] = -1
-        return step, extras.reshape(-1, _ENDED_WORDS)[:, 0].copy()
-    own = members.get(int(one["comm"]))
-    if own is None:
-        raise _damaged(found, number, f"uses communicator {int(one['comm'])}, which it does not have")
-    if function in NEW:
-        step["tag"], step["peer"] = _made(found, number, members, extras)
-        return step, extras[:0]
-    if function in SENDS:
-        step["peer"] = _place(found, number, own, int(one["peer"]))
-        return step, extras[:0]
-    if function in RECEIVES:
-        peer, tag = int(one["peer"]), int(one["tag"])
-        if function != NUMBERS["Recv"]:
-            # A wildcard's answer is known where it is waited for.
-            ended = answers.get(int(one["request"]))
-            peer, tag = ended.pop() if ended else (-1, 0)
-        step["peer"], step["tag"] = _place(found, number, own, peer), max(tag, 0)
-        return step, extras[:0]
-    if function in BOTH:
-        if len(extras) != 2:
-            raise _damaged(found, number, "does not say what it receives")
-        step["peer"] = _place(found, number, own, int(one["peer"]))
-        step["other"] = _place(found, number, own, int(one["other"]))
-        return step, np.maximum(extras, 0)
-    return step, _counts(found, number, len(own), extras)
+def _refuse_miscounted(
+    found: RankCalls, both: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int64]
+) -> None:
+    """Refuse collective calls without an amount for each rank, or with a root that their communicator does not have."""
+    calls, behind = found.calls, np.diff(found.first)
+    mute = both & (behind != 2)
+    if mute.any():
+        raise _damaged(found, int(np.argmax(mute)), "does not say what it receives")
+    each = np.zeros(len(NUMBERS), dtype=np.int64)
+    each[list(_COUNTS)] = list(_COUNTS.values())
+    unasked = np.isin(calls["function"], list(_AT_ROOT)) & (behind == 0)
+    wanted = np.where(unasked, 0, each[calls["function"]] * sizes)
+    negative = np.zeros(len(calls), dtype=bool)
+    negative[np.repeat(np.arange(len(calls)), behind)[found.extras < 0]] = True
+    wrong = counted & ((behind != wanted) | negative)
+    if wrong.any():
+        number = int(np.argmax(wrong))
+        raise _damaged(found, number, f"has {int(behind[number])} counts for {int(sizes[number])} ranks")
+    wrong = counted & ((calls["other"] < -1) | (calls["other"] >= sizes))
+    if wrong.any():
+        number = int(np.argmax(wrong))
+        raise _damaged(found, number, f"has the root {int(calls[number]['other'])} of {int(sizes[number])} ranks")
 
 
-def _made(
-    found: RankCalls, number: int, members: dict[int, list[int]], extras: npt.NDArray[np.int32]
-) -> tuple[int, int]:
-    """What the ranks of a new communicator have in common, and the place of this one in it."""
-    made = int(found.calls[number]["other"])
-    if made < 0:
-        return 0, 0
-    ranks = extras.tolist()
-    if found.rank not in ranks or not all(0 <= rank < found.ranks for rank in ranks) or made > len(found.calls) + 1:
-        raise _damaged(found, number, "makes a communicator without itself")
-    members[made] = ranks
-    return ranks[0], ranks.index(found.rank)
-
-
-def _place(found: RankCalls, number: int, members: list[int], rank: int) -> int:
-    if rank < 0:
-        return -1
-    try:
-        return members.index(rank)
-    except ValueError:
-        raise _damaged(found, number, f"names rank {rank}, which its communicator does not have") from None
-
-
-def _counts(found: RankCalls, number: int, size: int, extras: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    root = int(found.calls[number]["other"])
-    wanted = _COUNTS.get(int(found.calls[number]["function"]), 0) * size
-    if int(found.calls[number]["function"]) in _AT_ROOT and not len(extras):
-        wanted = 0
-    if len(extras) != wanted or (extras < 0).any():
-        raise _damaged(found, number, f"has {len(extras)} counts for {size} ranks")
-    if not -1 <= root < size:
-        raise _damaged(found, number, f"has the root {root} of {size} ranks")
-    return extras
-
-
-def _bytes(found: RankCalls, number: int, members: dict[int, list[int]]) -> int:
-    one = found.calls[number]
-    size = len(members.get(int(one["comm"]), ()))
-    each = int(one["count"]) * int(one["element"])
-    collective = int(one["peer"]) < 0 and int(one["function"]) not in ENDS | SENDS | RECEIVES
-    return max(each * (size if collective else 1), int(found.extras_of(number).clip(0).sum(dtype=np.int64)))
+def _largest(
+    found: RankCalls, both: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int64]
+) -> int:
+    """Bytes of the largest message, or of all that a collective call gives to a rank or takes from it."""
+    calls = found.calls
+    if not len(calls):
+        return 0
+    blocks = np.where(np.isin(calls["function"], _BLOCKS), sizes, 1)
+    # Of damaged recordings the product may be more than 64 bits hold.
+    each = calls["count"].astype(np.float64) * calls["element"] * blocks
+    sums = np.concatenate([[0], np.cumsum(found.extras.clip(0), dtype=np.int64)])
+    given = np.where(counted, sums[found.first[1:]] - sums[found.first[:-1]], 0)
+    back = found.extras[(found.first[1:] - 1)[both]].clip(0)
+    return max(int(each.max()), int(given.max()), int(back.max(initial=0)))
 
 
 def _damaged(found: RankCalls, number: int, text: str) -> ProbeFileDamaged:

@@ -142,11 +142,16 @@ def _recording(
             f"{' '.join(command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?); "
             f"it ended with status 0: {_printed_last(folder)}"
         )
-    calls = [read_calls(folder, run.rank) for run in ranks]
-    if calls[0].ranks != len(ranks):
-        missing = sorted(set(range(calls[0].ranks)) - {run.rank for run in ranks})
+    all_ranks = 0
+    for place, run in enumerate(ranks):
+        # The calls of one rank at a time are in memory.
+        calls = read_calls(folder, run.rank)
+        all_ranks = all_ranks or calls.ranks
+        ranks[place] = replace(run, threads=1 + calls.own_threads, processors=calls.processors)
+    if all_ranks != len(ranks):
+        missing = sorted(set(range(all_ranks)) - {run.rank for run in ranks})
         raise ProgramFailed(
-            f"{' '.join(command)}: {len(ranks)} of {calls[0].ranks} ranks left a recording, rank {missing[0]} did not: "
+            f"{' '.join(command)}: {len(ranks)} of {all_ranks} ranks left a recording, rank {missing[0]} did not: "
             f"all nodes must share {folder.resolve()}, and LD_PRELOAD must reach all ranks (or record with --gather)"
         )
     for run in ranks:
@@ -158,10 +163,6 @@ def _recording(
         _refuse_unnamed(found, sent)
     digests = {program: digest_of(Path(program)) for program in {run.program for run in ranks}}
     _refuse_others(found, digests)
-    ranks = [
-        replace(run, threads=1 + own.own_threads, processors=own.processors)
-        for run, own in zip(ranks, calls, strict=True)
-    ]
     # Of other hosts nobody knows the processors here.
     here = {os.uname().nodename, os.environ.get("SLURMD_NODENAME")}
     processors = len(os.sched_getaffinity(0)) if {run.host for run in ranks} <= here else 0

@@ -23,6 +23,7 @@ CALL: Final = np.dtype(
 )  # fmt: skip
 """A call as the recorder writes it. peer: rank in MPI_COMM_WORLD; computing, inside: ns; extras: numbers behind it."""
 
+_CALL_WORDS = CALL.itemsize // 4
 _MOST_NS = 10**18
 _MOST_COUNT = 1 << 40
 MOST_REQUESTS = 1 << 26
@@ -66,44 +67,66 @@ class RankCalls:
 
 def read_calls(folder: Path, rank: int) -> RankCalls:
     """The calls of one rank, checked. Raises ProbeFileDamaged and StorageError."""
-    calls, extras, ranks, ended, own_threads, processors = [], [], 0, False, 0, 0
+    found, extras, ranks = [np.zeros(0, dtype=CALL)], [np.zeros(0, dtype=np.int32)], 0
     for part in parts(folder, "calls", rank):
         ranks = part.ranks
-        place = 0
-        while place < len(part.contents):
-            if ended:
-                raise part.damaged("goes on after its end", place)
-            one = _call(part, place, ranks)
-            place += CALL.itemsize
-            ended = int(one["function"]) == END
-            if ended:
-                own_threads, processors = int(one["count"]), int(one["element"])
-                continue
-            count = int(one["extras"])
-            room = (count + count % 2) * 4
-            if room > len(part.contents) - place:
-                raise part.damaged("numbers of a call are cut short", place)
-            calls.append(one)
-            extras.append(np.frombuffer(part.contents, dtype="<i4", count=count, offset=place))
-            place += room
-    if not ended:
+        ended = len(found[-1]) > 0 and int(found[-1]["function"][-1]) == END
+        if ended and part.contents:
+            raise part.damaged("goes on after its end", 0)
+        calls, numbers = _calls(part)
+        found.append(calls)
+        extras.append(numbers)
+    rows = np.concatenate(found)
+    if not len(rows) or int(rows["function"][-1]) != END:
         raise ProbeFileDamaged(f"{folder}: the calls of rank {rank} have no end: the rank ended before MPI_Finalize")
-    first = np.concatenate([[0], np.cumsum([len(one) for one in extras])]).astype(np.int64)
-    flat = np.concatenate(extras).astype(np.int32) if extras else np.zeros(0, np.int32)
-    return RankCalls(rank, ranks, np.array(calls, dtype=CALL), flat, first, own_threads, processors)
+    calls, last = rows[:-1], rows[-1]
+    first = np.concatenate([[0], np.cumsum(calls["extras"], dtype=np.int64)])
+    return RankCalls(
+        rank, ranks, calls, np.concatenate(extras), first, own_threads=int(last["count"]),
+        processors=int(last["element"]),
+    )  # fmt: skip
 
 
-def _call(part: Part, place: int, ranks: int) -> Any:
-    if len(part.contents) - place < CALL.itemsize:
-        raise part.damaged("half of a call", place)
-    one = np.frombuffer(part.contents, dtype=CALL, count=1, offset=place)[0]
-    function = int(one["function"])
-    if function != END and function >= len(names()):
-        raise part.damaged(f"call number {function}, which is none,", place)
-    if not -1 <= int(one["peer"]) < ranks:
-        raise part.damaged(f"a call to rank {int(one['peer'])} of {ranks}", place)
-    if int(one["count"]) > _MOST_COUNT or int(one["element"]) >= 2**31 or int(one["request"]) > MOST_REQUESTS:
-        raise part.damaged("a call larger than any", place)
-    if int(one["computing"]) > _MOST_NS or int(one["inside"]) > _MOST_NS:
-        raise part.damaged("a call that lasts for decades", place)
-    return one
+def _calls(part: Part) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32]]:
+    """The calls of one part, the end among them, and all numbers behind them."""
+    words = memoryview(part.contents).cast("I")
+    starts, place, cut = [], 0, ""
+    while place < len(words):
+        if len(words) - place < _CALL_WORDS:
+            cut = "half of a call"
+            break
+        starts.append(place)
+        # The end has no numbers behind it.
+        count = 0 if words[place] & 0xFFFF == END else words[place + 1]
+        if count + count % 2 > len(words) - place - _CALL_WORDS:
+            place, cut = place + _CALL_WORDS, "numbers of a call are cut short"
+            break
+        place += _CALL_WORDS + count + count % 2
+    at = np.array(starts, dtype=np.int64)
+    contents = np.frombuffer(part.contents, dtype="<i4")
+    calls = contents[at[:, None] + np.arange(_CALL_WORDS)].reshape(-1).view(CALL)
+    _refuse_impossible(part, calls, at * 4)
+    if cut:
+        raise part.damaged(cut, place * 4)
+    counts = np.where(calls["function"] == END, 0, calls["extras"]).astype(np.int64)
+    behind = np.repeat(at + _CALL_WORDS - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    return calls, contents[behind]
+
+
+def _refuse_impossible(part: Part, calls: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> None:
+    function = calls["function"]
+    large = (calls["count"] > _MOST_COUNT) | (calls["element"] >= 2**31) | (calls["request"] > MOST_REQUESTS)
+    ended = np.zeros(len(calls), dtype=bool)
+    ended[1:] = np.cumsum(function == END)[:-1] > 0
+    checks = (
+        (ended, "goes on after its end"),
+        ((function != END) & (function >= len(names())), "call number {function}, which is none,"),
+        ((calls["peer"] < -1) | (calls["peer"] >= part.ranks), "a call to rank {peer} of {ranks}"),
+        (large, "a call larger than any"),
+        ((calls["computing"] > _MOST_NS) | (calls["inside"] > _MOST_NS), "a call that lasts for decades"),
+    )
+    for wrong, text in checks:
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            said = text.format(function=function[first], peer=calls["peer"][first], ranks=part.ranks)
+            raise part.damaged(said, int(places[first]))

@@ -21,6 +21,7 @@ from benchmarks import (  # noqa: E402
     counter_page,
     extras,
     many_nodes,
+    mpi_scale,
     report,
     scale,
     simulations,
@@ -166,11 +167,12 @@ def measure_synthetic(arguments: argparse.Namespace) -> None:
 
 
 def measure_simulations(arguments: argparse.Namespace) -> None:
+    suite = simulations if arguments.what == "simulate" else mpi_scale
     HERE.mkdir(parents=True, exist_ok=True)
     if not arguments.report:
-        save(simulations.measure(say, quick=arguments.quick))
-    if record := load("simulate"):
-        print(simulations.report(record))
+        save(suite.measure(say, quick=arguments.quick))
+    if record := load(arguments.what):
+        print(suite.report(record))
 
 
 def measure_emulated(arguments: argparse.Namespace) -> None:
@@ -375,6 +377,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "selection": measure_selection,
     "scale": measure_scale,
     "simulate": measure_simulations,
+    "mpi-scale": measure_simulations,
     "nodes": measure_emulated,
     "many": measure_many,
     "link": measure_link,

@@ -28,6 +28,7 @@ SUITES = {
     "selection": "ways to select, judged on recorded runs",
     "scale": "very large profiles",
     "simulate": "networks of up to 32,768 nodes, and replay beside SimGrid alone",
+    "mpi-scale": "made-up recordings of 1,024 and 8,192 MPI ranks, simulated",
     "nodes": "the probes made before, on the emulated node",
     "many": "eight nodes at once",
     "link": "over 1 Mbit/s",
@@ -127,7 +128,7 @@ def packages(arguments: argparse.Namespace) -> list[str]:
         return sorted({package for program in chosen for package in program.packages.split()})
     if what == "mpi":
         return [] if arguments.report else list(mpi.PACKAGES)
-    if what == "simulate":
+    if what in ("simulate", "mpi-scale"):
         return ["libsimgrid-dev"]
     if what == "synthetic":
         return []

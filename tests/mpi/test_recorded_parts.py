@@ -21,7 +21,7 @@ from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox, sums
 from probe.mpi.platforms import hosts_of, placed
 from probe.mpi.play import STEP, write_play
 from probe.mpi.probes.building import read_mpi_probe
-from probe.mpi.probes.clusters import clusters_of
+from probe.mpi.probes.clusters import clusters_of, summary_of
 from probe.mpi.recording import RankRun, Recording, read_recording, write_recording
 from probe.mpi.trace import CALL, read_calls
 
@@ -256,15 +256,16 @@ def test_ranks_with_other_calls_or_computing_are_told_apart(tmp_path: Path) -> N
         count = 2 if rank == 2 else 1
         calls_of(tmp_path, rank, 5, [call(NUMBER["Bcast"], other=0, count=count, element=8, computing=each * 10**6)])
     ranks = [read_calls(tmp_path, rank) for rank in range(5)]
-    found = clusters_of(recording(tmp_path, 5), ranks)
+    summaries = [summary_of(one) for one in ranks]
+    found = clusters_of(recording(tmp_path, 5), summaries)
     assert [one.ranks for one in found] == [(0, 1), (2,), (3, 4)]
     assert found[0].spread == pytest.approx(0.03)
-    threads = [replace(one, own_threads=one.rank) for one in ranks]
+    threads = [summary_of(replace(one, own_threads=one.rank)) for one in ranks]
     assert [one.ranks for one in clusters_of(recording(tmp_path, 5), threads)] == [(n,) for n in range(5)]
-    only = clusters_of(recording(tmp_path, 5, lambda rank: rank in (0, 2, 4)), ranks)
+    only = clusters_of(recording(tmp_path, 5, lambda rank: rank in (0, 2, 4)), summaries)
     assert [one.representative for one in only] == [0, 2, 4]
     with pytest.raises(ProgramUnsupported, match="none of the ranks 3, 4 was recorded with its answers"):
-        clusters_of(recording(tmp_path, 5, lambda rank: rank < 3), ranks)
+        clusters_of(recording(tmp_path, 5, lambda rank: rank < 3), summaries)
 
 
 def test_ranks_that_send_other_amounts_to_all_are_told_apart(tmp_path: Path) -> None:
@@ -272,7 +273,7 @@ def test_ranks_that_send_other_amounts_to_all_are_told_apart(tmp_path: Path) -> 
     sizes = [[1, 2, 3, 1, 1, 1], [3, 2, 1, 1, 1, 1], [1, 2, 4, 1, 1, 1]]
     for rank, extras in enumerate(sizes):
         calls_of(tmp_path, rank, 3, [call(NUMBER["Alltoallv"], extras=extras, computing=10**9)])
-    found = clusters_of(recording(tmp_path, 3), [read_calls(tmp_path, rank) for rank in range(3)])
+    found = clusters_of(recording(tmp_path, 3), [summary_of(read_calls(tmp_path, rank)) for rank in range(3)])
     assert [one.ranks for one in found] == [(0, 1), (2,)]
 
 

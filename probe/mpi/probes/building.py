@@ -14,7 +14,7 @@ from typing import Any
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.foreign_file import finite, read_foreign
-from probe.mpi.probes.clusters import Cluster, clusters_of
+from probe.mpi.probes.clusters import Cluster, clusters_of, summary_of
 from probe.mpi.probes.verifying import verified
 from probe.mpi.recording import DESCRIPTION, Recording, read_recording
 from probe.mpi.replay import alone
@@ -57,7 +57,7 @@ def build_mpi(
     Another member of each cluster is replayed, too: it says how well the representative stands for it. display: of one
     build, by the rank's name. The folder goes away on failure. Raises what `replay` and `probe.build` raise.
     """
-    ranks = [read_calls(recording.folder, run.rank) for run in recording.ranks]
+    ranks = [summary_of(read_calls(recording.folder, run.rank)) for run in recording.ranks]
     clusters = clusters_of(recording, ranks)
     # A rank that does not repeat itself is told in seconds, not after a build.
     clusters = [verified(recording, one, ranks) for one in clusters]

@@ -38,17 +38,29 @@ class Cluster:
     error: float | None = None
 
 
-def clusters_of(recording: Recording, ranks: Sequence[RankCalls]) -> list[Cluster]:
+@dataclass(frozen=True)
+class Summary:
+    """What clustering needs of a rank's calls, which are not kept: those of thousands of ranks need not fit in memory.
+
+    computing: seconds. calls: digest of what the rank calls, and how much each call carries; not with whom.
+    """
+
+    rank: int
+    computing: float
+    calls: bytes
+
+
+def clusters_of(recording: Recording, ranks: Sequence[Summary]) -> list[Cluster]:
     """The clusters, by their first ranks. Raises ProgramUnsupported where none of a cluster's ranks has its answers."""
-    alike: dict[str, list[RankCalls]] = defaultdict(list)
+    alike: dict[bytes, list[Summary]] = defaultdict(list)
     for one in ranks:
-        alike[_calls_of(one)].append(one)
+        alike[one.calls].append(one)
     found = [_cluster(recording, part) for group in alike.values() for part in _parted(group)]
     return sorted(found, key=lambda one: one.ranks)
 
 
-def _calls_of(one: RankCalls) -> str:
-    """What the rank calls, and how much each call carries, with how many threads; not with whom."""
+def summary_of(one: RankCalls) -> Summary:
+    """The summary of a rank, its number of threads in the digest, too."""
     digest = hashlib.sha256(str(one.own_threads).encode())
     for name in ("function", "count", "element", "comm"):
         digest.update(one.calls[name].tobytes())
@@ -56,12 +68,12 @@ def _calls_of(one: RankCalls) -> str:
         # What it sends, then what it receives.
         sent, received = np.array_split(one.extras_of(int(number)).astype(np.int64), 2)
         digest.update(np.array([sent.sum(), received.sum()]).tobytes())
-    return digest.hexdigest()
+    return Summary(one.rank, one.computing, digest.digest())
 
 
-def _parted(group: list[RankCalls]) -> list[list[RankCalls]]:
+def _parted(group: list[Summary]) -> list[list[Summary]]:
     """The group in parts, within each of which computing times differ by SPREAD at most."""
-    parts: list[list[RankCalls]] = []
+    parts: list[list[Summary]] = []
     for one in sorted(group, key=lambda rank: rank.computing):
         if parts and one.computing <= parts[-1][0].computing * (1 + SPREAD):
             parts[-1].append(one)
@@ -70,7 +82,7 @@ def _parted(group: list[RankCalls]) -> list[list[RankCalls]]:
     return parts
 
 
-def _cluster(recording: Recording, part: list[RankCalls]) -> Cluster:
+def _cluster(recording: Recording, part: list[Summary]) -> Cluster:
     numbers = tuple(sorted(one.rank for one in part))
     kept = [one for one in part if recording.ranks[one.rank].kept]
     if not kept:

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from probe.mpi.probes.clusters import Cluster
+from probe.mpi.probes.clusters import Cluster, Summary
 from probe.mpi.recording import Recording
 from probe.mpi.replay import replay
-from probe.mpi.trace import RankCalls
 
 
-def verified(recording: Recording, cluster: Cluster, ranks: Sequence[RankCalls]) -> Cluster:
+def verified(recording: Recording, cluster: Cluster, ranks: Sequence[Summary]) -> Cluster:
     """The cluster with a member verified, where it has another whose answers are kept.
 
     The member's CPU time alone is predicted by the representative's, by the ratio of their recorded computing. Raises
