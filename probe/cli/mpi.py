@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from checkpoint.paths import cache_dir
-from probe.cli.mpi_options import MPI_VERSION, network_options, runner, where_of
+from probe.cli.mpi_options import MPI_VERSION, epochs_option, network_options, runner, where_of
 from probe.cli.mpi_rank import rank_clusters
 from probe.cli.node_options import SshChoice, ssh_options
 from probe.cli.parameters import PROGRAM, QUIET, Size
@@ -131,15 +131,17 @@ def replay_rank(rank: int, as_json: bool, recording_folder: Path) -> None:
 @mpi.command("simulate")
 @network_options
 @click.option("--computing", type=float, default=1.0, show_default=True, help="Times that computing takes.")
+@epochs_option
 @AS_JSON
 @_RECORDING
-def simulate_recording(computing: float, as_json: bool, recording_folder: Path, **given: Any) -> None:
+def simulate_recording(computing: float, epochs: bool, as_json: bool, recording_folder: Path, **given: Any) -> None:
     """Play a recording on a network: its calls by SimGrid, its computing as recorded."""
     from probe.mpi.recording import read_recording
     from probe.mpi.simulate import simulate
 
     where = where_of(given)
-    found = simulate(read_recording(recording_folder), where, scale=computing, limit=given["limit"])
+    recording = read_recording(recording_folder)
+    found = simulate(recording, where, scale=computing, limit=given["limit"], epochs=epochs)
     if as_json:
         say_json({"format_version": MPI_VERSION, "network": where.name, **_simulated_json(found)})
         return
@@ -154,6 +156,10 @@ def _simulated_json(found: Simulated) -> dict[str, Any]:
             {"seconds": end, "computing": own} for end, own in zip(found.ranks, found.computing, strict=True)
         ],
         "calls": found.calls,
+        "played": found.played,
+        "epochs": found.epochs,
+        "error": found.error,
+        "whole": found.whole or None,
         "took": found.wall,
     }  # fmt: skip
 
@@ -161,6 +167,11 @@ def _simulated_json(found: Simulated) -> dict[str, Any]:
 def _print_simulated(where: Where, found: Simulated) -> None:
     say(one_line(f"{where.name}: {found.seconds:.6f} s, computing {found.share:.1%}"))
     say(f"{found.calls} calls of {len(found.ranks)} ranks, simulated in {found.wall:.1f} s")
+    if found.epochs:
+        share = found.error / max(found.seconds, 1e-12)
+        say(f"{found.played} of them were played, for {found.epochs} epochs: known to {share:.1%}")
+    elif found.whole:
+        say(one_line(f"simulated whole, without epochs: {found.whole}"))
 
 
 @mpi.command("report")
@@ -273,11 +284,12 @@ def build_probes(
 @mpi.command("run")
 @network_options
 @click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Repeats of each phase.")
+@epochs_option
 @ssh_options
 @QUIET
 @AS_JSON
 @click.argument("mpi_probe", metavar="PROBE", type=click.Path(path_type=Path, readable=False))
-def run_probes(repeat: int, quiet: bool, as_json: bool, mpi_probe: Path, **given: Any) -> None:
+def run_probes(repeat: int, epochs: bool, quiet: bool, as_json: bool, mpi_probe: Path, **given: Any) -> None:
     """Run the probes here or on a node, and predict the whole program on a network."""
     from probe.mpi.probes.packing import opened
     from probe.mpi.probes.predicting import predict
@@ -285,7 +297,8 @@ def run_probes(repeat: int, quiet: bool, as_json: bool, mpi_probe: Path, **given
     choice = SshChoice(**{name: given[name] for name in SshChoice.__dataclass_fields__})
     where = where_of(given)
     with opened(mpi_probe) as probe:
-        found = predict(probe, runner(_nodes(choice), choice.ssh(), repeat, quiet), where, limit=given["limit"])
+        run = runner(_nodes(choice), choice.ssh(), repeat, quiet)
+        found = predict(probe, run, where, limit=given["limit"], epochs=epochs)
     if as_json:
         prediction = {"seconds": found.seconds, "low": found.low, "high": found.high}
         clusters = [

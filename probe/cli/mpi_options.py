@@ -46,6 +46,12 @@ def link_options(command: Command) -> Command:
     return _added(command, _LINKS)
 
 
+def epochs_option(command: Command) -> Command:
+    """Whether all calls are simulated, or some of those that repeat."""
+    told = "Simulate some of the repeated epochs, for the others too."
+    return _added(command, (click.option("--epochs", is_flag=True, help=told),))
+
+
 def _added(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
     for option in reversed(options):
         command = option(command)

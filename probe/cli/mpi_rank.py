@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoint.errors import NodesFailed
-from probe.cli.mpi_options import link_options, runner, where_of
+from probe.cli.mpi_options import epochs_option, link_options, runner, where_of
 from probe.cli.node_options import SshChoice, reaching_options
 from probe.cli.parameters import QUIET
 from probe.cli.rows import FORMAT, TABLE, print_rows, seconds
@@ -38,12 +38,13 @@ _SHOWN = 20
 )
 @link_options
 @click.option("--repeat", type=click.IntRange(1), default=5, show_default=True, help="Repeats of each phase.")
+@epochs_option
 @reaching_options
 @QUIET
 @FORMAT
 @click.argument("mpi_probe", metavar="PROBE", type=click.Path(path_type=Path, readable=False))
 def rank_clusters(
-    clusters: tuple[str, ...], repeat: int, quiet: bool, form: str, mpi_probe: Path, **given: Any
+    clusters: tuple[str, ...], repeat: int, epochs: bool, quiet: bool, form: str, mpi_probe: Path, **given: Any
 ) -> None:  # fmt: skip
     """Order clusters by the predicted time of the whole program: each a kind of node with its network."""
     from probe.mpi.probes.packing import opened
@@ -60,7 +61,7 @@ def rank_clusters(
         return runs[node](probe)
 
     with opened(mpi_probe) as probe:
-        found = rank(probe, asked, run_on, limit=given["limit"])
+        found = rank(probe, asked, run_on, limit=given["limit"], epochs=epochs)
     _print(found, form)
     failed = [one for one in found if one.error is not None]
     if failed and len(found) == 1:

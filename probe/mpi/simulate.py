@@ -15,6 +15,7 @@ import numpy as np
 from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, ProbeError, StorageError
 from probe.formats.arrays import FloatArray
+from probe.mpi.epochs import Epochs, epochs_of
 from probe.mpi.generate import player_source
 from probe.mpi.platforms import costs_of, hosts_of, placed, settings_of, with_other_links
 from probe.mpi.play import Played, write_play
@@ -71,9 +72,10 @@ class LinkLoad:
 
 @dataclass(frozen=True)
 class Simulated:
-    """Simulated seconds of the whole program, of each rank, and of each rank's computing. calls: played by all.
+    """Simulated seconds of the whole program, of each rank, and of each rank's computing. calls: of all ranks.
 
-    wall: seconds that simulating took.
+    wall: seconds that simulating took. played: calls that were simulated; epochs: that they stand for, 0 where all
+    were. error: half width of the 95 % interval of `seconds` that comes of it, seconds. whole: why there are no epochs.
     """
 
     seconds: float
@@ -81,6 +83,10 @@ class Simulated:
     computing: tuple[float, ...]
     calls: int
     wall: float
+    played: int = 0
+    epochs: int = 0
+    error: float = 0.0
+    whole: str = ""
 
     @property
     def share(self) -> float:
@@ -98,25 +104,32 @@ class Watched:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is played of a recording, written once for several simulations."""
+    """What is played of a recording, written once for several simulations. epochs: None where that is all of it."""
 
     folder: Path
     played: tuple[Played, ...]
+    epochs: Epochs | None = None
+    whole: str = ""
 
 
 @contextmanager
-def prepared(recording: Recording) -> Iterator[Prepared]:
-    """Write what is played; it goes away with the context.
+def prepared(recording: Recording, *, epochs: bool = False) -> Iterator[Prepared]:
+    """Write what is played; it goes away with the context. epochs: some of each kind alone, where there are such.
 
     Raises ProbeFileDamaged, ProgramUnsupported, StorageError.
     """
     with tempfile.TemporaryDirectory(prefix="probe-mpi-plays-") as made:
-        yield _prepared(recording, Path(made))
+        yield _prepared(recording, Path(made), epochs)
 
 
-def _prepared(recording: Recording, folder: Path) -> Prepared:
-    played = (write_play(read_calls(recording.folder, rank), folder) for rank in range(len(recording.ranks)))
-    return Prepared(folder, tuple(played))
+def _prepared(recording: Recording, folder: Path, epochs: bool = False) -> Prepared:
+    found = epochs_of(recording) if epochs else ""
+    chosen = None if isinstance(found, str) else found
+    played = []
+    for rank in range(len(recording.ranks)):
+        calls = read_calls(recording.folder, rank)
+        played.append(write_play(calls if chosen is None else chosen.reduced(calls), folder))
+    return Prepared(folder, tuple(played), chosen, found if isinstance(found, str) else "")
 
 
 def simulate(
@@ -127,15 +140,36 @@ def simulate(
     scales: Mapping[int, float] | None = None,
     limit: float = 3600.0,
     plays: Prepared | None = None,
+    epochs: bool = False,
 ) -> Simulated:
     """Play a recording on a network. scale: computing takes so many times its recorded time; scales: of each rank.
 
-    plays: what `prepared` wrote of this recording.
+    plays: what `prepared` wrote of this recording. epochs: without it, as `prepared` takes it.
     Raises ToolMissing without SimGrid; ModelInvalid: too few hosts, a bad platform, a simulation that fails or takes
     longer than `limit` seconds; ProbeFileDamaged, ProgramUnsupported, StorageError.
     """
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
-        return _simulated(recording, where, _scales(recording, scale, scales), limit, Path(made), plays)[0]
+        folder, wanted = Path(made), _scales(recording, scale, scales)
+        done, plays = _simulated(recording, where, wanted, limit, folder, plays, epochs=epochs)
+        if plays.epochs is None:
+            return replace(done, whole=plays.whole)
+        return _whole(done, plays.epochs, wanted, folder)
+
+
+def _whole(done: Simulated, epochs: Epochs, scales: Mapping[int, float], folder: Path) -> Simulated:
+    """The whole program, of which some epochs were simulated."""
+    left = np.zeros(int(epochs.kept.sum()))
+    for rank in range(len(done.ranks)):
+        ends = epochs.ends(rank)
+        left = np.maximum(left, _times(folder / f"times.{rank}", int(ends[-1]))[ends - 1, 1])
+    seconds, error = epochs.whole(left, scales)
+    computing = tuple(float(own.sum()) * scales[rank] for rank, own in enumerate(epochs.computing))
+    # Ranks end as long before the last one as in what was simulated.
+    ranks = tuple(seconds - (done.seconds - end) for end in done.ranks)
+    return replace(
+        done, seconds=seconds, ranks=ranks, computing=computing, calls=epochs.calls, epochs=len(epochs.kind),
+        error=error,
+    )  # fmt: skip
 
 
 def refuse_unusable(recording: Recording, where: Where) -> None:
@@ -155,8 +189,9 @@ def watch(
     """The same, with the times of all calls. Raises what `simulate` raises."""
     with tempfile.TemporaryDirectory(prefix="probe-mpi-simulate-") as made:
         folder = Path(made)
-        done, played = _simulated(recording, where, _scales(recording, scale), limit, folder, plays, _TIMES)
-        return Watched(done, tuple(_times(folder / f"times.{rank}", one.calls) for rank, one in enumerate(played)))
+        done, plays = _simulated(recording, where, _scales(recording, scale), limit, folder, plays, _TIMES)
+        times = (_times(folder / f"times.{rank}", one.calls) for rank, one in enumerate(plays.played))
+        return Watched(done, tuple(times))
 
 
 def link_loads(
@@ -189,18 +224,20 @@ def _simulated(
     folder: Path,
     plays: Prepared | None,
     written: str = "",
-) -> tuple[Simulated, tuple[Played, ...]]:
+    epochs: bool = False,
+) -> tuple[Simulated, Prepared]:
     ranks = len(recording.ranks)
     installed(COMMAND)
     platform = _platform(where, ranks, folder)
-    plays = plays or _prepared(recording, folder)
-    played = plays.played
+    plays = plays or _prepared(recording, folder, epochs)
+    if plays.epochs is not None:
+        written = _TIMES
     with storage_errors("write", folder):
         for rank in range(ranks):
             if plays.folder != folder:
                 (folder / f"play.{rank}").symlink_to(plays.folder / f"play.{rank}")
         (folder / "scales").write_bytes(np.array([scales[rank] for rank in range(ranks)], dtype="<f8").tobytes())
-    words = [str(_player(folder)), str(folder), str(max(one.largest for one in played))]
+    words = [str(_player(folder)), str(folder), str(max(one.largest for one in plays.played))]
     # Behind the options that leave links as they are described, and so in their place.
     measured = [] if where.platform is None else settings_of(where.platform)
     options = [*measured, *_quietly(), *([_COUNTS_LINKS] if written == _LINKS else [])]
@@ -216,7 +253,8 @@ def _simulated(
         raise ModelInvalid(f"{COMMAND} played {len(found)} of {ranks} ranks: {done.printed[-400:].strip()}")
     ends = tuple(found[rank][0] for rank in range(ranks))
     computing = tuple(found[rank][1] for rank in range(ranks))
-    return Simulated(max(ends), ends, computing, sum(one.calls for one in played), done.wall), played
+    calls = sum(one.calls for one in plays.played)
+    return Simulated(max(ends), ends, computing, calls, done.wall, calls), plays
 
 
 def _times(path: Path, calls: int) -> FloatArray:

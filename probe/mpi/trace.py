@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +59,12 @@ class RankCalls:
     def sent(self) -> int:
         """Bytes that the rank hands over to be sent, a collective's once."""
         return int((self.calls["count"] * self.calls["element"]).sum())
+
+    def only(self, kept: npt.NDArray[np.bool_]) -> RankCalls:
+        """The same rank with those of its calls alone."""
+        lengths = np.diff(self.first)
+        first = np.concatenate([[0], np.cumsum(lengths[kept])]).astype(np.int64)
+        return replace(self, calls=self.calls[kept], extras=self.extras[np.repeat(kept, lengths)], first=first)
 
     def extras_of(self, number: int) -> npt.NDArray[np.int32]:
         """The numbers behind one call."""

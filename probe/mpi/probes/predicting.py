@@ -38,11 +38,18 @@ class MpiPrediction:
     warnings: tuple[str, ...]
 
 
-def predict(probe: MpiProbe, run: Callable[[Path], RunResult], where: Where, *, limit: float = 3600.0) -> MpiPrediction:
+def predict(
+    probe: MpiProbe,
+    run: Callable[[Path], RunResult],
+    where: Where,
+    *,
+    limit: float = 3600.0,
+    epochs: bool = False,
+) -> MpiPrediction:
     """Run the probe of each cluster by `run`, and simulate the program on the network with its computing scaled.
 
-    The interval is that of two more simulations, with all clusters at their low and high ends. Raises what `run` and
-    `simulate` raise.
+    The interval is that of two more simulations, with all clusters at their low and high ends. epochs: some
+    stand for all, and the interval is wider by their error. Raises what `run` and `simulate` raise.
     """
     ratios, warnings = [], list(probe.recording.warnings)
     for cluster in probe.clusters:
@@ -50,12 +57,13 @@ def predict(probe: MpiProbe, run: Callable[[Path], RunResult], where: Where, *, 
         told, reference = result.prediction, result.manifest.reference.seconds
         ratios.append(Ratio(cluster, told.seconds / reference, told.low / reference, told.high / reference))
         warnings += [f"rank {cluster.representative}: {warning}" for warning in result.warnings]
-    with prepared(probe.recording) as plays:
+    with prepared(probe.recording, epochs=epochs) as plays:
         middle, low, high = (
             simulate(probe.recording, where, scales=_scales(ratios, end), limit=limit, plays=plays)
             for end in ("ratio", "low", "high")
         )
-    return MpiPrediction(middle.seconds, low.seconds, high.seconds, middle, tuple(ratios), tuple(warnings))
+    ends = low.seconds - low.error, high.seconds + high.error
+    return MpiPrediction(middle.seconds, *ends, middle, tuple(ratios), tuple(warnings))
 
 
 def _scales(ratios: list[Ratio], end: str) -> dict[int, float]:

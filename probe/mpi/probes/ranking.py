@@ -42,11 +42,12 @@ def rank(
     run_on: Callable[[str, Path], RunResult],
     *,
     limit: float = 3600.0,
+    epochs: bool = False,
 ) -> list[Ranked]:
     """Predict the program on each cluster, the fastest first; those without a prediction stand behind, in their order.
 
-    run_on: runs a probe on a named node, once for each node and probe. limit: seconds of each simulation. Raises
-    ModelInvalid before any probe runs: a network that cannot have the ranks, or is none.
+    run_on: runs a probe on a named node, once for each node and probe. limit: seconds of each simulation. epochs: as
+    `predict` has them. Raises ModelInvalid before any probe runs: a network that cannot have the ranks, or is none.
     """
     for one in clusters:
         refuse_unusable(probe.recording, one.where)
@@ -66,7 +67,7 @@ def rank(
     found = []
     for one in clusters:
         try:
-            found.append(Ranked(one, predict(probe, partial(known, one.node), one.where, limit=limit)))
+            found.append(Ranked(one, predict(probe, partial(known, one.node), one.where, limit=limit, epochs=epochs)))
         except ProbeError as error:
             found.append(Ranked(one, None, error))
     return _in_order(found)
