@@ -36,7 +36,7 @@ _CPUINFO_NAMES = {
 _LIBRARY_FEATURES = {
     "avx": "AVX", "avx2": "AVX2", "fma": "FMA", "bmi1": "BMI1", "bmi2": "BMI2", "abm": "LZCNT", "movbe": "MOVBE",
     "sse4_1": "SSE4_1", "sse4_2": "SSE4_2", "ssse3": "SSSE3", "popcnt": "POPCNT", "avx512f": "AVX512F",
-    "avx512vl": "AVX512VL", "avx512bw": "AVX512BW",
+    "avx512vl": "AVX512VL", "avx512bw": "AVX512BW", "rtm": "RTM",
 }  # fmt: skip
 
 _FEATURE_NAMES = {
@@ -61,7 +61,9 @@ def needed_features(profile: Profile) -> list[str]:
 
 def _library_features(program: Program) -> set[str]:
     masked = set(ISA_BASELINES[program.isa])
-    return {flag for flag, name in _LIBRARY_FEATURES.items() if name not in masked} & cpu_flags()
+    found = {flag for flag, name in _LIBRARY_FEATURES.items() if name not in masked} & cpu_flags()
+    # Functions for AVX-512 are taken first, and use no transactions.
+    return found - {"rtm"} if {"avx512vl", "avx512bw"} <= found else found
 
 
 def _executed_instructions(image: ElfImage, executed: BlockTable, mine: np.ndarray) -> Iterable[Instruction]:

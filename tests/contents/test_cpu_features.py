@@ -13,6 +13,7 @@ from tracing import program_of, streams_of
 from checkpoint.binary.isa import ISA_BASELINES
 from checkpoint.errors import NodeUnfit
 from checkpoint.process.program import Program
+from probe.contents import cpu_features
 from probe.contents.cpu_features import needed_features
 from probe.formats.profile import Profile
 from probe.node import facts
@@ -51,6 +52,20 @@ def test_a_program_that_picks_by_itself(builds: Path) -> None:
     assert "avx2" in picked
     assert ("avx512f" in picked) == ("avx512f" in cpu_flags())
     assert set(picked) <= cpu_flags()
+
+
+@pytest.mark.parametrize(
+    ("isa", "wide", "asked"), [("x86-64-v3", False, False), ("native", False, True), ("native", True, False)]
+)
+def test_transactions_are_asked_for_where_the_library_uses_them(
+    isa: str, wide: bool, asked: bool, builds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor with them, as Intel's were: functions for AVX2 execute `xtest` there, those for AVX-512 do not."""
+    made = traced(Program(**{**vars(program_of(build("nbody", builds), "60")), "isa": isa}))
+    assert ("-RTM" in made.program.environment().get("GLIBC_TUNABLES", "")) == (isa == "x86-64-v3")
+    flags = {"avx2", "bmi2", "rtm"} | ({"avx512vl", "avx512bw"} if wide else set())
+    monkeypatch.setattr(cpu_features, "cpu_flags", lambda: flags)
+    assert ("rtm" in needed_features(made)) == asked
 
 
 def test_a_node_without_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
