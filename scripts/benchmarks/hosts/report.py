@@ -43,14 +43,16 @@ def named(processor: dict[str, Any]) -> str:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """The rows by processor, and how they stand against the bars."""
+    """The rows by processor and by what their probes were built on, and how they stand against the bars."""
     if not rows:
         return _NONE
     parts = []
     for host in dict.fromkeys(key(row["host"]) for row in rows):
         mine = [row for row in rows if key(row["host"]) == host]
-        same = all(key(row["built_on"]) == host for row in mine)
-        parts.append(f"### {named(mine[0]['host'])}\n\n{_where(mine, same)}\n\n{_table(mine)}")
+        parts.append(f"### {named(mine[0]['host'])}")
+        for built_on in dict.fromkeys(key(row["built_on"]) for row in mine):
+            alike = [row for row in mine if key(row["built_on"]) == built_on]
+            parts.append(f"{_where(alike, built_on == host)}\n\n{_table(alike)}")
     return "\n\n".join([*parts, _bars(rows)])
 
 
@@ -66,7 +68,7 @@ def _table(rows: Sequence[Row]) -> str:
     lines = [f"| {' | '.join(_HEADS)} |", "|---" * len(_HEADS) + "|"]
     for row in rows:
         if "failure" in row:
-            lines.append(f"| {row['program']} | {row['kind']} | | | none: {row['failure']} | | | | | |")
+            lines.append(f"| {row['program']} | {row['kind']} | | | none: {row['failure'].split(';')[0]} | | | | | |")
             continue
         errors = " | ".join(f"{row['errors'][n]:+.1%}" if n in row["errors"] else "-" for n in _ESTIMATORS)
         mark = " (other files)" * bool(row["other_files"])
@@ -79,15 +81,17 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _bars(rows: Sequence[Row]) -> str:
-    unlike = [row for row in rows if key(row["host"]) != key(row["built_on"]) and "failure" not in row]
+    unlike = [row for row in rows if key(row["host"]) != key(row["built_on"])]
+    failed = sum("failure" in row for row in unlike)
+    unlike = [row for row in unlike if "failure" not in row]
     if not unlike:
         return "No row yet is of a processor unlike the one built on: the bars cannot be judged."
     errors = [abs(row["error"]) for row in unlike]
     held = sum(row["held"] for row in unlike)
     return (
-        f"On processors unlike the one built on: {held} of {len(unlike)} intervals hold (bar {_HELD:.0%}); errors "
+        f"On processors unlike the one built on: {held} of {len(unlike)} intervals hold (bar {_HELD:.0%}); errors\n"
         f"{statistics.median(errors):.1%} in the median (bar {_MEDIAN:.0%}), worst {max(errors):.1%} "
-        f"(bar {_WORST:.0%})."
+        f"(bar {_WORST:.0%}). {failed} more had no prediction."
     )
 
 
