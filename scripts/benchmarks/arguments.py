@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from benchmarks.arrays.programs import KERNELS
 from benchmarks.breadth import programs as breadth
 from benchmarks.programs import ACCURACY_ONLY, KNOWN, PACKAGED, QUICKSTART, WITH_DATA
 from benchmarks.threads import programs as threads
@@ -23,6 +24,7 @@ EXPERIMENTS = ("E.1", "E.2", "E.3", "E.4", "E.5", "start", "there")
 
 SUITES = {
     "accuracy": "over programs and seeds",
+    "arrays": "array kernels of one to three loop nests: refusals, counted share, errors",
     "breadth": "packaged programs of many kinds, as a new user tries them",
     "selection": "ways to select, judged on recorded runs",
     "scale": "very large profiles",
@@ -73,13 +75,13 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure `breadth`, `hosts`, `threads` or `emulation` though there are rows",
+        help="measure `arrays`, `breadth`, `hosts`, `threads` or `emulation` though there are rows",
     )
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="NAME",
-        help="programs of `breadth`, `threads` or `synthetic`, experiments of `emulation`",
+        help="programs of `arrays`, `breadth`, `threads` or `synthetic`, experiments of `emulation`",
     )
     parser.add_argument("--there", action="store_true", help="of `synthetic`: predict again on the emulated node")
     parser.add_argument("--restores", type=int, metavar="N", help="of `threads`: count N restores, no predictions")
@@ -100,6 +102,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(given)
     if arguments.what == "emulation" and (unknown := sorted({*(arguments.only or ())} - {*EXPERIMENTS})):
         parser.error(f"no experiment {', '.join(unknown)}; there are: {', '.join(EXPERIMENTS)}")
+    if arguments.what == "arrays" and (unknown := sorted({*(arguments.only or ())} - {*KERNELS})):
+        parser.error(f"no kernel {', '.join(unknown)}; there are: {', '.join(KERNELS)}")
     if arguments.what == "threads" and (unknown := sorted({*(arguments.only or ())} - {*threads.NAMES})):
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(threads.NAMES)}")
     if arguments.what == "synthetic" and (unknown := sorted({*(arguments.only or ())} - {*WITH_DATA})):
@@ -120,7 +124,7 @@ def packages(arguments: argparse.Namespace) -> list[str]:
         return sorted({package for program in chosen for package in program.packages.split()})
     if what == "simulate":
         return ["libsimgrid-dev"]
-    if what == "synthetic":
+    if what in ("arrays", "synthetic"):
         return []
     if what == "emulation":
         return ["bc", "bwa", "bzip2", "clustalw", "gawk", "gnugo", "gromacs", "gzip", "hmmer", "lame", "perl-base",
