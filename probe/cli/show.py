@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _MUCH_KERNEL = 0.05
 """Share of a phase's CPU time in the kernel from which on the phase is named."""
 
+_ALL_COUNTED = 0.9995
+"""Share of the instructions that is printed as all of them."""
+
 
 @click.command()
 @PROBE_FILE
@@ -104,6 +107,11 @@ def _own_environment(found: float | None) -> str:
     return "" if found is None else f"; {seconds(found)} in its plain environment"
 
 
+def _counted(share: float | None) -> str:
+    """Said where not everything was counted."""
+    return "" if share is None or share >= _ALL_COUNTED else f", {percent(share)} of the instructions counted"
+
+
 def print_probe(description: dict[str, Any]) -> None:
     """The description for people."""
     from rich.table import Table
@@ -119,7 +127,8 @@ def print_probe(description: dict[str, Any]) -> None:
         f"intervals       {d['intervals']} of {_interval(d)}, {len(d['phases'])} phases"
         f"{' left of ' + str(d['trimmed_from']) if d['trimmed_from'] else ''}, "
         f"{percent(d['coverage'])} of the time covered",
-        f"noise           {d['noise']:.3f} (timing run / plain run); tracing {d['tracing_overhead']:.3f}",
+        f"noise           {d['noise']:.3f} (timing run / plain run); tracing {d['tracing_overhead']:.3f}"
+        f"{_counted(d['counted_share'])}",
         f"errors          selection {percent(d['errors']['selection'], 2)} "
         f"(held out {percent(d['errors']['selection_held_out'], 2)}), "
         f"restore {percent(d['errors']['restore'], 2)} in the median",

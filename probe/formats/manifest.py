@@ -105,6 +105,7 @@ class TracingRecord:
     unit, interval          what intervals are equal in, and their length in it
     sites, removed_sites    blocks that were counted, and those of them that ran too often
     install_seconds         what it took to put the counters in
+    counted_share           of the instructions, what was counted (probe/formats/profile.py); None in older probes
     """
 
     tracer: str = field(metadata=WORD)
@@ -114,6 +115,7 @@ class TracingRecord:
     sites: int = field(metadata=COUNT)
     removed_sites: int = field(metadata=COUNT)
     install_seconds: float = field(metadata=SECONDS)
+    counted_share: float | None = field(default=None, metadata=optional(SHARE))
 
 
 @dataclass(frozen=True)

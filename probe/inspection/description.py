@@ -48,6 +48,7 @@ def show(path: Path | str) -> dict[str, Any]:
         "noise": manifest.noise,
         "tracing_overhead": tracing.seconds / manifest.reference.early_seconds,
         "sites": {"installed": tracing.sites, "removed": tracing.removed_sites, "seconds": tracing.install_seconds},
+        "counted_share": tracing.counted_share,
         "boundaries": asdict(manifest.timing.boundaries),
         "size_bytes": size,
         "raw_bytes": manifest.raw_bytes,

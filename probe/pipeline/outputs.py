@@ -214,24 +214,24 @@ def bounded_outputs(folder: Path) -> Iterator[None]:
 
 
 def _watch(folder: Path, ended: threading.Event) -> None:
-    holes: dict[tuple[int, int], int] = {}
     while not ended.wait(_LOOK_SECONDS):
         for path in (*folder.glob("*.stdout"), *folder.glob("*.stderr")):
             # It may be removed at any moment, and another made.
             with contextlib.suppress(OSError):
-                _drop_middle(path, holes)
+                _drop_middle(path)
 
 
-def _drop_middle(path: Path, holes: dict[tuple[int, int], int]) -> None:
-    """Make what is neither at the beginning nor at the end a hole; `holes`: how far each file's reaches already."""
+def _drop_middle(path: Path) -> None:
+    """Make what is neither at the beginning nor at the end a hole, where it takes room.
+
+    What is a hole already is not noted: a new output may have the inode of one that was removed.
+    """
     status = path.stat()
-    file = status.st_dev, status.st_ino
-    begin, end = holes.get(file, KEPT_START), status.st_size - KEPT_END
-    if end - begin < _LEAST_HOLE:
+    end = status.st_size - KEPT_END
+    if end <= KEPT_START or status.st_blocks * 512 - KEPT_START - KEPT_END < _LEAST_HOLE:
         return
     descriptor = os.open(path, os.O_WRONLY)
     try:
-        if not _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin):
-            holes[file] = end
+        _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, KEPT_START, end - KEPT_START)
     finally:
         os.close(descriptor)

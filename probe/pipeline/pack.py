@@ -171,6 +171,7 @@ def _tracing(build: Build) -> TracingRecord:
         sites=profile.installed_sites,
         removed_sites=profile.removed_sites,
         install_seconds=profile.install_seconds,
+        counted_share=profile.counted_share,
     )
 
 

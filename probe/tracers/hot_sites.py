@@ -29,6 +29,10 @@ FEW_BUSY = 400
 """Where a removal would take more than LITTLE of the counted instructions, and no more than FEW_BUSY sites are busy,
 stubs may cost so much instead: what is left would say little of the run."""
 
+MOST_AT_ALL = 0.3
+"""What they may cost where even that would take more than LITTLE. A sparse product with rows of eight, and Fourier
+transforms, lost nine tenths of their instructions for the last hundredths of the cost."""
+
 MARKERS_KEPT = 3
 MARKER_FIRINGS = 20
 """Every interval keeps so many sites that executed at least so often, or its boundaries have no marker."""
@@ -118,9 +122,17 @@ def dearest_sites(wanted: IntArray, rate: FloatArray, cost: FloatArray, instruct
         return wanted
     load = rate * cost
     order = wanted[np.argsort(-(load[wanted] / np.maximum(counted[wanted], 1e-9)), kind="stable")]
-    above = float(load.sum()) - MOST_BEARABLE
+    taken = _down_to(MOST_BEARABLE, order, load)
+    if float(counted[taken].sum()) <= LITTLE * float(counted.sum()):
+        return taken
+    return _down_to(MOST_AT_ALL, order, load)
+
+
+def _down_to(most: float, order: IntArray, load: FloatArray) -> IntArray:
+    """The first of `order` without which all that is left costs no more than `most`, as far as that can be reached."""
+    above = float(load.sum()) - most
     if above <= 0:
-        return wanted[:0]
+        return order[:0]
     return order[: int(np.searchsorted(np.cumsum(load[order]), above)) + 1]
 
 

@@ -32,6 +32,7 @@ from benchmarks import (  # noqa: E402
 from benchmarks.accuracy import measurement as accuracy  # noqa: E402
 from benchmarks.accuracy import report as accuracy_report  # noqa: E402
 from benchmarks.arguments import read_arguments  # noqa: E402
+from benchmarks.arrays import suite as arrays  # noqa: E402
 from benchmarks.breadth import measurement as breadth  # noqa: E402
 from benchmarks.breadth import programs as breadth_programs  # noqa: E402
 from benchmarks.breadth import recorded as breadth_recorded  # noqa: E402
@@ -373,6 +374,7 @@ def measure_emulations(arguments: argparse.Namespace) -> None:
 SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     None: measure_programs,
     "accuracy": measure_accuracy,
+    "arrays": arrays.run,
     "breadth": measure_breadth,
     "selection": measure_selection,
     "scale": measure_scale,

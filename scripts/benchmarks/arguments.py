@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from benchmarks.arrays.programs import KERNELS
 from benchmarks.breadth import programs as breadth
 from benchmarks.mpi import programs as mpi
 from benchmarks.programs import ACCURACY_ONLY, KNOWN, PACKAGED, QUICKSTART, WITH_DATA
@@ -24,6 +25,7 @@ EXPERIMENTS = ("E.1", "E.2", "E.3", "E.4", "E.5", "start", "there")
 
 SUITES = {
     "accuracy": "over programs and seeds",
+    "arrays": "array kernels of one to three loop nests: refusals, counted share, errors",
     "breadth": "packaged programs of many kinds, as a new user tries them",
     "selection": "ways to select, judged on recorded runs",
     "scale": "very large profiles",
@@ -76,13 +78,13 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure `breadth`, `hosts`, `mpi`, `threads` or `emulation` though there are rows",
+        help="measure `arrays`, `breadth`, `hosts`, `mpi`, `threads` or `emulation` though there are rows",
     )
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="NAME",
-        help="programs of `breadth`, `mpi`, `threads` or `synthetic`, experiments of `emulation`",
+        help="programs of `arrays`, `breadth`, `mpi`, `threads` or `synthetic`, experiments of `emulation`",
     )
     parser.add_argument("--there", action="store_true", help="of `synthetic`: predict again on the emulated node")
     parser.add_argument("--restores", type=int, metavar="N", help="of `threads`: count N restores, no predictions")
@@ -104,6 +106,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(given)
     if arguments.what == "emulation" and (unknown := sorted({*(arguments.only or ())} - {*EXPERIMENTS})):
         parser.error(f"no experiment {', '.join(unknown)}; there are: {', '.join(EXPERIMENTS)}")
+    if arguments.what == "arrays" and (unknown := sorted({*(arguments.only or ())} - {*KERNELS})):
+        parser.error(f"no kernel {', '.join(unknown)}; there are: {', '.join(KERNELS)}")
     if arguments.what == "threads" and (unknown := sorted({*(arguments.only or ())} - {*threads.NAMES})):
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(threads.NAMES)}")
     if arguments.width and arguments.what != "threads":
@@ -130,7 +134,7 @@ def packages(arguments: argparse.Namespace) -> list[str]:
         return [] if arguments.report else list(mpi.PACKAGES)
     if what in ("simulate", "mpi-scale"):
         return ["libsimgrid-dev"]
-    if what == "synthetic":
+    if what in ("arrays", "synthetic"):
         return []
     if what == "emulation":
         return ["bc", "bwa", "bzip2", "clustalw", "gawk", "gnugo", "gromacs", "gzip", "hmmer", "lame", "perl-base",

@@ -12,6 +12,7 @@ from probe.tracers.hot_sites import (
     FEW_BUSY,
     LITTLE,
     MARKER_FIRINGS,
+    MOST_AT_ALL,
     MOST_BEARABLE,
     MOST_OVERHEAD,
     Removal,
@@ -79,8 +80,12 @@ def test_what_holds_the_instructions_stays_while_it_can_be_borne() -> None:
     rate = np.array([0.7e8, 0.6e8, 1e6])
     assert not len(dearest_sites(wanted, rate, cost, np.array([5.0, 20.0, 5.0]))), "13 % can be borne"
     # Above that, what costs most for what it counts goes, and no more than has to.
-    assert dearest_sites(wanted, 2 * rate, cost, np.array([5.0, 20.0, 5.0])).tolist() == [0]
+    assert dearest_sites(wanted, 2 * rate, cost, np.array([1.0, 40.0, 5.0])).tolist() == [0]
     assert 2 * rate.sum() * 1e-9 - 2 * rate[0] * 1e-9 < MOST_BEARABLE
+    # Where that would be too much, twice as much can be borne, and above that no more goes than has to.
+    much = np.array([5.0, 20.0, 5.0])
+    assert not len(dearest_sites(wanted, 2 * rate, cost, much)) and 2 * rate.sum() * 1e-9 < MOST_AT_ALL
+    assert dearest_sites(wanted, 4 * rate, cost, much).tolist() == [0] and 4 * rate.sum() * 1e-9 > MOST_AT_ALL
     # Where little is lost with them, and where many sites are busy, all of them go.
     assert dearest_sites(wanted, rate, cost, np.array([1.0, 1.0, 2e2 / LITTLE * 100])).tolist() == [0, 1]
     many = np.full(4 * FEW_BUSY, 1e6)
