@@ -44,9 +44,7 @@ from benchmarks.emulation import measurement as emulations  # noqa: E402
 from benchmarks.emulation import report as emulation_report  # noqa: E402
 from benchmarks.exact import measurement as exact  # noqa: E402
 from benchmarks.exact import report as exact_report  # noqa: E402
-from benchmarks.hosts import kept, recorded  # noqa: E402
-from benchmarks.hosts import measurement as hosts  # noqa: E402
-from benchmarks.hosts import report as hosts_report  # noqa: E402
+from benchmarks.hosts import suite as hosts  # noqa: E402
 from benchmarks.inputs import make_inputs, make_programs, make_short_inputs  # noqa: E402
 from benchmarks.measure import measure  # noqa: E402
 from benchmarks.mpi import suite as mpi  # noqa: E402
@@ -272,21 +270,6 @@ def run(arguments: argparse.Namespace) -> None:
             save(extras.one_pass(HERE / "data", HERE, arguments.patience))
 
 
-def measure_hosts(arguments: argparse.Namespace) -> None:
-    """Measure what this processor has no row of yet, note the rows, and draw the page."""
-    if arguments.build:
-        kept.build_probes(arguments.programs or [], say)
-        return
-    if not arguments.report:
-        for row in hosts.measure(arguments.again, say):
-            recorded.add_rows([row])
-            print(hosts_report.line(row), flush=True)
-    rows = recorded.read_rows()
-    print(hosts_report.tables(rows))
-    if arguments.write or not arguments.report:
-        hosts_report.write(ROOT / "docs" / "hosts.md", rows)
-
-
 def measure_breadth(arguments: argparse.Namespace) -> None:
     """Try what has no row of this version yet, note the rows, and draw the page."""
     if not arguments.report:
@@ -386,7 +369,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "decisions": measure_decisions,
     "exact": measure_exact,
     "emulation": measure_emulations,
-    "hosts": measure_hosts,
+    "hosts": lambda arguments: hosts.measure_all(arguments, ROOT / "docs" / "hosts.md", say),
     "mpi": lambda arguments: mpi.measure_all(arguments, HERE / "mpi", say),
     "noise": measure_noise,
     "threads": measure_threads,
