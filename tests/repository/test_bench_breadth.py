@@ -291,8 +291,8 @@ def row(program: str, **changes: Any) -> dict[str, Any]:
         "program": program, "command": f"{program} x", "package": f"{program} 1", "commit": "c1", "kind": "k",
         "date": "2026-01-01", "aside": False, "machine": "M", "expected": "", "outcome": PREDICTED,
         "full": [2.0, 2.0, 2.0], "predicted": 2.02, "low": 1.9, "high": 2.1, "half_width": 0.02, "held": True,
-        "errors": {"calibrated": 0.01, "direct": -0.02}, "phases": 3, "load": {"others": 0.1, "stolen": 0.0},
-        "native": {"threads": 1, "processes": 1, "largest": 0.99}, **changes,
+        "errors": {"calibrated": 0.03, "direct": -0.02}, "tracing": 1.05, "phases": 3,
+        "load": {"others": 0.1, "stolen": 0.0}, "native": {"threads": 1, "processes": 1, "largest": 0.99}, **changes,
     }  # fmt: skip
 
 
@@ -339,12 +339,12 @@ def test_a_damaged_file_of_rows_is_named_and_left_alone(damage: str, tmp_path: P
 def test_each_figure_is_judged_against_its_bar() -> None:
     rows = [row(f"p{n}") for n in range(9)]
     assert all(met for _, _, _, met in report.bars(rows) if met is not None)
-    rows += [row("late", errors={"calibrated": 0.2}, held=False, half_width=0.3), refused("w")]
+    rows += [row("late", predicted=2.4, held=False, half_width=0.3, tracing=1.5), refused("w")]
     rows += [refused("t", rightly=True, expected="threads", late=9.0), row("u", outcome=UNUSABLE, message="no")]
     found = {what: (measured, met) for what, _, measured, met in report.bars(rows)}
     assert list(found.values()) == [
         ("10 of 11, 91%", True), ("1", False), ("1 of 2, 50%", False), ("1.00%", True), ("20.00%", False),
-        ("9 of 10, 90%", False), ("2.00%", True),
+        ("9 of 10, 90%", False), ("2.00%", True), ("1.050", True), ("1.500", False),
     ]  # fmt: skip
     assert report.in_time(refused("x", late=100.0, share=0.2)) and not report.in_time(refused("x", late=11.0))
 
@@ -362,7 +362,8 @@ def test_the_tables_show_rows_of_every_outcome() -> None:
     rows[0]["reference"] = 1.98
     assert "| `a x` | 2.00 | -1.0% | 2.02 |" in report.tables(rows)
     assert (
-        "| a (a 1) (aside) | k | `a x` | 2.00 | - | 2.02 | 1.90 to 2.10 | +1.0% | -2.0% | - | yes | 2.0% | 3 |" in text
+        "| a (a 1) (aside) | k | `a x` | 2.00 | - | 2.02 | 1.90 to 2.10 | +1.0% | +3.0% | -2.0% | - | yes | 2.0% | 3 |"
+        in text
     )
     assert (
         "| b (b 1) | `b x` | threads 1, processes 1, largest 99% | refused wrongly |  | 30 s, 600% | no / never |"

@@ -15,8 +15,11 @@ BEGIN, END = "<!-- rows: drawn by scripts/bench breadth -->", "<!-- end of rows 
 _NONE = "No row yet: `scripts/bench breadth` on a quiet machine makes them."
 
 _PREDICTED_SHARE, _IN_TIME, _MEDIAN, _WORST, _HELD, _HALF_WIDTH = 0.90, 0.90, 0.01, 0.05, 0.93, 0.025
-"""Bars: programs with one working thread that are predicted, refusals in time, errors, intervals that hold, and the
-median half width."""
+"""Bars: programs with one working thread that are predicted, refusals in time, errors of what is shown as predicted,
+intervals that hold, and the median half width."""
+
+_TRACING_MEDIAN, _TRACING_WORST = 1.10, 1.4
+"""Bars: the traced run over a plain one."""
 
 _LATE_SECONDS, _LATE_SHARE = 10.0, 0.20
 """A refusal is in time before the later of these: seconds, and share of the native time."""
@@ -33,7 +36,7 @@ def line(row: Row) -> str:
         said = "holds" if row["held"] else "DOES NOT HOLD"
         return (
             f"{row['program']}: predicted {row['predicted']:.3f} s ± {row['half_width']:.1%}, measured "
-            f"{statistics.mean(row['full']):.3f} s: {row['errors']['calibrated']:+.1%}, interval {said}"
+            f"{statistics.mean(row['full']):.3f} s: {shown_error(row):+.1%}, interval {said}"
         )
     after = f" after {row['late']:.0f} s, {row['share']:.0%} of the native time" if "late" in row else ""
     return f"{row['program']}: {outcome(row)}{after}: {row['message']}"
@@ -75,6 +78,11 @@ def in_time(row: Row) -> bool:
     return bool(row["late"] <= _LATE_SECONDS or row["share"] <= _LATE_SHARE)
 
 
+def shown_error(row: Row) -> float:
+    """Of the prediction that the user is shown, whichever estimators it is combined from."""
+    return round(float(row["predicted"] / statistics.mean(row["full"]) - 1), 5)
+
+
 def bars(rows: Sequence[Row]) -> list[tuple[str, str, str, bool | None]]:
     """Each figure: what it is of, its bar, what was measured, and whether it is met (None: nothing to judge by)."""
     good = [row for row in rows if row["outcome"] == PREDICTED]
@@ -82,7 +90,8 @@ def bars(rows: Sequence[Row]) -> list[tuple[str, str, str, bool | None]]:
     reached = [row for row in judged if row["outcome"] == PREDICTED]
     refusals = [row for row in rows if row["outcome"] == REFUSED]
     wrongly = [row for row in rows if (row["outcome"] == REFUSED and not row["rightly"]) or row["outcome"] == FAILED]
-    errors = [abs(row["errors"]["calibrated"]) for row in good]
+    errors = [abs(shown_error(row)) for row in good]
+    tracing = [row["tracing"] for row in good if row.get("tracing") is not None]
     widths = [row["half_width"] for row in good]
     soon, held = sum(map(in_time, refusals)), sum(row["held"] for row in good)
     return [
@@ -94,6 +103,8 @@ def bars(rows: Sequence[Row]) -> list[tuple[str, str, str, bool | None]]:
         _most("error, worst", max, errors, _WORST),
         _share("intervals that hold", held, len(good), _HELD),
         _most("half width of the interval, median", statistics.median, widths, _HALF_WIDTH),
+        _times("traced run over a plain one, median", statistics.median, tracing, _TRACING_MEDIAN),
+        _times("traced run over a plain one, worst", max, tracing, _TRACING_WORST),
     ]  # fmt: skip
 
 
@@ -109,6 +120,14 @@ def _most(
     if not values:
         return what, f"<= {bar:.1%}", "none", None
     return what, f"<= {bar:.1%}", f"{figure(values):.2%}", figure(values) <= bar
+
+
+def _times(
+    what: str, figure: Callable[[Sequence[float]], float], values: Sequence[float], bar: float
+) -> tuple[str, str, str, bool | None]:
+    if not values:
+        return what, f"<= {bar:.2f}", "none", None
+    return what, f"<= {bar:.2f}", f"{figure(values):.3f}", figure(values) <= bar
 
 
 def _bars(rows: Sequence[Row]) -> str:
@@ -134,15 +153,16 @@ def _number(count: int) -> str:
 
 
 def _predicted(rows: Sequence[Row]) -> str:
-    heads = ("program", "kind", "command", "plain / s", "ET_ref", "predicted / s", "95 % interval", "calibrated",
-             "direct", "thesis", "holds", "half width", "phases")  # fmt: skip
+    heads = ("program", "kind", "command", "plain / s", "ET_ref", "predicted / s", "95 % interval", "error",
+             "calibrated", "direct", "thesis", "holds", "half width", "phases")  # fmt: skip
     lines = []
     for row in rows:
         errors = [f"{row['errors'][n]:+.1%}" if n in row["errors"] else "-" for n in _ESTIMATORS]
         lines.append(
             (
                 _name(row), row["kind"], _code(row["command"]), f"{statistics.mean(row['full']):.2f}",
-                _drift(row), f"{row['predicted']:.2f}", f"{row['low']:.2f} to {row['high']:.2f}", *errors,
+                _drift(row), f"{row['predicted']:.2f}", f"{row['low']:.2f} to {row['high']:.2f}",
+                f"{shown_error(row):+.1%}", *errors,
                 "yes" if row["held"] else "**no**", f"{row['half_width']:.1%}", str(row["phases"]),
             )
         )  # fmt: skip
