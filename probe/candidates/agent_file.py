@@ -74,6 +74,6 @@ def archive_of(modules: Sequence[str], main: bytes, members: Mapping[str, bytes]
         for name, data in {**sources, **members}.items():
             entry = zipfile.ZipInfo(name, _DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, data)
+            archive.writestr(entry, data, compresslevel=9)
     data = out.getvalue()
     return AgentFile(data, hashlib.sha256(data).hexdigest())
