@@ -13,7 +13,7 @@ from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, PhaseRecord
 from probe.formats.result import RESULT_VERSION
 from probe.node.measuring import MeasuredPhase
-from probe.node.yardsticks import slowdowns, slowdowns_of_reference
+from probe.prediction.busyness import slowdowns, slowdowns_of_reference
 from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptions, ReferenceRun, predict
 from probe.prediction.limits import doubts_of_run, said_once
 from probe.prediction.target_error import Narrowed

@@ -15,7 +15,7 @@ from probe.cli.rows import AS_JSON
 from probe.cli.slurm import check_slurm_options, run_as_jobs, slurm_options
 from probe.node.measuring import DEFAULT_REPEATS
 from probe.node.phases import AUTO, RESTORERS
-from probe.node.yardsticks import said
+from probe.prediction.busyness import said
 from probe.progress import display_for
 from probe.terminal import console, one_line, say, say_json
 

@@ -13,7 +13,7 @@ from probe.cli.figures import milliseconds, percent, seconds, sharing_words, siz
 from probe.cli.parameters import PROBE_FILE
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
-from probe.node.yardsticks import said
+from probe.prediction.busyness import said
 from probe.terminal import console, one_line, say, say_json
 
 if TYPE_CHECKING:

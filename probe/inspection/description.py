@@ -14,7 +14,7 @@ from probe.formats.kernel_time import KernelShare
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU, SharingRecord
 from probe.inspection.real_data import phase_data, real_data
-from probe.node.yardsticks import slowdowns_of_reference
+from probe.prediction.busyness import slowdowns_of_reference
 from reducer.unpack import open_probe
 
 FORMAT_VERSION = 1

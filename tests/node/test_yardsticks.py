@@ -14,7 +14,8 @@ import pytest
 
 from checkpoint.restore.criu_restore import RestoreJob
 from probe.node.measuring import PhaseToMeasure, measure_phases
-from probe.node.yardsticks import LONGEST, NAMES, Yardsticks, said, slowdowns
+from probe.node.yardsticks import NAMES, Yardsticks
+from probe.prediction.busyness import LONGEST, said, slowdowns
 
 ROOT = Path(__file__).parents[2]
 
