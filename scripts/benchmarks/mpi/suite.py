@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `scripts/bench mpi` does with its command line."""
+"""Do what the command line of `scripts/bench mpi` asks for."""
 
 from __future__ import annotations
 
