@@ -393,7 +393,11 @@ int main(int argc, char **argv)
 		Step step;
 		memcpy(&step, found, sizeof step);
 		const uint64_t whole = sizeof step + padded((uint64_t)(uint32_t)step.extras * sizeof(int32_t));
-		const int32_t *extras = (const int32_t *)(const void *)(seen(window, at, whole) + sizeof step);
+		if ((found = seen(window, at, whole)) == NULL) {
+			fprintf(stderr, "probe: the calls of rank %d became shorter\n", rank);
+			exit(2);
+		}
+		const int32_t *extras = (const int32_t *)(const void *)(found + sizeof step);
 		compute(step.seconds * scale);
 		const double entered = now_of();
 		play(&player, &step, extras);

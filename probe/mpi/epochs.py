@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.errors import ProbeFileDamaged
 from probe.formats.arrays import FloatArray
 from probe.mpi.play import BOTH, ENDS, NEW, NUMBERS, SENDS
 from probe.mpi.recording import Recording
@@ -37,6 +38,9 @@ MOST_PARTS = 8
 
 SAMPLES = 6
 """Fewest epochs of a kind that stand for it; the root of their number where that is more."""
+
+MOST_EPOCHS = 1 << 25
+"""Of all ranks together: each takes 16 bytes, and as much again while a whole is estimated."""
 
 LEAST_ERROR = 0.001
 """Of the whole, where some is left out: rare epochs may be in no sample, and samples may all be alike."""
@@ -137,6 +141,8 @@ def epochs_of(recording: Recording) -> Epochs | str:
             f"the ranks meet {len(cut)} times, {int(met.clean.sum())} of them without messages under way or open "
             f"requests: epochs take {FEWEST} or more"
         )
+    if (most := len(recording.ranks) * int(cut.sum())) > MOST_EPOCHS:
+        return f"{most} epochs of all ranks are more than {MOST_EPOCHS}: choosing among them would take too much memory"
     measured = _measured(recording, cut)
     kind, always = _kinds(measured)
     counted = _sampled(measured, kind, always)
@@ -230,9 +236,9 @@ def _ended(one: RankCalls, ending: Flags) -> tuple[npt.NDArray[np.int32], Ints]:
     """(request, who answered, tag) of each completed request, and the call that completed it."""
     words = np.where(ending, one.calls["extras"], 0).astype(np.int64)
     behind = np.repeat(ending, np.diff(one.first))
-    # A call with half of a request is refused where it is played.
-    whole = len(one.extras[behind]) // 3
-    return one.extras[behind][: whole * 3].reshape(-1, 3), np.repeat(np.arange(len(words)), words // 3)[:whole]
+    if (words % 3).any():
+        raise ProbeFileDamaged(f"rank {one.rank}: call {int(np.argmax(words % 3 > 0))} waits for half of a request")
+    return one.extras[behind].reshape(-1, 3), np.repeat(np.arange(len(words)), words // 3)
 
 
 def _message(source: object, to: object, tag: object) -> Words:

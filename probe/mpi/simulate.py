@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from checkpoint.compiled import built
-from checkpoint.errors import ModelInvalid, ProbeError, StorageError
+from checkpoint.errors import ModelInvalid, ProbeError, ProbeFileDamaged, StorageError
 from probe.formats.arrays import FloatArray
 from probe.mpi.epochs import Epochs, epochs_of
 from probe.mpi.generate import player_source
@@ -128,6 +128,11 @@ def _prepared(recording: Recording, folder: Path, epochs: bool = False) -> Prepa
     played = []
     for rank in range(len(recording.ranks)):
         calls = read_calls(recording.folder, rank)
+        if calls.ranks != len(recording.ranks):
+            raise ProbeFileDamaged(
+                f"{recording.folder}: rank {rank} is of a run of {calls.ranks} ranks, the recording of "
+                f"{len(recording.ranks)}"
+            )
         played.append(write_play(calls if chosen is None else chosen.reduced(calls), folder))
     return Prepared(folder, tuple(played), chosen, found if isinstance(found, str) else "")
 
@@ -231,6 +236,7 @@ def _simulated(
     platform = _platform(where, ranks, folder)
     plays = plays or _prepared(recording, folder, epochs)
     if plays.epochs is not None:
+        assert not written, "what some epochs are played of has times and links of these alone"
         written = _TIMES
     with storage_errors("write", folder):
         for rank in range(ranks):

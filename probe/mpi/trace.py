@@ -73,13 +73,13 @@ class RankCalls:
 
 def read_calls(folder: Path, rank: int) -> RankCalls:
     """The calls of one rank, checked. Raises ProbeFileDamaged and StorageError."""
-    found, extras, ranks = [np.zeros(0, dtype=CALL)], [np.zeros(0, dtype=np.int32)], 0
+    found, extras, ranks, ended = [np.zeros(0, dtype=CALL)], [np.zeros(0, dtype=np.int32)], 0, False
     for part in parts(folder, "calls", rank):
         ranks = part.ranks
-        ended = len(found[-1]) > 0 and int(found[-1]["function"][-1]) == END
         if ended and part.contents:
             raise part.damaged("goes on after its end", 0)
         calls, numbers = _calls(part)
+        ended = ended or (len(calls) > 0 and int(calls["function"][-1]) == END)
         found.append(calls)
         extras.append(numbers)
     rows = np.concatenate(found)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from mpi_parts import call
 from mpi_programs import allow_root, recorded
 from mpi_recordings import made_call, made_recording
 from published import schema_errors
 
+from checkpoint.errors import ProbeFileDamaged
 from probe.cli.main import cli
 from probe.mpi.epochs import Epochs, epochs_of
+from probe.mpi.play import NUMBERS
 from probe.mpi.probes import clusters
 from probe.mpi.probes.building import MpiProbe
 from probe.mpi.probes.predicting import predict
@@ -242,3 +246,21 @@ def test_the_interval_of_a_prediction_holds_the_error_of_epochs(tmp_path: Path) 
     assert found.simulated.epochs and found.simulated.error > 0
     assert found.high - found.seconds == pytest.approx(found.simulated.error)
     assert found.seconds - found.low == pytest.approx(found.simulated.error)
+
+
+# -- damaged recordings
+
+
+def test_half_of_a_request_is_refused(tmp_path: Path) -> None:
+    """Three halves have as many numbers as whole ones."""
+    half = call(NUMBERS["Wait"], comm=-1, extras=[1, 2, 3, 4])
+    with pytest.raises(ProbeFileDamaged, match="waits for half of a request"):
+        epochs_of(made_recording(tmp_path / "half", [[half] * 3] * 2))
+
+
+def test_a_rank_of_another_run_is_refused(tmp_path: Path) -> None:
+    made = made_recording(tmp_path / "two", [[made_call("Barrier")]] * 2)
+    other = made_recording(tmp_path / "one", [[made_call("Barrier")]])
+    shutil.copy(other.folder / "calls.0.000", made.folder / "calls.0.000")
+    with pytest.raises(ProbeFileDamaged, match=r"rank 0 is of a run of 1 ranks, the recording of 2"):
+        simulate(made, on(2))

@@ -222,6 +222,15 @@ def test_calls_that_cannot_be_played(case: str, tmp_path: Path) -> None:
         write_play(read_calls(tmp_path, 0), tmp_path)
 
 
+def test_nothing_comes_behind_the_end(tmp_path: Path) -> None:
+    """Nor behind a part with nothing in it."""
+    end = [call(FINALIZE), call(END)]
+    for number, calls in enumerate((end, [], end)):
+        (tmp_path / f"calls.0.{number:03}").write_bytes(part("calls", 0, 1, number, b"".join(calls)))
+    with pytest.raises(ProbeFileDamaged, match="goes on after its end"):
+        read_calls(tmp_path, 0)
+
+
 def test_messages_too_large_to_play(tmp_path: Path) -> None:
     calls_of(tmp_path, 0, 2, [call(NUMBER["Send"], peer=1, count=2**30, element=2)])
     with pytest.raises(ProgramUnsupported, match="a simulation takes 2 GB at most"):

@@ -64,6 +64,8 @@ def tables(records: Sequence[Record]) -> str:
 
 def write(page: Path, records: Sequence[Record]) -> None:
     """Put the tables, with machine and dates, between the page's marks."""
+    if not records:
+        return
     node, dates = this_node(), sorted({r["date"] for r in records})
     head = (
         f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}: {node['cpu']}, {node['cores']} processors, "
