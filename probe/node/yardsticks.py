@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import TYPE_CHECKING
@@ -33,16 +34,24 @@ _PATIENCE = 5.0
 
 
 class Yardsticks:
-    """A helper on processor `cpu` (None: on any). Nothing is left running after the `with` block."""
+    """A helper on processor `cpu` (None: on any). Nothing is left running after the `with` block.
+
+    Where no helper can be started (Python is another user's, or may have no more processes) nothing is read.
+    """
 
     def __init__(self, cpu: int | None) -> None:
         command = [sys.executable, "-I", str(Path(__file__).resolve()), "" if cpu is None else str(cpu)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        self._process: subprocess.Popen[bytes] | None = None
+        with suppress(OSError):
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
 
     def read(self) -> tuple[float, ...]:
         """CPU seconds of each of NAMES now; () where the helper does not answer."""
+        if self._process is None:
+            return ()
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin and stdout
         with DefaultSelector() as selector:
@@ -58,8 +67,9 @@ class Yardsticks:
 
     def close(self) -> None:
         """End the helper, whatever it does."""
-        self._process.kill()
-        self._process.communicate()
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
 
     def __enter__(self) -> Yardsticks:
         return self

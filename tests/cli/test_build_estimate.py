@@ -50,7 +50,7 @@ def test_what_a_build_takes(capture: str, builds: Path, tmp_path: Path) -> None:
     one = re.search(r"^one run +(\S+ m?s) \(CPU (\S+ m?s)\), (\S+) MB of memory$", said, re.MULTILINE)
     room = re.search(rf"^work folder +at most (\S+) MB in {tmp_path}, with 3 phases; ", said, re.MULTILINE)
     assert one and room, said
-    assert "full runs    9: trace 1, reference 3, validate 3, capture 1, self-check 1\n" in said
+    assert "full runs    9: trace 1, validate 3, reference 3, capture 1, self-check 1\n" in said
     assert float(room[1]) == pytest.approx(4 * float(one[3]), rel=0.1)
     assert list(tmp_path.iterdir()) == []
 

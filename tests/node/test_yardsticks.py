@@ -47,6 +47,12 @@ def test_each_yardstick_takes_some_time_on_the_processor_asked_for() -> None:
     assert ended(helper)
 
 
+def test_nothing_is_read_where_no_helper_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/proc/self/mem")
+    with Yardsticks(None) as yardsticks:
+        assert yardsticks.read() == ()
+
+
 def test_the_helper_uses_no_processor_between_readings() -> None:
     def used(pid: int) -> int:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
