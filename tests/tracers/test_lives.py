@@ -88,7 +88,8 @@ def test_a_program_with_children_is_traced(mode: str, builds: Path) -> None:
     ],
 )
 def test_children_that_leave_no_room(mode: str, error: type[Exception], words: str, builds: Path) -> None:
-    arguments = "3000" if mode == "daemon" else "200"
+    # So long that what starts them takes less than a tenth.
+    arguments = {"daemon": "3000", "wrapper": "1000"}.get(mode, "200")
     with streams_of() as streams, pytest.raises(error, match=words):
         trace(program_of(build("helpers", builds), arguments, mode), interval=INTERVAL, streams=streams)
 

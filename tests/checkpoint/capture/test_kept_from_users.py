@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def test_a_library_that_it_opens_is_found(program: Path) -> None:
     templates()
 
     def as_user() -> int:
+        tempfile.tempdir = str(program.parent)
         return count_run(program_of(program, "opening")).end.status
 
     assert as_nobody(as_user) == 0

@@ -73,6 +73,7 @@ int main(int argc, char **argv)
         send_file(INBOX, "inbox.1.000", 0);
     }
     send_as(NO_FILE, 0, 0, NULL, 0);
+    MPI_Barrier(quiet);
     MPI_Comm_free(&quiet);
     MPI_Finalize();
     return 0;
