@@ -186,6 +186,7 @@ def test_what_is_not_wanted_is_not_made(asked: Callable[..., Asked]) -> None:
     assert wide.found.result.narrowed.limit == ""
 
 
+@pytest.mark.timed
 def test_repeats_without_a_budget_have_a_bound(asked: Callable[..., Asked]) -> None:
     first = asked().found.result
     assert first is not None and first.narrowed is not None

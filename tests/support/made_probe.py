@@ -110,6 +110,7 @@ def made_result(
         "program": list(manifest.program.argv),
         "node": {"name": node, "cpu": "Example CPU 2", "cores": 16, "kernel": "6.1.0", "load": 0.1},
         "threads": manifest.threads,
+        "yardsticks": {"node": {}, "reference": {}},
         "clock": "cpu",
         "prediction": {"seconds": seconds, "low": seconds * 0.95, "high": seconds * 1.06, "coverage": 1.0},
         "undisturbed": {"seconds": seconds * 0.99, "low": seconds * 0.96, "high": seconds * 1.02},

@@ -32,6 +32,7 @@ def result(
         "program": [f"./{probe}", *arguments],
         "node": {"name": node, "cpu": cpu, "cores": 8, "kernel": kernel, "load": 0.01} | node_more,
         "threads": threads,
+        "yardsticks": {"node": {}, "reference": {}},
         "clock": "cpu",
         "prediction": {
             "seconds": seconds,
