@@ -208,7 +208,7 @@ def interrupt(
         for line in running.stderr:
             seen.append(line.rstrip("\n"))
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
         wait_for(lambda: f"{stage} ..." in seen or running.poll() is not None, f"stage {stage}: {seen}")
@@ -223,7 +223,9 @@ def interrupt(
     finally:
         running.kill()
         running.wait()
-        reader.join()
+        # What the command started and left would hold its standard error for ever.
+        reader.join(30)
+        assert not reader.is_alive(), seen
         assert running.stdout is not None and running.stderr is not None
         said = running.stdout.read()
         running.stdout.close()

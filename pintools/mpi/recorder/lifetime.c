@@ -156,7 +156,7 @@ int MPI_Abort(MPI_Comm comm, int status)
 		snprintf(reason, sizeof reason, "called MPI_Abort with status %d", status);
 		write_text("aborted", reason);
 		if (is_apart)
-			fprintf(stderr, "probe: rank %d: %s\n", world_rank, reason);
+			say_last(reason);
 	}
 	return PMPI_Abort(comm, status);
 }

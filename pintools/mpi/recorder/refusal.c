@@ -21,12 +21,22 @@ static void write_text(const char *name, const char *text)
 		close(file);
 }
 
+// For the launcher to print, before the rank aborts. MPICH's drops what another node's ranks said right before it.
+static void say_last(const char *reason)
+{
+	const struct timespec forwarded = {0, 200000000};
+	fprintf(stderr, "probe: rank %d: %s\n", world_rank, reason);
+	fflush(stderr);
+	if (is_apart)
+		nanosleep(&forwarded, NULL);
+}
+
 // Ends the program: what was recorded could not be replayed. The reason is in the file refused.N.
 __attribute__((noreturn)) static void refuse(const char *reason)
 {
 	int running = 0;
 	write_text("refused", reason);
-	fprintf(stderr, "probe: rank %d: %s\n", world_rank, reason);
+	say_last(reason);
 	PMPI_Initialized(&running);
 	if (running)
 		PMPI_Abort(MPI_COMM_WORLD, REFUSED_STATUS);
