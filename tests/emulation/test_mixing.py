@@ -63,6 +63,7 @@ def test_the_instruction_before_a_sample_is_what_took_the_time(tmp_path: Path) -
     assert [_class_at(str(path), place) for place in (123, 126, 128, 131)] == ["load", "sum", "logic", "logic"]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", MIXED)
 def test_a_kernel_is_recognised(tmp_path: Path, name: str) -> None:
     samples = InstructionSamples()
