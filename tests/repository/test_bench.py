@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.accuracy import report
 from benchmarks.arguments import SUITES
 from interruption import status_when_told_to_end
 from small_probe import ROOT
@@ -94,3 +95,22 @@ def test_a_signal_ends_what_a_suite_started(tmp_path: Path) -> None:
     streams = tmp_path / "breadth" / "here" / "stdout"
     assert status_when_told_to_end(command, environment, streams.exists) == 128 + signal.SIGTERM
     assert not streams.parent.exists()
+
+
+def test_tables_take_the_place_of_those_on_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    shutil.copy(ROOT / "docs" / "accuracy.md", page)
+    records = [{"program": "made", "seed": 1, "date": "2026-11-25", "interval_seconds": 0.02, "failure": "made up"}]
+    report.write(page, records)
+    once = page.read_text()
+    report.write(page, records)
+    assert page.read_text() == once
+    assert "| perl |" not in once and "no records" in once and once.count("## How it is measured") == 1
+
+
+def test_a_page_without_its_marks_is_left_as_it_is(tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    page.write_text("text\n<!-- end -->\n")
+    with pytest.raises(ValueError, match="marks"):
+        report.write(page, [])
+    assert page.read_text() == "text\n<!-- end -->\n"

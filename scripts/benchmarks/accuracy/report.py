@@ -17,6 +17,7 @@ Record = dict[str, Any]
 
 ESTIMATORS = ("calibrated", "direct", "strube", "random_direct")
 _HEADS = ("calibrated", "direct", "thesis", "random")
+_BEGIN, _END = "<!-- measured -->", "<!-- end -->"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -138,6 +139,9 @@ def write(path: Path, records: Sequence[Record]) -> None:
         f"{records[0]['interval_seconds'] * 1e3:g} ms. {disturbed} of {len(records)} pairs began on a machine that was "
         "not quiet."
     )
-    before, _, rest = path.read_text().partition("<!-- measured -->\n")
-    _, _, after = rest.partition("<!-- end -->\n")
-    path.write_text(f"{before}<!-- measured -->\n{head}\n\n{tables(records)}\n<!-- end -->\n{after}")
+    page = path.read_text()
+    if page.count(_BEGIN) != 1 or page.count(_END) != 1:
+        raise ValueError(f"{path} does not have each of its marks {_BEGIN} and {_END} once")
+    before, rest = page.split(_BEGIN)
+    after = rest.split(_END)[1]
+    path.write_text(f"{before}{_BEGIN}\n\n{head}\n\n{tables(records)}\n{_END}{after}")
