@@ -248,7 +248,7 @@ MAKERS: dict[str, Maker] = {
     "facilities.lp": written(facilities),
     "knapsack.lp": knapsacks(90, 30),
     "transport.mps": transport(500, 1200),
-    "contacts.rec": contacts(30_000),
+    "contacts.rec": contacts(120_000),
     "sales.xml": sales(20_000),
     "objects.json": objects(400_000),
     "values.tsv": values(2_000_000),
