@@ -97,13 +97,15 @@ def test_a_signal_ends_what_a_suite_started(tmp_path: Path) -> None:
     assert not streams.parent.exists()
 
 
+FAILED = [{"program": "made", "seed": 1, "date": "2026-11-25", "interval_seconds": 0.02, "failure": "made up"}]
+
+
 def test_tables_take_the_place_of_those_on_the_page(tmp_path: Path) -> None:
     page = tmp_path / "accuracy.md"
     shutil.copy(ROOT / "docs" / "accuracy.md", page)
-    records = [{"program": "made", "seed": 1, "date": "2026-11-25", "interval_seconds": 0.02, "failure": "made up"}]
-    report.write(page, records)
+    report.write(page, FAILED)
     once = page.read_text()
-    report.write(page, records)
+    report.write(page, FAILED)
     assert page.read_text() == once
     assert "| perl |" not in once and "no records" in once and once.count("## How it is measured") == 1
 
@@ -112,5 +114,5 @@ def test_a_page_without_its_marks_is_left_as_it_is(tmp_path: Path) -> None:
     page = tmp_path / "accuracy.md"
     page.write_text("text\n<!-- end -->\n")
     with pytest.raises(ValueError, match="marks"):
-        report.write(page, [])
+        report.write(page, FAILED)
     assert page.read_text() == "text\n<!-- end -->\n"
