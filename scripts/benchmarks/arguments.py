@@ -73,7 +73,9 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--interval", type=float, default=0.02, help="seconds, of `accuracy` and `warmup`")
     parser.add_argument("--estimate", action="store_true", help="say how long `accuracy` would take, and leave")
     parser.add_argument(
-        "--write", action="store_true", help="write the tables of `accuracy`, `noise`, `threads`, `breadth` or `hosts`"
+        "--write",
+        action="store_true",
+        help="write the tables of `accuracy`, `arrays`, `noise`, `threads`, `breadth` or `hosts`",
     )
     parser.add_argument(
         "--again",

@@ -27,7 +27,7 @@ def test_few_are_left_out(builds: Path, tmp_path: Path) -> None:
 
 def test_many_are_refused_by_name(builds: Path, tmp_path: Path) -> None:
     program = str(build("scratch", builds))
-    # The run that is captured ends where the last checkpoint is taken: warmed up, that may be before it removes its file.
+    # The captured run ends at its last checkpoint: with a warm-up that may be before it removes its file.
     cold = (*OPTIONS, "--warmup", "0")
     refused = command("build", "-q", "-o", "it.probe", *cold, "--", program, "200", "200", cwd=tmp_path, status=4)
     assert "it ended before its region did" in refused.stderr and not (tmp_path / "it.probe").exists()

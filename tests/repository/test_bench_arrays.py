@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.arguments import packages, read_arguments
 from benchmarks.arrays import measurement, report, suite
 from benchmarks.arrays.programs import FILES, KERNELS
+from benchmarks.measure import ROOT
 from benchmarks.programs import OWN, Benchmark
 from programs import build
 
@@ -104,3 +106,15 @@ def test_a_kernel_is_measured(builds: Path, tmp_path: Path) -> None:
     assert 0.5 < found["counted_share"] <= 1.0 and found["errors"]["direct"] is not None
     assert measurement.load_all(["short", "other"], tmp_path) == [json.loads(json.dumps(found))]
     assert not (tmp_path / "short.probe").exists() and not measurement.due([kernel], tmp_path, False)
+
+
+def test_tables_are_put_on_their_page(tmp_path: Path) -> None:
+    page = tmp_path / "accuracy.md"
+    shutil.copy(ROOT / "docs" / "accuracy.md", page)
+    records = [row("triad", date="2026-11-25"), {**refused("spmv", 4), "date": "2026-11-25"}]
+    report.write(page, records)
+    once = page.read_text()
+    report.write(page, records)
+    assert page.read_text() == once and "| triad | 2.00 |" in once and "- refused: spmv: probe: too many" in once
+    report.write(page, [])
+    assert page.read_text() == once

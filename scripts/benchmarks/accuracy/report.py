@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bounds import CALIBRATED, COVERS, DIRECT, REACH
+from benchmarks.pages import put_between
 from probe.node.facts import this_node
 
 Record = dict[str, Any]
@@ -139,9 +140,4 @@ def write(path: Path, records: Sequence[Record]) -> None:
         f"{records[0]['interval_seconds'] * 1e3:g} ms. {disturbed} of {len(records)} pairs began on a machine that was "
         "not quiet."
     )
-    page = path.read_text()
-    if page.count(_BEGIN) != 1 or page.count(_END) != 1:
-        raise ValueError(f"{path} does not have each of its marks {_BEGIN} and {_END} once")
-    before, rest = page.split(_BEGIN)
-    after = rest.split(_END)[1]
-    path.write_text(f"{before}{_BEGIN}\n\n{head}\n\n{tables(records)}\n{_END}{after}")
+    put_between(path, _BEGIN, _END, f"\n{head}\n\n{tables(records)}")

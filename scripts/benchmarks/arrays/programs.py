@@ -6,15 +6,15 @@ from __future__ import annotations
 from benchmarks.programs import OWN, Benchmark
 
 _KERNELS = (
-    ("triad", "arrays", ("triad", "600"), "streams"),
-    ("stencil", "stencil", ("4000",), "stencil of five points"),
+    ("triad", "arrays", ("triad", "900"), "streams"),
+    ("stencil", "stencil", ("6000",), "stencil of five points"),
     ("smooth", "arrays", ("smooth", "2000"), "stencil of seven points"),
     ("matmul", "matmul", ("1500",), "matrix product"),
     ("lu", "arrays", ("lu", "300"), "dense elimination"),
     ("fft", "arrays", ("fft",), "recursive Fourier transform"),
     ("fourier", "fourier", ("400",), "iterative Fourier transform"),
     ("histogram", "arrays", ("histogram", "4000"), "random writes"),
-    ("spmv", "arrays", ("spmv", "1100"), "sparse product"),
+    ("spmv", "arrays", ("spmv", "1500"), "sparse product"),
     ("transpose", "arrays", ("transpose", "300"), "strides"),
     ("gather", "arrays", ("gather", "300"), "random reads"),
 )

@@ -4,14 +4,21 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.report import percent
 from benchmarks.arrays.measurement import ESTIMATORS
+from benchmarks.pages import put_between
 from benchmarks.threads.measurement import refusal
+from probe.node.facts import this_node
 
 Record = dict[str, Any]
+
+_BEGIN, _END = "<!-- arrays -->", "<!-- end of arrays -->"
+_WIDTH = 120
 
 COUNTED, DIRECT, SECONDS = 0.95, 0.03, (2.0, 5.0)
 """Bars: least counted share of the instructions, largest error of the direct estimator, and how long a kernel takes."""
@@ -40,12 +47,33 @@ def tables(records: Sequence[Record]) -> str:
     good = [r for r in records if "truth" in r]
     lines = [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}", *(_row(r) for r in good)]
     lines += bars(records)
-    lines += [f"refused: {r['program']}: {said}" for r in records if (said := refusal(r))]
-    lines += [f"FAILED: {r['program']}: {r['failure'].splitlines()[-1]}" for r in records if _failed(r)]
+    lines += _lost(records)
     lines += [
         f"{r['program']}: took {r['truth']:.2f} s" for r in good if not SECONDS[0] <= r["truth"] <= SECONDS[1]
     ]  # fmt: skip
     return "\n".join([*lines, *(f"warned: {r['program']}: {text}" for r in good for text in r["warnings"])])
+
+
+def write(page: Path, records: Sequence[Record]) -> None:
+    """Put the table and the bars, with machine and dates, between the page's marks. Raises ValueError."""
+    good = [r for r in records if "truth" in r]
+    if not good:
+        return
+    node, dates = this_node(), sorted({r["date"] for r in records})
+    head = (
+        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}: {node['cpu']}, {node['cores']} processors, "
+        f"kernel {node['kernel']}."
+    )
+    rows = [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}", *(_row(r) for r in good)]
+    said = [f"- {text}" for text in (*bars(records), *_lost(records))]
+    wrapped = [textwrap.fill(text, _WIDTH, subsequent_indent="  ") for text in said]
+    put_between(page, _BEGIN, _END, "\n".join([textwrap.fill(head, _WIDTH), "", *rows, "", *wrapped]))
+
+
+def _lost(records: Sequence[Record]) -> list[str]:
+    """Kernels without a prediction, in the tool's words."""
+    lines = [f"refused: {r['program']}: {said}" for r in records if (said := refusal(r))]
+    return lines + [f"FAILED: {r['program']}: {r['failure'].splitlines()[-1]}" for r in records if _failed(r)]
 
 
 def bars(records: Sequence[Record]) -> list[str]:

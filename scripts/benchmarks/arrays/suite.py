@@ -25,6 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
         for record in measurement.measure(missing, FOLDER, arguments.full_runs, _say):
             print(report.line(record), flush=True)
     print(report.tables(measurement.load_all(names, FOLDER)))
+    if arguments.write:
+        report.write(ROOT / "docs" / "accuracy.md", measurement.load_all(list(KERNELS), FOLDER))
 
 
 def _say(text: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.breadth.measurement import FAILED, PREDICTED, REFUSED, UNUSABLE
 from benchmarks.breadth.recorded import Row, newest
+from benchmarks.pages import put_between
 
 BEGIN, END = "<!-- rows: drawn by scripts/bench breadth -->", "<!-- end of rows -->"
 _NONE = "No row yet: `scripts/bench breadth` on a quiet machine makes them."
@@ -215,5 +216,4 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def write(page: Path, rows: Sequence[Row]) -> None:
     """Put the tables between the page's marks."""
-    before, rest = page.read_text().split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{tables(rows)}\n\n{END}{rest.split(END)[1]}")
+    put_between(page, BEGIN, END, f"\n{tables(rows)}\n")

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.hosts.processor import key
 from benchmarks.hosts.recorded import Row
+from benchmarks.pages import put_between
 
 BEGIN, END = "<!-- rows: drawn by scripts/bench hosts -->", "<!-- end of rows -->"
 _NONE = "No row yet: `scripts/bench hosts --build` on a quiet machine makes the probes, `scripts/bench hosts` the rows."
@@ -97,6 +98,4 @@ def _bars(rows: Sequence[Row]) -> str:
 
 def write(page: Path, rows: Sequence[Row]) -> None:
     """Put the tables between the page's marks."""
-    text = page.read_text()
-    before, rest = text.split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{tables(rows)}\n\n{END}{rest.split(END)[1]}")
+    put_between(page, BEGIN, END, f"\n{tables(rows)}\n")

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.noise.competitor import KIND
 from benchmarks.noise.measurement import DISTURBED, QUIET
 from benchmarks.noise.offline import predicted
+from benchmarks.pages import put_between
 
 Record = dict[str, Any]
 
@@ -117,7 +118,4 @@ def _before(record: Record) -> str:
 
 def write(page: Path, records: Sequence[Record]) -> None:
     """Put the tables between the page's marks."""
-    text = page.read_text()
-    before, rest = text.split(_BEGIN)
-    _, after = rest.split(_END)
-    page.write_text(f"{before}{_BEGIN}\nCompetitor: {KIND}.\n\n{tables(records)}\n{_END}{after}")
+    put_between(page, _BEGIN, _END, f"Competitor: {KIND}.\n\n{tables(records)}")

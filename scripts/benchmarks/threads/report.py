@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.report import percent
+from benchmarks.pages import put_between
 from benchmarks.threads.measurement import refusal
 from probe.node.facts import this_node
 
@@ -71,12 +72,10 @@ def write(page: Path, records: Sequence[Record]) -> None:
         f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}: {node['cpu']}, {node['cores']} processors, "
         f"kernel {node['kernel']}; {len({r['seed'] for r in records})} seeds."
     )
-    before, rest = page.read_text().split(_BEGIN)
-    _, after = rest.split(_END)
     lines = [textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("- ") else line
              for line in tables(records).splitlines()]  # fmt: skip
     said = "\n".join([textwrap.fill(head, _WIDTH), "", *lines])
-    page.write_text(f"{before}{_BEGIN}\n{said}\n{_END}{after}")
+    put_between(page, _BEGIN, _END, said)
 
 
 def bars(records: Sequence[Record], threads: int) -> list[str]:
