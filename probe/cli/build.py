@@ -209,15 +209,18 @@ def build(
             display=display_for(quiet),
         )
     except (ProgramUnsupported, Diverged) as error:
-        raise type(error)(f"{error}; {_otherwise(program)}") from error
+        error.args = (f"{error}; {_otherwise(program)}",)
+        raise
     print_description(output, as_json)
 
 
 def _otherwise(program: tuple[str, ...]) -> str:
     """What to do instead of a probe of this command."""
+    from elftools.common.exceptions import ELFError
+
     from probe.mpi.libraries import programs_in
 
-    with suppress(ProbeError):
+    with suppress(ProbeError, OSError, ELFError):
         programs_in(program)
         return WITHOUT_PROBE_OF_MPI
     return WITHOUT_PROBE

@@ -93,6 +93,8 @@ def run(build: Build, report: Report) -> None:
     except WorkedByChildren:
         if choice.given or build.program.worker is not None:
             raise
+        # Threads that were found are the wrapper's own.
+        build.program = replace(build.program, threads=1, marking=())
         _find_worker(build, choice)
         if build.program.worker is None:
             raise

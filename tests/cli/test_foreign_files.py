@@ -18,6 +18,7 @@ from made_probe import made_manifest, made_probe, made_result
 from checkpoint.errors import NotInStore, ProbeError, StorageError
 from checkpoint.foreign_file import read_foreign, read_foreign_json
 from probe.cli import main
+from probe.cli.build import WITHOUT_PROBE, _otherwise
 
 ROOT = Path(__file__).parents[2]
 _MEMORY = 3 << 30
@@ -158,3 +159,13 @@ def test_folders_that_the_user_may_not_enter(
             assert ended.value.code in (1, 2, 10, 30) and said.startswith(("probe: ", "Usage")), (arguments, said)
     finally:
         shutil.rmtree(forbidden)
+
+
+def test_a_refusal_outlives_files_that_are_no_sound_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = tmp_path / "odd"
+    odd.write_bytes(b"\x7fELF" + b"\xff" * 60)
+    odd.chmod(0o755)
+    assert _otherwise((str(odd),)) == WITHOUT_PROBE
+    # No ldd.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _otherwise(("/bin/true",)) == WITHOUT_PROBE

@@ -20,7 +20,7 @@ from tracing import program_of, streams_of
 
 from checkpoint.binary.elf import needed_libraries
 from checkpoint.errors import NodeUnfit, ProgramUnsupported
-from checkpoint.process.program import Program
+from checkpoint.process.program import Program, Worker
 from checkpoint.process.threads import WorkingThreads
 from probe.formats.profile import Profile, load_profile, save_profile
 from probe.pipeline import trace as trace_stage
@@ -32,9 +32,10 @@ from probe.pipeline.trace import doubts
 from probe.pipeline.validate import validate
 from probe.prediction.sharing import doubts_of_sharing, sharing_of
 from probe.progress import Silent
+from probe.tracers.lives import WorkedByChildren
 from probe.tracers.native import trace
 from probe.tracers.team import OthersMark
-from probe.work_folder import WorkFolder
+from probe.work_folder import WorkFolder, work_folder
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two processors")
 
@@ -156,6 +157,34 @@ def test_too_many_that_mark_are_refused_before_they_are_traced(
     monkeypatch.setattr(trace_stage, "trace_program", trace_program)
     with pytest.raises(NodeUnfit, match="4000 threads, but"):
         trace_stage.trace([str(build("crews", builds))], tmp_path / "out")
+
+
+class Traced(Exception):
+    """The program that was traced in the end."""
+
+
+def test_threads_of_a_wrapper_are_not_its_workers(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(str(build("short", builds)), 0, ("short",), "/")
+
+    def trace_program(program: Program, **_: object) -> Profile:
+        if program.worker is not None:
+            raise Traced(program)
+        if program.threads == 1:
+            raise WorkingThreads("two")
+        if not program.marking:
+            raise OthersMark("the second", replace(program, marking=(0,)))
+        raise WorkedByChildren("its children")
+
+    monkeypatch.setattr(trace_stage, "trace_program", trace_program)
+    monkeypatch.setattr(trace_stage, "find_worker", lambda *_, **__: worker)
+    with work_folder(None, {}, resume=False) as folder:
+        launcher = program_of(build("team", builds))
+        made = Build(launcher, BuildOptions(), folder, None, Silent(), tmp_path / "out", None)
+        with pytest.raises(Traced) as caught:
+            trace_stage.run(made, lambda _: None)
+    assert caught.value.args[0] == replace(launcher, worker=worker)
 
 
 def test_nobody_that_marks_is_refused(builds: Path) -> None:
