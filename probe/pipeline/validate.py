@@ -76,6 +76,8 @@ def _timed(
 ) -> TimedProfile:
     avoid: set[int] = set()
     for _ in range(MARKER_ROUNDS):
+        if avoid:
+            _remove(streams)
         wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
         counted = witnesses(profile, wanted, native_seconds=native_seconds)
         run = stamped_run(profile, wanted, streams=streams, cpu=cpu, progress=progress, counted=counted)
@@ -84,7 +86,6 @@ def _timed(
         if not stray or kept == {c.boundary for c in wanted}:
             break
         avoid |= stray
-        _remove(streams)
     return merge_bad_boundaries(profile, wanted, run)
 
 

@@ -12,6 +12,7 @@ from native_profiles import INTERVAL, SIZES, made, profile_of, totals
 from programs import build, run
 from tracing import compile_small, program_of, streams_of
 
+import probe.pipeline.validate as module
 from checkpoint.errors import Diverged, ProbeError
 from probe.formats.timing import load_timing, save_timing
 from probe.pipeline.runs.boundaries import StampedRun, candidates
@@ -61,6 +62,20 @@ def test_the_timing_run_begins_where_the_intervals_do(builds: Path) -> None:
     assert stamped.started_cpu > 0.1, "the first program's share"
     assert 0 < stamped.cpu.min() - stamped.started_cpu < 0.06
     assert 0 < stamped.wall.min() - stamped.started < (stamped.ended - stamped.started) / 3
+
+
+def test_the_output_of_the_last_run_is_kept_to_be_compared(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, rounds = profile_of(build("nbody", builds), SIZES["nbody"]), list[StampedRun]()
+
+    def stray(_: object, run: StampedRun) -> set[int]:
+        rounds.append(run)
+        return set(run.totals)
+
+    monkeypatch.setattr(module, "stray_columns", stray)
+    monkeypatch.setattr(module, "MARKER_ROUNDS", 1)
+    with streams_of() as streams:
+        validate(profile, streams=streams)
+        assert streams.stdout.exists() and len(rounds) == 1
 
 
 def test_a_program_that_does_not_repeat_itself(builds: Path) -> None:
