@@ -14,7 +14,7 @@ from checkpoint.errors import ProbeError, ToolMissing
 from probe.candidates.result import RunResult, _predicted, check_coverage
 from probe.candidates.wanted_width import FirstRounds, WantedWidth
 from probe.formats.manifest import Manifest
-from probe.node.facts import check_node, this_node
+from probe.node.facts import available_memory, check_node, memory_needed, this_node
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import (
@@ -27,7 +27,7 @@ from probe.node.measuring import (
 )
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
-from probe.node.yardsticks import Yardsticks
+from probe.node.yardsticks import ROOM, Yardsticks
 from probe.prediction.estimators import Prediction
 from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
@@ -48,9 +48,24 @@ def own_restorer() -> bytes:
         raise ToolMissing(_NO_RESTORER.format(error)) from error
 
 
+_READING = 0.05
+"""Seconds that yardsticks take after a repeat on a busy machine (docs/estimators.md)."""
+
+
 def seconds_of_a_round(manifest: Manifest) -> float:
     """What one repeat of every phase takes on the reference node, restoring left out."""
     return sum(phase.expected_seconds for phase in manifest.phases if phase.can_run)
+
+
+def _readings_of_a_round(manifest: Manifest) -> float:
+    """Seconds that yardsticks take in one repeat of every phase."""
+    return _READING * sum(1 for phase in manifest.phases if phase.can_run)
+
+
+def _room_beside(manifest: Manifest) -> bool:
+    """Whether memory is left for yardsticks beside the largest phase."""
+    available = available_memory()
+    return available is None or available >= memory_needed(manifest) + ROOM
 
 
 def run(
@@ -104,7 +119,7 @@ def run(
             tempfile.TemporaryDirectory(prefix="probe-run-") as folder,
             shown.stage("run") as report,
             away_from(cpu),
-            Yardsticks(cpu) as yardsticks,
+            Yardsticks(cpu, room=_room_beside(manifest)) as yardsticks,
         ):
             restorers = restorers_here(
                 archive, Path(folder), restorer, own_restorer=own_restorer, carried_restorer=carried_restorer,
@@ -127,6 +142,6 @@ def run(
             def predicted(measured: list[MeasuredPhase]) -> Prediction:
                 return _predicted(manifest, measured, min_coverage)
 
-            rounds = wanted.rounds(repeats, seconds_of_a_round(manifest))
+            rounds = wanted.rounds(repeats, seconds_of_a_round(manifest) + _readings_of_a_round(manifest))
             measured, narrowed = wanted.reach(rounds, first=first, again=again, predicted=predicted)
     return RunResult(str(probe_path), manifest, this_node(), tuple(measured), predicted(measured), narrowed)

@@ -79,10 +79,14 @@ def check_features(manifest: Manifest) -> None:
         )
 
 
+def memory_needed(manifest: Manifest) -> int:
+    """Bytes that the largest phase takes, and what restores it."""
+    return max((p.checkpoint.kept_pages for p in manifest.phases if p.can_run), default=0) * PAGE_SIZE + _MEMORY_SLACK
+
+
 def check_memory(manifest: Manifest) -> None:
     """Raise NodeUnfit where the largest phase does not fit in the memory that is to be had."""
-    needed = max((p.checkpoint.kept_pages for p in manifest.phases if p.can_run), default=0) * PAGE_SIZE + _MEMORY_SLACK
-    available = available_memory()
+    needed, available = memory_needed(manifest), available_memory()
     if available is not None and needed > available:
         raise NodeUnfit(
             f"{available >> 20} MB of memory are available, the largest phase needs {needed >> 20} MB; "

@@ -30,18 +30,24 @@ TIMES = 3
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _PATIENCE = 5.0
-"""Seconds for a reading, which takes a hundredth of one."""
+"""Seconds for a reading, a hundred times what a reading takes on a busy machine."""
+
+ROOM = 96 << 20
+"""Bytes that the helper takes: what it copies, and Python."""
 
 
 class Yardsticks:
     """A helper on processor `cpu` (None: on any). Nothing is left running after the `with` block.
 
-    Where no helper can be started (Python is another user's, or may have no more processes) nothing is read.
+    Where no helper can be started (Python is another user's, or may have no more processes) nothing is read, nor
+    without `room` for it in memory.
     """
 
-    def __init__(self, cpu: int | None) -> None:
+    def __init__(self, cpu: int | None, room: bool = True) -> None:
         command = [sys.executable, "-I", str(Path(__file__).resolve()), "" if cpu is None else str(cpu)]
         self._process: subprocess.Popen[bytes] | None = None
+        if not room:
+            return
         with suppress(OSError):
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -49,10 +55,19 @@ class Yardsticks:
             )  # fmt: skip
 
     def read(self) -> tuple[float, ...]:
-        """CPU seconds of each of NAMES now; () where the helper does not answer."""
+        """CPU seconds of each of NAMES now; () where the helper does not answer, and ever after: an answer that comes
+        late would be taken for the next, and its work be done beside what is measured then."""
         if self._process is None:
             return ()
-        stdin, stdout = self._process.stdin, self._process.stdout
+        found = self._answer(self._process)
+        if len(found) == len(NAMES) and min(found) > 0:
+            return found
+        self.close()
+        return ()
+
+    def _answer(self, process: subprocess.Popen[bytes]) -> tuple[float, ...]:
+        """Numbers of one line of the helper; () where none comes in time."""
+        stdin, stdout = process.stdin, process.stdout
         assert stdin and stdout
         with DefaultSelector() as selector:
             selector.register(stdout, EVENT_READ)
@@ -60,18 +75,21 @@ class Yardsticks:
                 stdin.write(b"\n")
                 stdin.flush()
                 line = stdout.readline() if selector.select(_PATIENCE) else b""
-                found = tuple(float(word) for word in line.split())
+                return tuple(float(word) for word in line.split())
             except (OSError, ValueError):
                 return ()
-        return found if len(found) == len(NAMES) and min(found) > 0 else ()
 
     def close(self) -> None:
         """End the helper, whatever it does."""
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            with suppress(BrokenPipeError):
+                self._process.communicate()
+            self._process = None
 
     def __enter__(self) -> Yardsticks:
+        # The helper makes what it copies on the processor that is measured: nothing is measured before it has.
+        self.read()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,36 @@ def test_a_helper_that_was_killed_costs_the_readings_alone() -> None:
     with Yardsticks(None) as yardsticks:
         os.kill(helper_of(os.getpid()), signal.SIGKILL)
         assert yardsticks.read() == ()
+        assert yardsticks.read() == ()
+
+
+def test_a_helper_that_answered_late_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.node.yardsticks._PATIENCE", 0.2)
+    with Yardsticks(None) as yardsticks:
+        helper = helper_of(os.getpid())
+        os.kill(helper, signal.SIGSTOP)
+        assert yardsticks.read() == ()
+        with suppress(ProcessLookupError):
+            os.kill(helper, signal.SIGCONT)
+        assert ended(helper)
+        assert yardsticks.read() == ()
+
+
+def test_the_helper_is_ready_before_anything_is_measured() -> None:
+    def used(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+    with Yardsticks(None):
+        helper = helper_of(os.getpid())
+        time.sleep(0.1)
+        before = used(helper)
+        time.sleep(0.3)
+        assert used(helper) == before
+
+
+def test_no_helper_is_started_without_room() -> None:
+    with Yardsticks(None, room=False) as yardsticks:
+        assert not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
         assert yardsticks.read() == ()
 
 
