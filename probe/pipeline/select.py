@@ -17,7 +17,7 @@ from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile, join_intervals
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
-from probe.prediction.limits import doubts_of_code, doubts_of_selection, unlike_share
+from probe.prediction.limits import TRACED_UNLIKE, doubts_of_code, doubts_of_selection, unlike_share
 from probe.prediction.sharing import doubts_of_sharing, notes_of_sharing, sharing_of
 from probe.progress import Report
 from probe.selection.select import select_phases
@@ -159,7 +159,7 @@ def refuse_unlike(traced: Build) -> None:
         timed = join_intervals(traced.timed, together)
         selection = select_phases(*_known(traced, timed), traced.options.selection)
         try:
-            doubts_of_code(selection, vectors(traced.profile, timed), timed.seconds)
+            doubts_of_code(selection, vectors(traced.profile, timed), timed.seconds, TRACED_UNLIKE)
             return
         except Unpredictable as error:
             refusal = refusal or error

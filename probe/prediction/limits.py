@@ -127,13 +127,20 @@ def doubts_of_selection(
     return found
 
 
-def doubts_of_code(selection: Selection, vectors: sp.csr_array, times: FloatArray) -> list[str]:
-    """Warnings from intervals that execute other code than those that stand for them. Raises Unpredictable."""
+TRACED_UNLIKE = Limit(0.1, 0.65)
+"""The limits of `unlike` by times of the traced run, which the stubs made: cold code with many of them is slowest."""
+
+
+def doubts_of_code(
+    selection: Selection, vectors: sp.csr_array, times: FloatArray, limit: Limit | None = None
+) -> list[str]:
+    """Warnings from intervals that execute other code than those that stand for them. `limit`: else that of `unlike`.
+    Raises Unpredictable."""
     if selection.options.method == RANDOM:
         return []
     apart = unlike_share(selection, vectors, times)
     return _judged(
-        apart, LIMITS.unlike,
+        apart, limit or LIMITS.unlike,
         f"intervals with {apart:.0%} of the time execute mostly other code than those that stand for them: the run "
         "repeats itself too little; allow more --max-phases",
         refuse=len(times) >= LIMITS.judged,
