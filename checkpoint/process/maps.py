@@ -27,7 +27,7 @@ _STACK_ROOM = 128 << 20
 
 _CHOOSING_PREFIXES = (
     "libblas", "libcblas", "libopenblas", "libatlas", "libmkl", "liblapack", "libcrypto", "libssl", "libgcrypt",
-    "libnettle", "libgmp",
+    "libnettle", "libgmp", "libmpir",
 )  # fmt: skip
 """How the names of images begin that work a lot, by code which they choose per CPU (cpuid)."""
 

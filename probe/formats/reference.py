@@ -22,8 +22,8 @@ class Reference:
 
     `wall`, `cpu`: of each run, under the environment that every other run shares; ET_ref comes from them.
     Where few runs were made the timing run, less what its stamps cost, is the first of them.
-    `early_wall`, `early_cpu`: the same of runs made right before the timing run, whose cost they show; empty where few
-    runs were made. `plain_environment`: one run under the caller's own environment, wall and CPU; or empty. `clock`
+    `early_wall`, `early_cpu`: the same of runs made beside the timing run, whose cost they show; empty where few runs
+    were made. `plain_environment`: one run under the caller's own environment, wall and CPU; or empty. `clock`
     says which of the two is the program's time. Of the wall time of the early runs, or of the timing run, the program
     slept `blocked_share`, and waited for a processor `waited_share`.
     `voted`: the program's level (probe/formats/timing.py), interval by interval from the runs that `wall` is of, wall
@@ -65,7 +65,7 @@ class Reference:
 
     @property
     def early_seconds(self) -> float:
-        """The median run right before the timing run; ET_ref where there was none."""
+        """The median run beside the timing run; ET_ref where there was none."""
         if not self.early_wall:
             return self.seconds
         return statistics.median(self.early_cpu if self.clock == "cpu" else self.early_wall)

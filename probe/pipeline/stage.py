@@ -77,7 +77,7 @@ class Build:
 
     @property
     def plan(self) -> FullRuns:
-        """The same from the reference stage on."""
+        """The same where it is known: from the reference stage on, or for a native trace from its end."""
         plan = self.planned()
         assert plan is not None
         return plan

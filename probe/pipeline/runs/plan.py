@@ -21,7 +21,8 @@ LONG_SECONDS = 120.0
 """From here on one plain run has to do."""
 
 EARLY_RUNS = 2
-"""Plain runs of a short program before the timing run: enough to see which of its output it does not repeat."""
+"""Plain runs of a short program right behind its timing run, or before that of an exact trace: enough to see which of
+its output it does not repeat."""
 
 AGAIN_RUNS, AGAIN_SECONDS = 2, 8.0
 """Further stamped runs before phases are chosen, and the seconds that all of them may take: one timing run alone cannot
@@ -48,7 +49,7 @@ VOTING = 3
 class FullRuns:
     """How often the whole program is run, beside the traced run, the timing run and one for checkpoints.
 
-    early    plain runs before the timing run
+    early    plain runs right behind the timing run; before it for exact traces
     own      runs in the caller's own environment
     again    stamped runs right behind the timing run
     between  stamped plain runs between the rounds of the self-check
