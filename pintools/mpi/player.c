@@ -95,7 +95,8 @@ static void keep_comm(Player *player, int32_t number, MPI_Comm comm)
 {
 	if ((uint32_t)number >= player->comm_room) {
 		player->comm_room = (uint32_t)number * 2 + 8;
-		player->comms = realloc(player->comms, player->comm_room * sizeof *player->comms);
+		player->comms = needed(realloc(player->comms, player->comm_room * sizeof *player->comms),
+				       player->comm_room * sizeof *player->comms);
 	}
 	player->comms[number] = comm;
 }
@@ -231,10 +232,19 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 static void split(Player *player, const Step *step)
 {
 	MPI_Comm made;
-	// tag: a number that the ranks of the new communicator have in common; peer: place in it.
+	int size;
+	// tag: a number that the ranks of the new communicator have in common; peer: place in it; count: their number.
 	MPI_Comm_split(player->comms[step->comm], step->other < 0 ? MPI_UNDEFINED : step->tag, step->peer, &made);
-	if (step->other >= 0)
-		keep_comm(player, step->other, made);
+	if (step->other < 0)
+		return;
+	MPI_Comm_size(made, &size);
+	// Room and counts are for so many ranks.
+	if (size != step->count) {
+		fprintf(stderr, "probe: a communicator has %d ranks in place of %lld: ranks contradict each other\n",
+			size, (long long)step->count);
+		exit(2);
+	}
+	keep_comm(player, step->other, made);
 }
 
 static void play(Player *player, const Step *step, const int32_t *extras)
