@@ -22,7 +22,7 @@
 #include <time.h>
 #endif
 
-enum { MOST_TYPES = 64 };
+enum { MOST_TYPES = 64, MOST_OPEN = 1 << 20 };
 
 // One call. seconds: of computing before it. `request`, `other` as the recorder has them, peers within `comm`.
 typedef struct {
@@ -80,6 +80,10 @@ static MPI_Datatype type_of(Player *player, int width)
 static MPI_Request *request_of(Player *player, int32_t number)
 {
 	const uint32_t wanted = (uint32_t)number;
+	if (wanted > MOST_OPEN) {
+		fprintf(stderr, "probe: a rank has more than %d requests open at once\n", MOST_OPEN);
+		exit(2);
+	}
 	if (wanted >= player->request_room) {
 		const uint32_t room = wanted * 2 + 64;
 		player->requests = needed(realloc(player->requests, room * sizeof *player->requests),
@@ -103,7 +107,8 @@ static void keep_comm(Player *player, int32_t number, MPI_Comm comm)
 
 static void wait_for(Player *player, const int32_t *requests, int count)
 {
-	MPI_Request *open = malloc((size_t)count * sizeof *open + 1);
+	const size_t bytes = (size_t)count * sizeof(MPI_Request) + 1;
+	MPI_Request *open = needed(malloc(bytes), bytes);
 	for (int n = 0; n < count; n++) {
 		MPI_Request *one = request_of(player, requests[n]);
 		open[n] = *one;
@@ -116,7 +121,8 @@ static void wait_for(Player *player, const int32_t *requests, int count)
 // Counts and places in bytes of a collective whose ranks give different amounts.
 static int *places_of(const int32_t *counts, int size)
 {
-	int *places = malloc((size_t)size * sizeof *places + 1);
+	const size_t bytes = (size_t)size * sizeof(int) + 1;
+	int *places = needed(malloc(bytes), bytes);
 	for (int n = 0, at = 0; n < size; at += counts[n++])
 		places[n] = at;
 	return places;

@@ -27,6 +27,9 @@ STEP: Final = np.dtype(
 MOST_BYTES = 2**31 - 1
 """Of a message: counts of MPI 3.1 are C's int."""
 
+MOST_OPEN = 1 << 20
+"""Requests of a rank that are open at once: the player has a place for each (MOST_OPEN in pintools/mpi/player.c)."""
+
 NUMBERS: Final = {name: number for number, name in enumerate(names())}
 NEW: Final = {NUMBERS[call.name] for call in calls(NEW_COMMUNICATORS)}
 ENDS: Final = {
@@ -180,6 +183,11 @@ def _numbered(found: RankCalls, ends: npt.NDArray[np.bool_], steps: npt.NDArray[
         request = asked[number]
         if request not in open_places:
             most += not free
+            if most > MOST_OPEN:
+                raise ProgramUnsupported(
+                    f"{found.folder}: rank {found.rank} has more than {MOST_OPEN} requests open in its call {number}; "
+                    "a simulation takes no more: let the program wait for some of them before"
+                )
             open_places[request] = free.pop() if free else most
         place[number] = open_places[request]
         if received[number]:

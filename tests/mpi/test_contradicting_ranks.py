@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings whose ranks contradict each other, or themselves, about communicators and amounts: none is played."""
+"""Recordings that the player has no room for: ranks contradict each other or themselves, too many requests are open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mpi_recordings import made_call, made_recording
 
-from checkpoint.errors import ModelInvalid, ProbeFileDamaged
-from probe.mpi.play import write_play
+from checkpoint.errors import ModelInvalid, ProbeFileDamaged, ProgramUnsupported
+from probe.mpi.play import MOST_OPEN, STEP, write_play
 from probe.mpi.recording import Recording
 from probe.mpi.simulate import Prepared, Where, simulate
 from probe.mpi.trace import read_calls
@@ -108,6 +109,36 @@ def test_the_player_refuses_another_size_than_was_recorded(tmp_path: Path) -> No
     played = tuple(write_play(read_calls(made.folder, rank), tmp_path) for rank in ALL)
     with pytest.raises(ModelInvalid, match=r"a communicator has 4 ranks in place of [12]: ranks contradict each other"):
         simulate(made, ON, plays=Prepared(tmp_path, played))
+
+
+# -- requests
+
+
+def begun(requests: int) -> list[bytes]:
+    """So many requests, which a wait completes in the end."""
+    made = [made_call("Ibarrier", comm=1, request=number) for number in range(requests)]
+    wait = made_call("Waitall", comm=-1, extras=[word for number in range(requests) for word in (number, -1, 0)])
+    return [*made, wait]
+
+
+def test_more_open_requests_than_the_player_has_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.mpi.play.MOST_OPEN", 5)
+    assert simulate(made_recording(tmp_path / "five", [begun(5) * 3]), ON).calls == 19
+    with pytest.raises(
+        ProgramUnsupported, match="six: rank 0 has more than 5 requests open in its call 5; a simulation"
+    ):
+        simulate(made_recording(tmp_path / "six", [begun(6)]), ON)
+
+
+@pytest.mark.parametrize("place", [MOST_OPEN + 1, -1])
+def test_the_player_refuses_a_place_that_it_does_not_have(place: int, tmp_path: Path) -> None:
+    made = made_recording(tmp_path / "made", [[made_call("Irecv", peer=0, request=0, **DOUBLES)]])
+    played = write_play(read_calls(made.folder, 0), tmp_path)
+    steps = np.fromfile(tmp_path / "play.0", dtype=STEP)
+    steps["request"][0] = place
+    steps.tofile(tmp_path / "play.0")
+    with pytest.raises(ModelInvalid, match="a rank has more than 1048576 requests open at once"):
+        simulate(made, ON, plays=Prepared(tmp_path, (played,)))
 
 
 # -- what agrees
