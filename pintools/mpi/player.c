@@ -22,7 +22,7 @@
 #include <time.h>
 #endif
 
-enum { MOST_TYPES = 64 };
+enum { MOST_TYPES = 64, MOST_OPEN = 1 << 20 };
 
 // One call. seconds: of computing before it. `request`, `other` as the recorder has them, peers within `comm`.
 typedef struct {
@@ -80,6 +80,10 @@ static MPI_Datatype type_of(Player *player, int width)
 static MPI_Request *request_of(Player *player, int32_t number)
 {
 	const uint32_t wanted = (uint32_t)number;
+	if (wanted > MOST_OPEN) {
+		fprintf(stderr, "probe: a rank has more than %d requests open at once\n", MOST_OPEN);
+		exit(2);
+	}
 	if (wanted >= player->request_room) {
 		const uint32_t room = wanted * 2 + 64;
 		player->requests = needed(realloc(player->requests, room * sizeof *player->requests),
@@ -95,14 +99,16 @@ static void keep_comm(Player *player, int32_t number, MPI_Comm comm)
 {
 	if ((uint32_t)number >= player->comm_room) {
 		player->comm_room = (uint32_t)number * 2 + 8;
-		player->comms = realloc(player->comms, player->comm_room * sizeof *player->comms);
+		player->comms = needed(realloc(player->comms, player->comm_room * sizeof *player->comms),
+				       player->comm_room * sizeof *player->comms);
 	}
 	player->comms[number] = comm;
 }
 
 static void wait_for(Player *player, const int32_t *requests, int count)
 {
-	MPI_Request *open = malloc((size_t)count * sizeof *open + 1);
+	const size_t bytes = (size_t)count * sizeof(MPI_Request) + 1;
+	MPI_Request *open = needed(malloc(bytes), bytes);
 	for (int n = 0; n < count; n++) {
 		MPI_Request *one = request_of(player, requests[n]);
 		open[n] = *one;
@@ -115,7 +121,8 @@ static void wait_for(Player *player, const int32_t *requests, int count)
 // Counts and places in bytes of a collective whose ranks give different amounts.
 static int *places_of(const int32_t *counts, int size)
 {
-	int *places = malloc((size_t)size * sizeof *places + 1);
+	const size_t bytes = (size_t)size * sizeof(int) + 1;
+	int *places = needed(malloc(bytes), bytes);
 	for (int n = 0, at = 0; n < size; at += counts[n++])
 		places[n] = at;
 	return places;
@@ -231,10 +238,19 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 static void split(Player *player, const Step *step)
 {
 	MPI_Comm made;
-	// tag: a number that the ranks of the new communicator have in common; peer: place in it.
+	int size;
+	// tag: a number that the ranks of the new communicator have in common; peer: place in it; count: their number.
 	MPI_Comm_split(player->comms[step->comm], step->other < 0 ? MPI_UNDEFINED : step->tag, step->peer, &made);
-	if (step->other >= 0)
-		keep_comm(player, step->other, made);
+	if (step->other < 0)
+		return;
+	MPI_Comm_size(made, &size);
+	// Room and counts are for so many ranks.
+	if (size != step->count) {
+		fprintf(stderr, "probe: a communicator has %d ranks in place of %lld: ranks contradict each other\n",
+			size, (long long)step->count);
+		exit(2);
+	}
+	keep_comm(player, step->other, made);
 }
 
 static void play(Player *player, const Step *step, const int32_t *extras)

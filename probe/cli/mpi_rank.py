@@ -98,6 +98,7 @@ def _print(found: list[Ranked], form: str) -> None:
             "node": one.cluster.node, "network": one.cluster.where.name, "ranks_per_node": one.cluster.where.per_node,
             "seconds": told and told.seconds, "low": told and told.low, "high": told and told.high,
             "computing": told and told.simulated.share, "as_fast_as_best": one.as_fast_as_best,
+            "whole": (told and told.simulated.whole) or None,
             "error": None if one.error is None else str(one.error),
         })  # fmt: skip
     columns = {
@@ -111,6 +112,8 @@ def _print(found: list[Ranked], form: str) -> None:
     }
     print_rows(rows, form, "clusters", columns)
     if form == TABLE:
+        for reason in dict.fromkeys(row["whole"] for row in rows if row["whole"]):
+            say(one_line(f"simulated whole, without epochs: {reason}"))
         warnings = [warning for one in found if one.prediction for warning in one.prediction.warnings]
         for warning in dict.fromkeys(warnings):
             say(one_line(f"warning: {warning}"))

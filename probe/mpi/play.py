@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import ProbeFileDamaged, ProgramUnsupported, StorageError
-from probe.mpi.calls import NEW_COMMUNICATORS, calls, names
-from probe.mpi.trace import MOST_REQUESTS, RankCalls
+from probe.mpi.calls import NEW_COMMUNICATORS, calls, collectives, names
+from probe.mpi.trace import MOST_REQUESTS, Agreement, RankCalls, Shared
 
 STEP: Final = np.dtype(
     [
@@ -24,6 +26,9 @@ STEP: Final = np.dtype(
 
 MOST_BYTES = 2**31 - 1
 """Of a message: counts of MPI 3.1 are C's int."""
+
+MOST_OPEN = 1 << 20
+"""Requests of a rank that are open at once: the player has a place for each (MOST_OPEN in pintools/mpi/player.c)."""
 
 NUMBERS: Final = {name: number for number, name in enumerate(names())}
 NEW: Final = {NUMBERS[call.name] for call in calls(NEW_COMMUNICATORS)}
@@ -46,6 +51,14 @@ _COUNTS: Final = {
 """Collective calls whose ranks give different amounts: how many numbers for each rank stand behind them."""
 _AT_ROOT: Final = {NUMBERS[name] for name in ("Gatherv", "Scatterv", "Igatherv", "Iscatterv")}
 """Only their roots know the amounts."""
+_LISTED: Final = [NUMBERS[name] for name in ("Allgatherv", "Iallgatherv", "Reduce_scatter", "Ireduce_scatter")]
+"""Of these, calls to which all ranks give the same numbers."""
+_ROOTED: Final = [
+    number for name, number in NUMBERS.items()
+    if name.lower().removeprefix("i") in ("bcast", "reduce", "gather", "gatherv", "scatter", "scatterv")
+]  # fmt: skip
+_TOGETHER: Final = [*NEW, *(NUMBERS[one.call.name] for one in collectives())]
+"""Calls that all ranks of a communicator make, in one order."""
 _BLOCKS: Final = [
     number for name, number in NUMBERS.items()
     if name.lower().removeprefix("i") in ("gather", "scatter", "allgather", "alltoall", "reduce_scatter_block")
@@ -68,8 +81,21 @@ class Played:
     largest: int
 
 
-def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
-    """Write play.N of one rank. scale: of its computing times.
+def write_plays(ranks: Iterable[RankCalls], folder: Path, *, scale: float = 1.0) -> tuple[Played, ...]:
+    """Write play.N of all ranks of a recording. scale: of their computing times.
+
+    Raises ProgramUnsupported, StorageError. Raises ProbeFileDamaged, also where ranks contradict each other.
+    """
+    agreement = Agreement()
+    played = tuple(write_play(one, folder, scale=scale, agreement=agreement) for one in ranks)
+    agreement.refuse_unshared()
+    return played
+
+
+def write_play(
+    found: RankCalls, folder: Path, *, scale: float = 1.0, agreement: Agreement | None = None
+) -> Played:  # fmt: skip
+    """Write play.N of one rank. scale: of its computing times. agreement: of the recording's ranks, with this one.
 
     Raises ProbeFileDamaged, ProgramUnsupported, StorageError.
     """
@@ -85,12 +111,12 @@ def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
     steps["comm"][ends] = -1
     waited = _numbered(found, ends, steps)
     used = _Communicators(found, made, ~ends)
-    steps["tag"][made], steps["peer"][made] = used.colours, used.places
+    steps["tag"][made], steps["peer"][made], steps["count"][made] = used.colours, used.places, used.made_sizes
     for each in (sends, receives, both):
         used.place(each, steps["peer"])
     used.place(both, steps["other"])
     counted = ~(ends | made | sends | receives | both)
-    _refuse_miscounted(found, both, counted, used.sizes)
+    _refuse_miscounted(found, both, counted, used)
     steps["tag"][receives] = steps["tag"][receives].clip(0)
     # Of what a wait completes the requests alone, of what gives each rank another amount all.
     behind = np.diff(found.first)
@@ -103,6 +129,8 @@ def write_play(found: RankCalls, folder: Path, *, scale: float = 1.0) -> Played:
         raise ProgramUnsupported(
             f"rank {found.rank} sends {largest} bytes in one call; a simulation takes 2 GB at most"
         )
+    if agreement is not None:
+        agreement.add(found, used.shared())
     try:
         (folder / f"play.{found.rank}").write_bytes(_packed(steps, kept, ends, waited, numbers))
     except OSError as error:
@@ -155,6 +183,11 @@ def _numbered(found: RankCalls, ends: npt.NDArray[np.bool_], steps: npt.NDArray[
         request = asked[number]
         if request not in open_places:
             most += not free
+            if most > MOST_OPEN:
+                raise ProgramUnsupported(
+                    f"{found.folder}: rank {found.rank} has more than {MOST_OPEN} requests open in its call {number}; "
+                    "a simulation takes no more: let the program wait for some of them before"
+                )
             open_places[request] = free.pop() if free else most
         place[number] = open_places[request]
         if received[number]:
@@ -170,14 +203,16 @@ def _numbered(found: RankCalls, ends: npt.NDArray[np.bool_], steps: npt.NDArray[
 class _Communicators:
     """Which communicator each call uses, by the order in which they were made. used: calls that need one.
 
-    colours, places: of the calls that make one, what its ranks have in common, and the place of this one in it.
-    sizes: of each call's communicator; 0: it needs none.
+    colours, places, made_sizes: of the calls that make one, what its ranks have in common, the place of this one in it,
+    and how many there are. sizes, own_places: of each call's communicator, how many ranks it has, 0: it needs none; and
+    the place of this one.
     """
 
     def __init__(self, found: RankCalls, made: npt.NDArray[np.bool_], used: npt.NDArray[np.bool_]) -> None:
         self.found = found
-        self.colours, self.places = [], []
+        self.colours, self.places, self.made_sizes = [], [], []
         members = [np.arange(found.ranks), np.array([found.rank])]
+        own_places = [found.rank, 0]
         keys = [(0, -1), (1, -1)]
         for number in np.flatnonzero(made).tolist():
             ranks = found.extras_of(number)
@@ -186,14 +221,20 @@ class _Communicators:
             if other < 0:
                 self.colours.append(0)
                 self.places.append(0)
+                self.made_sizes.append(0)
                 continue
             if not len(here) or (ranks < 0).any() or (ranks >= found.ranks).any() or other > len(found.calls) + 1:
                 raise _damaged(found, number, "makes a communicator without itself")
+            if len(np.unique(ranks)) < len(ranks):
+                raise _damaged(found, number, "makes a communicator with a rank that it has already")
             self.colours.append(int(ranks[0]))
             self.places.append(int(here[0]))
+            self.made_sizes.append(len(ranks))
             members.append(ranks)
+            own_places.append(int(here[0]))
             keys.append((other, number))
         self.members = members
+        self.makers = [number for _, number in keys]
         # A number may be used again: the last one made before a call counts.
         calls = len(found.calls) + 1
         comms = np.array(keys, dtype=np.int64)
@@ -207,6 +248,33 @@ class _Communicators:
             number = int(np.argmax(unknown))
             raise _damaged(found, number, f"uses communicator {int(wanted[number])}, which it does not have")
         self.sizes = np.where(used, np.array([len(one) for one in members])[self.own], 0)
+        self.own_places = np.array(own_places)[self.own]
+
+    def shared(self) -> Iterator[Shared]:
+        """What this rank says of each communicator that it shares with others."""
+        calls = self.found.calls
+        numbers = np.flatnonzero(np.isin(calls["function"], _TOGETHER))
+        numbers = numbers[np.argsort(self.own[numbers], kind="stable")]
+        begins = np.searchsorted(self.own[numbers], np.arange(len(self.members) + 1))
+        turns = np.zeros(len(calls), dtype=np.int64)
+        turns[numbers] = np.arange(len(numbers)) - begins[self.own[numbers]]
+        function = calls["function"][numbers]
+        told = np.zeros((len(numbers), 3), dtype="<i8")
+        told[:, 0] = function
+        told[:, 1] = np.where(np.isin(function, _ROOTED), calls["other"][numbers], 0)
+        told[:, 2] = np.where(np.isin(function, [*NEW, *_COUNTS]), 0, (calls["count"] * calls["element"])[numbers])
+        listed = np.isin(function, _LISTED)
+        keys: list[bytes] = []
+        for own, (made, members) in enumerate(zip(self.makers, self.members, strict=True)):
+            # Made by which of the calls on which communicator; numbers of communicators are each rank's own.
+            parent = b"" if made < 0 else keys[self.own[made]] + turns[made].tobytes()
+            keys.append(hashlib.sha256(parent + members.astype("<i8").tobytes()).digest())
+            these = slice(begins[own], begins[own + 1])
+            digest = hashlib.sha256(told[these].tobytes())
+            for number in numbers[these][listed[these]].tolist():
+                digest.update(self.found.extras_of(number).tobytes())
+            if len(members) > 1:
+                yield Shared(keys[own], len(members), digest.digest(), made)
 
     def place(self, those: npt.NDArray[np.bool_], ranks: npt.NDArray[np.int32]) -> None:
         """Replace ranks of the program by their places in the calls' communicators."""
@@ -242,16 +310,16 @@ def answers_of(found: RankCalls) -> dict[int, list[tuple[int, int]]]:
 
 
 def _refuse_miscounted(
-    found: RankCalls, both: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int64]
+    found: RankCalls, both: npt.NDArray[np.bool_], counted: npt.NDArray[np.bool_], used: _Communicators
 ) -> None:
     """Refuse collective calls without an amount for each rank, or with a root that their communicator does not have."""
-    calls, behind = found.calls, np.diff(found.first)
+    calls, behind, sizes = found.calls, np.diff(found.first), used.sizes
     mute = both & (behind != 2)
     if mute.any():
         raise _damaged(found, int(np.argmax(mute)), "does not say what it receives")
     each = np.zeros(len(NUMBERS), dtype=np.int64)
     each[list(_COUNTS)] = list(_COUNTS.values())
-    unasked = np.isin(calls["function"], list(_AT_ROOT)) & (behind == 0)
+    unasked = np.isin(calls["function"], list(_AT_ROOT)) & (behind == 0) & (calls["other"] != used.own_places)
     wanted = np.where(unasked, 0, each[calls["function"]] * sizes)
     negative = np.zeros(len(calls), dtype=bool)
     negative[np.repeat(np.arange(len(calls)), behind)[found.extras < 0]] = True
@@ -259,7 +327,8 @@ def _refuse_miscounted(
     if wrong.any():
         number = int(np.argmax(wrong))
         raise _damaged(found, number, f"has {int(behind[number])} counts for {int(sizes[number])} ranks")
-    wrong = counted & ((calls["other"] < -1) | (calls["other"] >= sizes))
+    least = np.where(np.isin(calls["function"], _ROOTED), 0, -1)
+    wrong = counted & ((calls["other"] < least) | (calls["other"] >= sizes))
     if wrong.any():
         number = int(np.argmax(wrong))
         raise _damaged(found, number, f"has the root {int(calls[number]['other'])} of {int(sizes[number])} ranks")
@@ -283,4 +352,6 @@ def _largest(
 
 def _damaged(found: RankCalls, number: int, text: str) -> ProbeFileDamaged:
     name = names()[int(found.calls[number]["function"])]
-    return ProbeFileDamaged(f"call {number} of rank {found.rank}, MPI_{name}, {text}; record the program again")
+    return ProbeFileDamaged(
+        f"{found.folder}: call {number} of rank {found.rank}, MPI_{name}, {text}; record the program again"
+    )

@@ -18,9 +18,9 @@ from probe.formats.arrays import FloatArray
 from probe.mpi.epochs import Epochs, epochs_of
 from probe.mpi.generate import player_source
 from probe.mpi.platforms import costs_of, hosts_of, placed, settings_of, with_other_links
-from probe.mpi.play import Played, write_play
+from probe.mpi.play import Played, write_plays
 from probe.mpi.recording import Recording
-from probe.mpi.trace import read_calls
+from probe.mpi.trace import RankCalls, read_calls
 from probe.simulation.networks import network_of
 from probe.simulation.platform import Links, write_platform
 from probe.simulation.smpirun import COMMAND, installed, simulated
@@ -125,7 +125,12 @@ def prepared(recording: Recording, *, epochs: bool = False) -> Iterator[Prepared
 def _prepared(recording: Recording, folder: Path, epochs: bool = False) -> Prepared:
     found = epochs_of(recording) if epochs else ""
     chosen = None if isinstance(found, str) else found
-    played = []
+    played = write_plays(_calls(recording, chosen), folder)
+    return Prepared(folder, played, chosen, found if isinstance(found, str) else "")
+
+
+def _calls(recording: Recording, chosen: Epochs | None) -> Iterator[RankCalls]:
+    """The calls of each rank that are played."""
     for rank in range(len(recording.ranks)):
         calls = read_calls(recording.folder, rank)
         if calls.ranks != len(recording.ranks):
@@ -133,8 +138,7 @@ def _prepared(recording: Recording, folder: Path, epochs: bool = False) -> Prepa
                 f"{recording.folder}: rank {rank} is of a run of {calls.ranks} ranks, the recording of "
                 f"{len(recording.ranks)}"
             )
-        played.append(write_play(calls if chosen is None else chosen.reduced(calls), folder))
-    return Prepared(folder, tuple(played), chosen, found if isinstance(found, str) else "")
+        yield calls if chosen is None else chosen.reduced(calls)
 
 
 def simulate(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ class RankCalls:
     """The calls of one rank, in order. first: index in `extras` of each call's own, and one more for the end.
 
     own_threads: most that the program itself had beside its first. processors: that it could use; 0: not known.
+    folder: the recording.
     """
 
     rank: int
@@ -44,6 +46,7 @@ class RankCalls:
     first: npt.NDArray[np.int64]
     own_threads: int = 0
     processors: int = 0
+    folder: Path = Path()
 
     @property
     def computing(self) -> float:
@@ -71,6 +74,53 @@ class RankCalls:
         return self.extras[self.first[number] : self.first[number + 1]]
 
 
+@dataclass(frozen=True)
+class Shared:
+    """A communicator of several ranks, as one of them has it. key: a digest of its members, and of where it was made.
+
+    calls: a digest of the collective calls on it, with their roots and amounts. made: the call of that rank which made
+    it; -1: MPI_COMM_WORLD.
+    """
+
+    key: bytes
+    size: int
+    calls: bytes
+    made: int
+
+
+class Agreement:
+    """What the ranks of a recording say of the communicators that they share.
+
+    Where they agree, a communicator has the members that each of them says, and each takes from a collective call as
+    many bytes as the others give.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[bytes, tuple[Path, int, Shared]] = {}
+        self._sharers: dict[bytes, int] = {}
+
+    def add(self, found: RankCalls, said: Iterable[Shared]) -> None:
+        """Add a rank. Raises ProbeFileDamaged where its calls are not those of another rank with the communicator."""
+        for one in said:
+            _, rank, first = self._first.setdefault(one.key, (found.folder, found.rank, one))
+            self._sharers[one.key] = self._sharers.get(one.key, 0) + 1
+            if first.calls != one.calls:
+                where = "MPI_COMM_WORLD" if one.made < 0 else f"the communicator that its call {one.made} made"
+                raise ProbeFileDamaged(
+                    f"{found.folder}: rank {found.rank} contradicts rank {rank}: collective calls, roots or amounts "
+                    f"differ on {where}; record the program again"
+                )
+
+    def refuse_unshared(self) -> None:
+        """Raise ProbeFileDamaged for a communicator that not all of its members have."""
+        for key, (folder, rank, first) in self._first.items():
+            if self._sharers[key] != first.size:
+                raise ProbeFileDamaged(
+                    f"{folder}: rank {rank} makes a communicator of {first.size} ranks in its call {first.made}, and "
+                    f"{self._sharers[key]} of them say the same; record the program again"
+                )
+
+
 def read_calls(folder: Path, rank: int) -> RankCalls:
     """The calls of one rank, checked. Raises ProbeFileDamaged and StorageError."""
     found, extras, ranks, ended = [np.zeros(0, dtype=CALL)], [np.zeros(0, dtype=np.int32)], 0, False
@@ -89,7 +139,7 @@ def read_calls(folder: Path, rank: int) -> RankCalls:
     first = np.concatenate([[0], np.cumsum(calls["extras"], dtype=np.int64)])
     return RankCalls(
         rank, ranks, calls, np.concatenate(extras), first, own_threads=int(last["count"]),
-        processors=int(last["element"]),
+        processors=int(last["element"]), folder=folder,
     )  # fmt: skip
 
 

@@ -110,9 +110,9 @@ def simulated(
 
 
 def _reason(printed: str) -> str:
-    """What SimGrid says of its end, which a trace of its calls follows; else its last words."""
-    critical = re.findall(r"\[\S+/CRITICAL\] (.+)", printed)
-    return critical[-1][:_SHOWN] if critical else printed[-_SHOWN:].strip()
+    """What the program, or SimGrid, says of its end; `smpirun` says what it ran behind that. Else the last words."""
+    said = re.findall(r"^probe: (.+)|\[\S+/CRITICAL\] (.+)", printed, re.M)
+    return "".join(said[-1])[:_SHOWN] if said else printed[-_SHOWN:].strip()
 
 
 def watched(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from checkpoint.compiled import built
 from probe.mpi.generate import player_source
-from probe.mpi.play import write_play
+from probe.mpi.play import write_plays
 from probe.mpi.recording import Recording, read_recording
 from probe.mpi.simulate import Where, simulate
 from probe.mpi.trace import read_calls
@@ -36,7 +36,8 @@ def real_seconds(recording: Recording, launcher: list[str], rounds: int) -> list
         (folder / "player.c").write_text(player_source())
         compiler = shutil.which(recording.compiler) or recording.compiler
         player = built("player", [folder / "player.c"], _OPTIONS, compiler=compiler)
-        played = [write_play(read_calls(recording.folder, run.rank), folder, scale=0.0) for run in recording.ranks]
+        calls = (read_calls(recording.folder, run.rank) for run in recording.ranks)
+        played = write_plays(calls, folder, scale=0.0)
         words = [*launcher, str(player), made, str(max(one.largest for one in played))]
         for _ in range(rounds):
             done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,28 @@ def ranked(*words: str | Path) -> Result:
 def test_probe_rank_says_who_orders_clusters(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["rank", str(packed_probe(tmp_path))])
     assert done.exit_code == 2 and "ordered by `probe mpi rank`" in done.output
+
+
+def test_why_all_was_simulated_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, however many clusters there are."""
+    probe = program(tmp_path)
+    monkeypatch.setattr("probe.mpi.probes.packing.opened", lambda _: nullcontext(probe))
+    monkeypatch.setattr("probe.cli.mpi_rank.runner", lambda *_: lambda _: result(1.0))
+    asked = ["--cluster", "here,torus:2", "--cluster", "here,torus:1,2"]
+
+    def told(*words: str) -> str:
+        done = ranked(*asked, *words, "app.mpiprobe")
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    said = "the ranks meet 1 times, 1 of them without messages under way"
+    assert told("--epochs").count(f"simulated whole, without epochs: {said}") == 1
+    assert "epochs" not in told()
+    for words, wanted in ((["--epochs"], True), ([], False)):
+        answer = json.loads(told(*words, "--json"))
+        assert schema_errors("probe-mpi-rank", answer) == []
+        reasons = [one["whole"] for one in answer["clusters"]]
+        assert all(one.startswith(said) for one in reasons) if wanted else reasons == [None, None]
 
 
 @pytest.mark.slow
