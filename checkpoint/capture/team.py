@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import process_facts
 from checkpoint.capture.injected import Answers
-from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.ptrace import registers_of, signal_mask
-from checkpoint.process.threads import SLOT_BYTES, Team
+from checkpoint.process.threads import Team
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import OtherThread, SignalState
 
@@ -31,22 +30,13 @@ _ROBUST_HEAD = struct.Struct("<QqQ")
 
 
 def other_threads(tracee: Tracee, team: Team, answers: Sequence[Answers]) -> Iterator[OtherThread]:
-    """The state of each; `answers`: what the kernel said to each, in the order of `team.stopped()`.
-
-    Raises ProgramUnsupported where one uses what tells threads apart for itself.
-    """
+    """The state of each; `answers`: what the kernel said to each, in the order of `team.stopped()`."""
     for number, said in zip(team.stopped(), answers, strict=True):
-        found = registers_of(number)
-        if found.gs_base != team.base(number):
-            raise ProgramUnsupported(
-                f"{tracee.program.argv[0]}: uses the GS register itself, by which a probe tells threads apart; build "
-                "it with one thread"
-            )
-        registers = process_facts.registers_of(found)
+        registers = process_facts.registers_of(registers_of(number))
         waiting = (*pending(tracee.pid, number), *team.held_back(number))
         settle_call(registers)
         yield OtherThread(
-            slot=team.base(number) // SLOT_BYTES,
+            slot=team.slot(number),
             comm=process_facts.name_of(tracee.pid, number),
             registers=registers,
             signals=SignalState(signal_mask(number), (), *said.stack, waiting),

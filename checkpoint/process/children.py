@@ -19,6 +19,7 @@ from pathlib import Path
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProbeError
+from checkpoint.process.plain_run import running_time
 from checkpoint.process.ptrace import ptrace
 from checkpoint.process.waiting import process_cpu
 
@@ -28,6 +29,10 @@ FOLLOW = (
 )  # fmt: skip
 STARTED = (linux.PTRACE_EVENT_FORK, linux.PTRACE_EVENT_VFORK, linux.PTRACE_EVENT_CLONE)
 STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+
+_WORKING, _AS_BUSIEST, FIRST_WORKS = 0.02, 0.05, 0.2
+"""A thread counts as one that works with more than the first share of the process's CPU time, or, as where there are
+many, the second of the busiest thread's. The first thread needs more, the third: less is for handing out work."""
 
 _POLL_SECONDS = 0.005
 _LONGEST_COMMAND = 60
@@ -228,6 +233,22 @@ def most_at_once(children: Sequence[Child]) -> int:
         alive += change
         most = max(most, alive)
     return most
+
+
+def most_working(threads: Sequence[Child], whole: float) -> int:
+    """Most of them that worked at the same time; `whole`: CPU seconds of all and the first."""
+    least = min(_WORKING * whole, _AS_BUSIEST * busiest(threads))
+    return most_at_once([child for child in threads if seconds_of(child) > least])
+
+
+def busiest(threads: Sequence[Child]) -> float:
+    """CPU seconds of the one that worked most."""
+    return max(map(seconds_of, threads), default=0.0)
+
+
+def seconds_of(thread: Child) -> float:
+    """CPU seconds of a thread, so far or at its end."""
+    return thread.own_cpu if thread.ended is not None else running_time(thread.pid)
 
 
 def end(pid: int) -> None:

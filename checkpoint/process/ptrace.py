@@ -17,6 +17,9 @@ ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (2**64 - 1)
 
 _LARGEST_ERRNO = 4095
 
+_GS_BASE = 22 * 8
+"""struct user: where PTRACE_POKEUSER finds the GS base."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 _libc.ptrace.restype = ctypes.c_long
@@ -76,6 +79,27 @@ def registers_of(number: int) -> Registers:
 def set_registers(number: int, registers: Registers) -> None:
     """Give a stopped thread other registers."""
     ptrace(linux.PTRACE_SETREGS, number, 0, ctypes.addressof(registers))
+
+
+class GsBases:
+    """The GS bases that threads of one process were given; that of all others is 0."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, int] = {}
+
+    def give(self, number: int, base: int) -> None:
+        """Give it to a stopped thread."""
+        ptrace(linux.PTRACE_POKEUSER, number, _GS_BASE, base)
+        self._given[number] = base
+
+    def kept(self, number: int, event: int) -> bool:
+        """Whether a thread that stands at a ptrace event, or another stop (0), still has its own, or is gone."""
+        if event == linux.PTRACE_EVENT_EXEC:
+            self._given.pop(number, None)
+        try:
+            return bool(registers_of(number).gs_base == self._given.get(number, 0))
+        except ProcessLookupError:
+            return True
 
 
 def signal_mask(number: int) -> int:

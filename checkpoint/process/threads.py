@@ -13,20 +13,23 @@ from collections.abc import Sequence
 from checkpoint import linux
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import (
+    FIRST_WORKS,
     STARTED,
     Child,
     Children,
     Life,
+    busiest,
     end,
     event_message,
     is_thread,
-    most_at_once,
+    most_working,
     name_thread,
     reap,
+    seconds_of,
 )
 from checkpoint.process.plain_run import running_time, turns_of
-from checkpoint.process.ptrace import is_breakpoint, ptrace
-from checkpoint.process.waiting import is_killed, process_state, threads_of
+from checkpoint.process.ptrace import GsBases, is_breakpoint, ptrace
+from checkpoint.process.waiting import awake, is_killed, threads_of
 
 ADVICE = "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
 
@@ -39,14 +42,6 @@ _FEWEST_SLOTS, MOST_SLOTS, _SLOTS_PER_WORKER = 32, 128, 4
 MOST_STARTS = 1000
 """Threads that may be started in a run whose threads share its work."""
 
-_GS_BASE = 22 * 8
-"""struct user: where PTRACE_POKEUSER finds the GS base."""
-
-WORKING, _AS_BUSIEST, _FIRST_WORKS = 0.02, 0.05, 0.2
-"""A thread counts as one that works with more than the first share of the process's CPU time, or, as where there are
-many, the second of the busiest thread's. The first thread needs more, the third: less is for handing out work."""
-
-_ASLEEP = ("S", "t", "T", "")
 _SETTLE_SECONDS, _STOP_SECONDS = 2.0, 30.0
 _POLL_SECONDS, _SHORT_POLL_SECONDS = 0.0005, 0.00005
 
@@ -91,11 +86,8 @@ class HelperThreads(Children):
             raise self._refusal
 
     def awake(self) -> bool:
-        """Whether one computes at this moment, or waits for a disk: any state but asleep."""
-        return self._awake() > 0
-
-    def _awake(self) -> int:
-        return sum(process_state(number) not in _ASLEEP for number in list(self._living))
+        """Whether one computes at this moment, or waits for a disk."""
+        return awake(self._living) > 0
 
     def settle(self) -> None:
         """Wait until all are asleep, while the first thread is stopped. Raises ProgramUnsupported where one works on.
@@ -106,7 +98,7 @@ class HelperThreads(Children):
         while self.awake():
             if time.monotonic() > deadline:
                 said = self._refused("works on by itself while the first is stopped")
-                raise WorkingThreads(str(said), self._awake() + self._first_works())
+                raise WorkingThreads(str(said), awake(self._living) + self._first_works())
             time.sleep(_POLL_SECONDS)
             self.look()
 
@@ -136,8 +128,7 @@ class HelperThreads(Children):
         return child
 
     def _go_on(self, child: Child, stop: int, event: int) -> None:
-        wrong = self._wrong(child, stop, event)
-        if wrong:
+        if wrong := self._wrong(child, stop, event):
             self._refusal = self._refused(wrong, child)
             self._let_go(child)
             return
@@ -175,18 +166,12 @@ class HelperThreads(Children):
 
     def working(self, whole: float) -> int:
         """How many threads worked at the same time, at least one; `whole`: CPU seconds of all."""
-        least = min(WORKING * whole, _AS_BUSIEST * max(map(self._seconds, self.all), default=0.0))
-        others = most_at_once([child for child in self.all if self._seconds(child) > least])
-        return max(1, others + self._first_works())
+        return max(1, most_working(self.all, whole) + self._first_works())
 
     def _first_works(self) -> bool:
         """Whether the first thread does work while others live."""
         beside = self._beside + (running_time(self._pid) - self._ran if self._living else 0.0)
-        return beside > _FIRST_WORKS * max(map(self._seconds, self.all), default=0.0)
-
-    @staticmethod
-    def _seconds(child: Child) -> float:
-        return child.own_cpu if child.ended is not None else running_time(child.pid)
+        return beside > FIRST_WORKS * busiest(self.all)
 
     def release(self) -> None:
         """The first thread is about to go on: so do those that were stopped with it."""
@@ -213,6 +198,7 @@ class Team(HelperThreads):
         self._first, self._marker = Child(pid, None, True, time.monotonic(), name), Child(pid, None, True, 0.0)
         self._lives: list[Life] = []
         self._slots: dict[int, int] = {}
+        self._bases = GsBases()
         self._stopped: dict[int, int] = {}
         self._stopping = False
         self.slots = 1
@@ -262,14 +248,14 @@ class Team(HelperThreads):
         """The signal that a stopped thread was about to get."""
         return tuple(signal for signal in (self._stopped.get(number, 0),) if signal)
 
-    def base(self, number: int) -> int:
-        """The GS base of a thread: how far its counters are from the marking one's."""
-        return self._slots[number] * SLOT_BYTES
+    def slot(self, number: int) -> int:
+        """That of a thread: its counters are so many SLOT_BYTES from the marking one's."""
+        return self._slots[number]
 
     def lives(self) -> list[tuple[Child, float, float]]:
         """Threads in the order in which the first started them: each, its CPU seconds, and the first's meanwhile."""
         now = running_time(self._pid)
-        return [(life.thread, self._seconds(life.thread), life.meanwhile(now)) for life in self._lives]
+        return [(life.thread, seconds_of(life.thread), life.meanwhile(now)) for life in self._lives]
 
     def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
         said = f"{self._name}: a thread beside its first one {what}: in a probe only the first may; {ADVICE}"
@@ -301,7 +287,7 @@ class Team(HelperThreads):
             self._hand_over(child)
         self._slots[number] = slot
         if self._refusal is None:
-            ptrace(linux.PTRACE_POKEUSER, number, _GS_BASE, slot * SLOT_BYTES)
+            self._bases.give(number, slot * SLOT_BYTES)
 
     def _is_to_mark(self, child: Child) -> bool:
         if (self.marking if child.parent is None else child.parent.pid) != self._pid:
@@ -327,8 +313,11 @@ class Team(HelperThreads):
     def hands_back(self, status: int) -> bool:
         """Whether the marking thread is another than the first, and ends, as this status says: the first marks again.
 
-        That one may be waiting for the end. Until it is told of it, it executes nothing that is counted.
+        That one may be waiting for the end. Until it is told of it, it executes nothing that is counted. Raises
+        ProgramUnsupported where the marking thread does not count where it should.
         """
+        if os.WIFSTOPPED(status):
+            self._check_base(self._first if self.marking == self._pid else self._marker, status >> 16)
         dead = os.WIFEXITED(status) or os.WIFSIGNALED(status)
         if self.marking == self._pid or not (dead or status >> 16 == linux.PTRACE_EVENT_EXIT):
             return False
@@ -357,7 +346,8 @@ class Team(HelperThreads):
             time.sleep(_SHORT_POLL_SECONDS)
         status = waited[1]
         if os.WIFSTOPPED(status):
-            ptrace(linux.PTRACE_POKEUSER, self._pid, _GS_BASE, 0)
+            self._check_base(self._first, status >> 16)
+            self._bases.give(self._pid, 0)
         if status >> 16 == linux.PTRACE_EVENT_STOP and os.WSTOPSIG(status) == signal.SIGTRAP:
             ptrace(linux.PTRACE_CONT, self._pid)
         else:
@@ -376,7 +366,20 @@ class Team(HelperThreads):
         self._slots.pop(child.pid, None)
         self._stopped.pop(child.pid, None)
 
+    def _check_base(self, child: Child, event: int) -> None:
+        """Refuse a thread, at a stop, that gave itself another GS base. It counts in memory of something else, or
+        faults, and would do so again: it stays stopped."""
+        if self._bases.kept(child.pid, event):
+            return
+        name_thread(child)
+        who = "first thread" if child is self._first else f"thread {self.all.index(child) + 1} ({child.command})"
+        self._refusal = ProgramUnsupported(
+            f"{self._name}: its {who} uses the GS register itself, by which a probe tells threads apart; {ADVICE}"
+        )
+        raise self._refusal
+
     def _go_on(self, child: Child, stop: int, event: int) -> None:
+        self._check_base(child, event)
         if event == linux.PTRACE_EVENT_EXIT and child is self._first:
             # The end of the run, which `wait` tells: the others are told to end, or go on without it.
             if self._stopping:

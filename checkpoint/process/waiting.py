@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _POLL_SECONDS = 0.002
+_ASLEEP = ("S", "t", "T", "")
 _FLAGS_FIELD, _SIGNALED = 6, 0x400
 """Where /proc/PID/stat has flags, behind the name; PF_SIGNALED."""
 
@@ -31,6 +32,11 @@ def process_state(pid: int) -> str:
             return file.read().rsplit(")", 1)[1].split()[0]
     except OSError:
         return ""
+
+
+def awake(numbers: Iterable[int]) -> int:
+    """How many of these processes or threads compute at this moment, or wait for a disk: any state but asleep."""
+    return sum(process_state(number) not in _ASLEEP for number in list(numbers))
 
 
 def reaches_state(pid: int, state: str, seconds: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -247,6 +248,21 @@ def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Pat
             done = as_ordinary_user("run", probe, "--json", home=home, namespaces=namespaces)
             assert done.returncode == 0, done.stderr
             assert all(phase["status"] == "ok" for phase in json.loads(done.stdout)["phases"])
+
+
+@pytest.mark.slow(minutes=2)
+@pytest.mark.timed
+@pytest.mark.alone("where both processors are taken the first thread is held up, and is refused for that")
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_work_that_is_handed_out(elsewhere: bool, builds: Path, tmp_path: Path) -> None:
+    """Refused where the others are at another piece each time: what is restored is not what was chosen."""
+    arguments = ["800", "runs"] if elsewhere else ["800"]
+    made = command(
+        "build", "-q", "-o", "it.probe", "--interval", "10ms", "--max-phases", "4",
+        "--", build("queue", builds), *arguments, cwd=tmp_path, status=7 if elsewhere else 0,
+    )  # fmt: skip
+    refused = re.search(r"restored regions take \d+% more or less .* and hands out the rest, so that each", made.stderr)
+    assert bool(refused) == elsewhere == (not (tmp_path / "it.probe").exists()), made.stderr
 
 
 @pytest.mark.slow(minutes=3)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first thread starts others and waits for them. Each of these has its own part of the work, the same in every run.
 // Usage: crews [ROUNDS] [HOW] [THREADS]
+#include <asm/prctl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "site.h"
@@ -60,6 +62,8 @@ static void hire(int threads)
     for (int i = 0; i < threads; i++)
         if (pthread_create(&crew[i], NULL, part, (void *)(intptr_t)i))
             exit(2);
+    if (is("gs"))
+        syscall(SYS_arch_prctl, ARCH_SET_GS, 8);
     if (is("fork")) {
         pid_t child = fork();
         if (!child)

@@ -133,6 +133,12 @@ PROGRAMS: Mapping[str, Program] = {
         "threads that share the work, in one of many ways", flags=("-fopenmp", "-pthread"), variants=("pie",)
     ),
     "crews": Program("the first thread waits for others that work", flags=("-pthread",), variants=("pie",)),
+    "queue": Program(
+        "the first thread hands out work; with a file, another number of pieces ahead in each run",
+        flags=("-pthread",),
+        variants=("pie",),
+        quick=("40",),
+    ),
     "waiters": Program("one thread works, others wait in one of many ways", flags=("-pthread",)),
     "forker": Program("forks two workers: to be refused"),
     "vforker": Program("spawns a helper: to be refused"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -183,6 +184,40 @@ def test_more_threads_than_slots_are_refused(builds: Path) -> None:
         team.most = 32
         with pytest.raises(ProgramUnsupported, match="more than 32 threads at the same time"):
             counted(tracee)
+
+
+@pytest.mark.parametrize(
+    ("how", "who"),
+    [
+        ("gs", "thread 1 (team)"),
+        ("gs-instruction", "thread 1 (team)"),
+        ("gs-near", "thread 1 (team)"),
+        ("gs-handled", "thread 1 (team)"),
+        ("gs-first", "first thread"),
+        ("gs-first-near", "first thread"),
+    ],
+)
+def test_a_thread_with_a_gs_base_of_its_own_is_named(how: str, who: str, builds: Path) -> None:
+    """It faults where it counts; or, *near*, it counts in the first thread's counters, and nothing else shows it."""
+    said = f"/team: its {who} uses the GS register itself, by which a probe tells threads apart; run it with one thread"
+    with started(builds, how) as (tracee, _), pytest.raises(ProgramUnsupported, match=re.escape(said)):
+        counted(tracee)
+
+
+def test_a_first_thread_with_a_gs_base_of_its_own_is_named_while_another_marks(builds: Path) -> None:
+    with (
+        started(builds, "gs", name="crews", marks=[0]) as (tracee, _),
+        pytest.raises(ProgramUnsupported, match="/crews: its first thread uses the GS register itself"),
+    ):
+        counted(tracee)
+
+
+def test_a_program_with_a_gs_base_of_its_own_is_refused(builds: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "probe", "trace", "-q", "-o", "out", "--", build("team", builds), "600", "gs"],
+        capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 4 and "its thread 1 (team) uses the GS register itself" in done.stderr
 
 
 def test_a_process_is_the_first_threads_to_start(builds: Path) -> None:
