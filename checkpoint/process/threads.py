@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import statistics
 import time
 from collections.abc import Sequence
 
@@ -102,11 +103,13 @@ class HelperThreads(Children):
 
         So nothing runs in code that is about to be changed, nor writes to memory that is about to be copied.
         """
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        while self.awake():
+        deadline, awake = time.monotonic() + _SETTLE_SECONDS, []
+        while now := self._awake():
+            awake.append(now)
             if time.monotonic() > deadline:
                 said = self._refused("works on by itself while the first is stopped")
-                raise WorkingThreads(str(said), self._awake() + self._first_works())
+                # At this moment some may be awake that work but now and then.
+                raise WorkingThreads(str(said), statistics.median_low(awake) + self._first_works())
             time.sleep(_POLL_SECONDS)
             self.look()
 
