@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import statistics
 import time
 from collections.abc import Sequence
 
@@ -94,11 +95,13 @@ class HelperThreads(Children):
 
         So nothing runs in code that is about to be changed, nor writes to memory that is about to be copied.
         """
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        while self.awake():
+        deadline, seen = time.monotonic() + _SETTLE_SECONDS, list[int]()
+        while now := awake(self._living):
+            seen.append(now)
             if time.monotonic() > deadline:
                 said = self._refused("works on by itself while the first is stopped")
-                raise WorkingThreads(str(said), awake(self._living) + self._first_works())
+                # Some are awake but now and then.
+                raise WorkingThreads(str(said), statistics.median_low(seen) + self._first_works())
             time.sleep(_POLL_SECONDS)
             self.look()
 
@@ -222,12 +225,12 @@ class Team(HelperThreads):
         deadline = time.monotonic() + _STOP_SECONDS
         while self._living.keys() - self._stopped.keys():
             self.look()
-            self._refuse_late(deadline)
-            time.sleep(_SHORT_POLL_SECONDS)
+            self._pause(deadline)
 
-    def _refuse_late(self, deadline: float) -> None:
+    def _pause(self, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise ProgramFailed(f"{self._name}: its threads do not all stop within {_STOP_SECONDS:g} s")
+        time.sleep(_SHORT_POLL_SECONDS)
 
     def release(self) -> None:
         """Let all go on that were stopped with the marking thread."""
@@ -267,8 +270,7 @@ class Team(HelperThreads):
         return ProgramUnsupported(said)
 
     def _begin(self, child: Child) -> None:
-        taken = set(self._slots.values())
-        slot = next(slot for slot in range(1, len(taken) + 2) if slot not in taken)
+        slot = min({*range(1, len(self._slots) + 2)} - {*self._slots.values()})
         self.slots = max(self.slots, slot + 1)
         self.starts += 1
         self.started.append(child.began)
@@ -342,8 +344,7 @@ class Team(HelperThreads):
         ptrace(linux.PTRACE_INTERRUPT, self._pid)
         deadline = time.monotonic() + _STOP_SECONDS
         while not (waited := os.wait4(self._pid, linux.WALL | os.WNOHANG))[0]:
-            self._refuse_late(deadline)
-            time.sleep(_SHORT_POLL_SECONDS)
+            self._pause(deadline)
         status = waited[1]
         if os.WIFSTOPPED(status):
             self._check_base(self._first, status >> 16)
@@ -367,8 +368,7 @@ class Team(HelperThreads):
         self._stopped.pop(child.pid, None)
 
     def _check_base(self, child: Child, event: int) -> None:
-        """Refuse a thread, at a stop, that gave itself another GS base. It counts in memory of something else, or
-        faults, and would do so again: it stays stopped."""
+        """Refuse a stopped thread that gave itself another GS base: it counts elsewhere, or faults. It stays so."""
         if self._bases.kept(child.pid, event):
             return
         name_thread(child)

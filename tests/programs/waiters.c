@@ -52,11 +52,13 @@ static void wait_in(intptr_t number)
 
 static void *helper(void *number)
 {
+    if (is("late-third") && (intptr_t)number == 2)
+        usleep(1500000);
     if (is("calls") || is("epoll"))
         wait_in((intptr_t)number);
     const struct timespec tick = {.tv_nsec = 10000000};
     uint64_t state = 7;
-    while (is("busy") && !over)
+    while ((is("busy") || is("late-third")) && !over)
         state = work(state);
     while (is("tick") && !over)
         nanosleep(&tick, NULL);

@@ -15,6 +15,7 @@ from tracing import SECONDS
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.linux import WALL
 from checkpoint.process.loader import LoadWatch
+from checkpoint.process.threads import WorkingThreads
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state
 
@@ -89,6 +90,16 @@ def test_the_time_of_threads_is_told_from_the_firsts(builds: Path) -> None:
         tracee.resume()
         assert tracee.wait(SECONDS).what is What.EXITING
         assert tracee.helpers_cpu > 0.3 * tracee.own_cpu
+
+
+def test_threads_are_counted_by_most_of_a_wait(builds: Path) -> None:
+    """A third one is awake at the end of it."""
+    with started(build("waiters", builds), "60000", "late-third") as tracee:
+        end = time.monotonic() + SECONDS
+        with pytest.raises(WorkingThreads, match="works on by itself") as raised:
+            while time.monotonic() < end:
+                run_for(tracee, 0.05)
+        assert raised.value.threads == 2 and tracee.helpers.awake()
 
 
 @pytest.mark.parametrize(
