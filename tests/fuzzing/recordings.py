@@ -20,7 +20,7 @@ from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox
 from probe.mpi.platforms import hosts_of
 from probe.mpi.play import write_play
 from probe.mpi.probes.packing import unpack
-from probe.mpi.trace import read_calls
+from probe.mpi.trace import Agreement, read_calls
 
 _HEADER_BYTES = 48
 _NUMBER = {name: number for number, name in enumerate(names())}
@@ -67,7 +67,7 @@ def _read_inbox(data: bytes, folder: Path) -> Any:
 
 def _read_calls(data: bytes, folder: Path) -> Any:
     (folder / "calls.0.000").write_bytes(data)
-    return write_play(read_calls(folder, 0), folder)
+    return write_play(read_calls(folder, 0), folder, agreement=Agreement())
 
 
 def _read_platform(data: bytes, folder: Path) -> Any:
