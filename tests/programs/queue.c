@@ -4,15 +4,15 @@
 // Usage: queue [PIECES] [FILE]; each run adds a byte to FILE
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <unistd.h>
 #include "site.h"
 
 enum { WORKERS = 2, ALIKE = 20, ROOM = 4, STEP = 5 };
 
-static long pieces, given, taken, done, room;
+static long pieces, taken;
 static uint64_t sum;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t more = PTHREAD_COND_INITIALIZER, less = PTHREAD_COND_INITIALIZER;
+static sem_t handed, room;
 
 static long runs_so_far(const char *path)
 {
@@ -40,49 +40,43 @@ static uint64_t labour(long piece)
     return value;
 }
 
+/* No code of its own depends on who waits how often: the first thread executes the same in every run. */
 static void *serve(void *of)
 {
     for (;;) {
         long piece;
-        uint64_t value;
 
-        pthread_mutex_lock(&lock);
-        while (taken == given && given < pieces)
-            pthread_cond_wait(&more, &lock);
-        piece = taken < given ? taken++ : -1;
-        pthread_mutex_unlock(&lock);
-        if (piece < 0)
+        sem_wait(&handed);
+        piece = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
+        if (piece >= pieces)
             return of;
-        value = labour(piece);
-        pthread_mutex_lock(&lock);
-        sum += value;
-        done++;
-        pthread_cond_signal(&less);
-        pthread_mutex_unlock(&lock);
+        __atomic_fetch_add(&sum, labour(piece), __ATOMIC_RELAXED);
+        sem_post(&room);
     }
 }
 
 __attribute__((noipa)) static void hand_out(void)
 {
-    pthread_mutex_lock(&lock);
-    while (given - done >= room)
-        pthread_cond_wait(&less, &lock);
-    given++;
-    pthread_cond_broadcast(&more);
-    pthread_mutex_unlock(&lock);
+    sem_wait(&room);
+    sem_post(&handed);
 }
 
 int main(int argc, char **argv)
 {
     pthread_t workers[WORKERS];
+    long ahead;
 
     pieces = size_argument(argc, argv, 800);
-    room = ROOM + (argc > 2 ? STEP * (runs_so_far(argv[2]) % (2 * ALIKE / STEP)) : 0);
+    ahead = ROOM + (argc > 2 ? STEP * (runs_so_far(argv[2]) % (2 * ALIKE / STEP)) : 0);
+    sem_init(&handed, 0, 0);
+    sem_init(&room, 0, (unsigned)ahead);
     for (int i = 0; i < WORKERS; i++)
         if (pthread_create(&workers[i], NULL, serve, NULL))
             return 2;
     for (long i = 0; i < pieces; i++)
         hand_out();
+    for (int i = 0; i < WORKERS; i++)
+        sem_post(&handed);
     for (int i = 0; i < WORKERS; i++)
         pthread_join(workers[i], NULL);
     printf("queue %016llx\n", (unsigned long long)sum);
