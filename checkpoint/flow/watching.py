@@ -43,7 +43,7 @@ from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.recorded_calls import stub_areas
-from checkpoint.restore.watched_phase import Lost, answering_child, confined, end_phase, restorer_said
+from checkpoint.restore.watched_phase import Lost, answering_child, confined, end_phase, ending, restorer_said
 
 MOST_CALLS = 200_000
 """Calls compared one by one; of a phase that makes more, the first."""
@@ -218,7 +218,7 @@ class _Run:
                 status = self._wait()
             deliver, found, status = 0, status, None
             if not os.WIFSTOPPED(found):
-                raise Lost(f"it ended before its region did ({_ending(found)})")
+                raise Lost(f"it ended before its region did ({ending(found)})")
             stopped = os.WSTOPSIG(found)
             if stopped == _SYSCALL_STOP:
                 self._at_call()
@@ -316,7 +316,3 @@ class _Run:
 
 
 _UNNAMED = Program(("phase",), "phase", "/")
-
-
-def _ending(status: int) -> str:
-    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status >> 8}"

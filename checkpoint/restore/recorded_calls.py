@@ -42,7 +42,7 @@ from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
-from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
+from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, ending, restorer_said
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -242,7 +242,7 @@ class _Watch:
             status = self._wait()
             deliver = 0
             if not os.WIFSTOPPED(status):
-                raise Lost(f"it ended before its region did ({restorer_said(self._control)})")
+                raise Lost(f"it ended before its region did ({ending(status, self._control)})")
             stopped = os.WSTOPSIG(status)
             if stopped == _SYSCALL_STOP:
                 self._at_call()

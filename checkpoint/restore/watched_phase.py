@@ -82,6 +82,13 @@ def restorer_said(control: Control) -> str:
     return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"
 
 
+def ending(status: int, control: Control | None = None) -> str:
+    """How a phase ended, by its wait status; of one that `control` says was not restored, how far it came."""
+    if control is not None and control.report()[0] != RESTORED:
+        return restorer_said(control)
+    return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status >> 8}"
+
+
 def end_phase(pid: int) -> None:
     """Kill the phase, which we trace, and wait until it is gone."""
     os.kill(pid, signal.SIGKILL)
