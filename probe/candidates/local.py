@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from probe.node.measuring import (
 )
 from probe.node.phases import AUTO, phases_here, restorers_here
 from probe.node.quietness import QuietJudge
-from probe.node.yardsticks import ROOM, Yardsticks
+from probe.node.yardsticks import Yardsticks
 from probe.prediction.estimators import Prediction
 from probe.progress import Display, Silent
 from reducer.output_file import full_disk_named
@@ -52,6 +53,10 @@ _READING = 0.05
 """Seconds that yardsticks take after a repeat on a busy machine (docs/estimators.md)."""
 
 
+_ROOM = 96 << 20
+"""Bytes that yardsticks take: what they copy, and Python."""
+
+
 def seconds_of_a_round(manifest: Manifest) -> float:
     """What one repeat of every phase takes on the reference node, restoring left out."""
     return sum(phase.expected_seconds for phase in manifest.phases if phase.can_run)
@@ -62,10 +67,11 @@ def _readings_of_a_round(manifest: Manifest) -> float:
     return _READING * sum(1 for phase in manifest.phases if phase.can_run)
 
 
-def _room_beside(manifest: Manifest) -> bool:
-    """Whether memory is left for yardsticks beside the largest phase."""
+def _yardsticks_beside(manifest: Manifest, cpu: int | None) -> AbstractContextManager[Yardsticks | None]:
+    """Yardsticks, where memory is left for them beside the largest phase."""
     available = available_memory()
-    return available is None or available >= memory_needed(manifest) + ROOM
+    fits = available is None or available >= memory_needed(manifest) + _ROOM
+    return Yardsticks(cpu) if fits else nullcontext()
 
 
 def run(
@@ -119,7 +125,7 @@ def run(
             tempfile.TemporaryDirectory(prefix="probe-run-") as folder,
             shown.stage("run") as report,
             away_from(cpu),
-            Yardsticks(cpu, room=_room_beside(manifest)) as yardsticks,
+            _yardsticks_beside(manifest, cpu) as yardsticks,
         ):
             restorers = restorers_here(
                 archive, Path(folder), restorer, own_restorer=own_restorer, carried_restorer=carried_restorer,

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read how fast this node does known work: its processor, second-level cache, last-level cache and memory.
 
-Standard library alone, Python 3.8 and newer. The work is done by a helper, which is a program of its own: it waits
-without using the processor, and ends with its input, hence with whoever started it.
+A helper of its own does the work. It waits without using the processor, and ends with whoever started it.
 """
 
 from __future__ import annotations
@@ -26,28 +25,22 @@ NAMES = ("clock", "l2", "llc", "memory")
 """What is read, in order."""
 
 TIMES = 3
-"""The median of so many counts: a hypervisor that stops this node for a moment disturbs one of them."""
+"""The median of so many counts: one may be disturbed."""
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _PATIENCE = 5.0
-"""Seconds for a reading, a hundred times what a reading takes on a busy machine."""
-
-ROOM = 96 << 20
-"""Bytes that the helper takes: what it copies, and Python."""
+"""Seconds for a reading."""
 
 
 class Yardsticks:
     """A helper on processor `cpu` (None: on any). Nothing is left running after the `with` block.
 
-    Where no helper can be started (Python is another user's, or may have no more processes) nothing is read, nor
-    without `room` for it in memory.
+    Where no helper can be started nothing is read.
     """
 
-    def __init__(self, cpu: int | None, room: bool = True) -> None:
+    def __init__(self, cpu: int | None) -> None:
         command = [sys.executable, "-I", str(Path(__file__).resolve()), "" if cpu is None else str(cpu)]
         self._process: subprocess.Popen[bytes] | None = None
-        if not room:
-            return
         with suppress(OSError):
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -55,8 +48,8 @@ class Yardsticks:
             )  # fmt: skip
 
     def read(self) -> tuple[float, ...]:
-        """CPU seconds of each of NAMES now; () where the helper does not answer, and ever after: an answer that comes
-        late would be taken for the next, and its work be done beside what is measured then."""
+        """CPU seconds of each of NAMES now; () where the helper does not answer, and ever after: a late answer would be
+        taken for the next."""
         if self._process is None:
             return ()
         found = self._answer(self._process)
@@ -66,7 +59,7 @@ class Yardsticks:
         return ()
 
     def _answer(self, process: subprocess.Popen[bytes]) -> tuple[float, ...]:
-        """Numbers of one line of the helper; () where none comes in time."""
+        """The helper's next line; () where none comes in time."""
         stdin, stdout = process.stdin, process.stdout
         assert stdin and stdout
         with DefaultSelector() as selector:
@@ -88,7 +81,7 @@ class Yardsticks:
             self._process = None
 
     def __enter__(self) -> Yardsticks:
-        # The helper makes what it copies on the processor that is measured: nothing is measured before it has.
+        # Until it is ready it works on the processor that is measured.
         self.read()
         return self
 
@@ -120,7 +113,7 @@ def _copying(size: int, times: int) -> Callable[[], None]:
 
 
 def _parts(size: int) -> Callable[[], None]:
-    """Copy the next of TIMES parts of so many bytes: what was copied the time before is in no cache."""
+    """Copy the next of TIMES parts of so many bytes, which are in no cache."""
     source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
     part, at = size // TIMES, [0]
 

@@ -12,8 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from made_probe import made_manifest
 
 from checkpoint.restore.criu_restore import RestoreJob
+from probe.candidates import local
+from probe.node.facts import memory_needed
 from probe.node.measuring import PhaseToMeasure, measure_phases
 from probe.node.yardsticks import NAMES, Yardsticks
 from probe.prediction.busyness import LONGEST, said, slowdowns
@@ -114,10 +117,14 @@ def test_the_helper_is_ready_before_anything_is_measured() -> None:
         assert used(helper) == before
 
 
-def test_no_helper_is_started_without_room() -> None:
-    with Yardsticks(None, room=False) as yardsticks:
-        assert not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        assert yardsticks.read() == ()
+def test_no_helper_is_started_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest, _ = made_manifest(3, 60)
+    monkeypatch.setattr(local, "available_memory", lambda: memory_needed(manifest) + local._ROOM - 1)
+    with local._yardsticks_beside(manifest, None) as yardsticks:
+        assert yardsticks is None
+    monkeypatch.setattr(local, "available_memory", lambda: memory_needed(manifest) + local._ROOM)
+    with local._yardsticks_beside(manifest, None) as yardsticks:
+        assert yardsticks is not None and yardsticks.read()
 
 
 def test_each_repeat_gets_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
