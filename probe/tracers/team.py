@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ MOST_POLLED = 0.5
 _SLEEPS = {str(call_number(name)) for name in ("nanosleep", "clock_nanosleep")}
 _LONG = 5.0
 _SIGKILL_BIT = 1 << 8
+_ENDING_SECONDS, _POLL_SECONDS = 1.0, 0.002
 _FLAGS_FIELD = 6
 _ENDING = 0x4 | 0x400
 """Of a thread's flags: PF_EXITING, PF_SIGNALED."""
@@ -152,8 +154,17 @@ def sleeps_by_clock(number: int) -> bool:
 
 def refuse_orphans(tracee: Tracee) -> None:
     """At the first thread's exit event: raise ProgramUnsupported where the others go on without it."""
-    team = tracee.team
-    if team is None or not any(_goes_on(tracee.pid, number) for number in team.stopped()):
+    team, deadline = tracee.team, time.monotonic() + _ENDING_SECONDS
+    if team is None:
+        return
+    # A thread that has taken its SIGKILL, and is not yet ending, shows neither. Nor does the thread that ended the
+    # process, until its exit event is seen.
+    while any(_goes_on(tracee.pid, number) for number in team.stopped()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_SECONDS)
+        team.look()
+    else:
         return
     if _goes_on(tracee.pid, tracee.pid):
         raise ProgramUnsupported(
