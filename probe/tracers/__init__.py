@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from checkpoint.errors import ProbeError
 from checkpoint.process.program import Program, Streams
@@ -23,19 +22,17 @@ def trace_program(
     streams: Streams,
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
-    soon: bool = False,
 ) -> Profile:
     """Trace with the tracer of that name; `auto` is the native one. `interval` in its unit, None: its choice.
 
-    Raises ToolMissing where the tracer is not installed, and what the tracer raises; with `soon` the native one raises
-    WorkedByChildren as soon as that is likely.
+    Raises ToolMissing where the tracer is not installed, and what the tracer raises.
     """
     if tracer in ("auto", NATIVE):
-        traced = partial(native.trace, interval=interval, streams=streams, cpu=cpu, progress=progress, soon=soon)
         try:
-            return traced(program)
+            return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
         except InLibraries:
-            return traced(replace(program, choosing=True))
+            program = replace(program, choosing=True)
+            return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
     if tracer not in TRACERS:
         raise ProbeError(f"no tracer {tracer!r}; there are {', '.join(TRACERS)}")
     instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)

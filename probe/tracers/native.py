@@ -275,7 +275,6 @@ def trace(
     streams: Streams,
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
-    soon: bool = False,
 ) -> Profile:
     """Run `program` once and return its profile. `interval` in seconds; `cpu` pins the program to one.
 
@@ -283,7 +282,7 @@ def trace(
     DEFAULT_INTERVAL.
 
     Raises ProgramUnsupported (threads that work, children that leave no room), ProgramFailed (ended by a signal),
-    ProgramTooShort, InLibraries. `progress` gets the seconds traced so far at every interval. `soon`: see judge_early.
+    ProgramTooShort, InLibraries. `progress` is called at every interval with the seconds traced so far.
     """
     fine = interval is None
     interval = FINE_INTERVAL if interval is None else interval
@@ -295,7 +294,7 @@ def trace(
         recording.install_new()
         recording.begin()
         tracee.resume()
-        status = _record(recording, progress, soon)
+        status = _record(recording, progress)
         if os.WIFSIGNALED(status):
             exit_status(program, status, streams)
         judge_threads(tracee)
@@ -315,7 +314,7 @@ def trace(
     return replace(profile, exit_status=code, processes=others, helper_threads=helpers)
 
 
-def _record(recording: _Recording, progress: Callable[[float], None] | None, soon: bool) -> int:
+def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:
     tracee, looks = recording.tracee, 1
     while True:
         pause = max(recording.interval / _LOOKS_PER_INTERVAL, min(recording.interval, _SHORTEST_PAUSE))
@@ -324,10 +323,10 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None, soo
         if occurrence.what is What.TIMEOUT:
             # Of many sites a look takes longer than the pause: those that it leaves no time for count as done.
             looks = max(looks, int((time.monotonic() - recording.row_started) / pause))
-            ended = recording.look(end_row=(is_due := looks * pause >= recording.interval * _WHOLE))
+            ended = recording.look(end_row=looks * pause >= recording.interval * _WHOLE)
             looks = 1 if ended else looks + 1
-            if is_due:  # also where no row ends, since the program itself executes nothing
-                judge_early(tracee, recording.started, soon=soon)
+            if ended:
+                judge_early(tracee, recording.started)
             if ended and progress:
                 progress(time.monotonic() - recording.started)
             continue
