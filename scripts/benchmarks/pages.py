@@ -3,7 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+
+from probe.node.facts import this_node
+
+
+def measured_here(dates: Iterable[str], more: str = "") -> str:
+    """When records of these dates were measured, and on which machine: this one. `more` stands behind the dates."""
+    when, node = sorted(dates), this_node()
+    return (
+        f"Measured {' to '.join(dict.fromkeys((when[0], when[-1])))}{more}: {node['cpu']}, {node['cores']} processors, "
+        f"kernel {node['kernel']}"
+    )
 
 
 def put_between(page: Path, begin: str, end: str, text: str) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bounds import CALIBRATED, COVERS, DIRECT, REACH
-from benchmarks.pages import put_between
-from probe.node.facts import this_node
+from benchmarks.pages import measured_here, put_between
 
 Record = dict[str, Any]
 
@@ -130,13 +129,11 @@ def tables(records: Sequence[Record]) -> str:
 
 def write(path: Path, records: Sequence[Record]) -> None:
     """Put the tables, with machine and date, in place of those in the page: between its two marks."""
-    node = this_node()
-    dates = sorted({r["date"] for r in records})
     seeds = len({r["seed"] for r in records})
     disturbed = sum(1 for r in records if not r.get("quiet", True))
+    written = f", written {time.strftime('%Y-%m-%d')}"
     head = (
-        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, written {time.strftime('%Y-%m-%d')}: "
-        f"{node['cpu']}, {node['cores']} processors, kernel {node['kernel']}; {seeds} seeds, intervals of "
+        f"{measured_here((r['date'] for r in records), written)}; {seeds} seeds, intervals of "
         f"{records[0]['interval_seconds'] * 1e3:g} ms. {disturbed} of {len(records)} pairs began on a machine that was "
         "not quiet."
     )

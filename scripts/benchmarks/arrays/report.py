@@ -11,9 +11,8 @@ from typing import Any
 
 from benchmarks.accuracy.report import percent
 from benchmarks.arrays.measurement import ESTIMATORS
-from benchmarks.pages import put_between
+from benchmarks.pages import measured_here, put_between
 from benchmarks.threads.measurement import refusal
-from probe.node.facts import this_node
 
 Record = dict[str, Any]
 
@@ -45,9 +44,7 @@ def line(record: Record) -> str:
 def tables(records: Sequence[Record]) -> str:
     """A row for each kernel that was predicted; then the bars, what was refused, and what was warned of."""
     good = [r for r in records if "truth" in r]
-    lines = [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}", *(_row(r) for r in good)]
-    lines += bars(records)
-    lines += _lost(records)
+    lines = [*_table(good), *bars(records), *_lost(records)]
     lines += [
         f"{r['program']}: took {r['truth']:.2f} s" for r in good if not SECONDS[0] <= r["truth"] <= SECONDS[1]
     ]  # fmt: skip
@@ -59,15 +56,14 @@ def write(page: Path, records: Sequence[Record]) -> None:
     good = [r for r in records if "truth" in r]
     if not good:
         return
-    node, dates = this_node(), sorted({r["date"] for r in records})
-    head = (
-        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}: {node['cpu']}, {node['cores']} processors, "
-        f"kernel {node['kernel']}."
-    )
-    rows = [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}", *(_row(r) for r in good)]
+    head = f"{measured_here(r['date'] for r in records)}."
     said = [f"- {text}" for text in (*bars(records), *_lost(records))]
     wrapped = [textwrap.fill(text, _WIDTH, subsequent_indent="  ") for text in said]
-    put_between(page, _BEGIN, _END, "\n".join([textwrap.fill(head, _WIDTH), "", *rows, "", *wrapped]))
+    put_between(page, _BEGIN, _END, "\n".join([textwrap.fill(head, _WIDTH), "", *_table(good), "", *wrapped]))
+
+
+def _table(good: Sequence[Record]) -> list[str]:
+    return [f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}", *(_row(r) for r in good)]
 
 
 def _lost(records: Sequence[Record]) -> list[str]:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.report import percent
-from benchmarks.pages import put_between
+from benchmarks.pages import measured_here, put_between
 from benchmarks.threads.measurement import refusal
-from probe.node.facts import this_node
 
 Record = dict[str, Any]
 
@@ -67,11 +66,7 @@ def write(page: Path, records: Sequence[Record]) -> None:
     """Put the tables, with machine and dates, between the page's marks."""
     if not records:
         return
-    node, dates = this_node(), sorted({r["date"] for r in records})
-    head = (
-        f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}: {node['cpu']}, {node['cores']} processors, "
-        f"kernel {node['kernel']}; {len({r['seed'] for r in records})} seeds."
-    )
+    head = f"{measured_here(r['date'] for r in records)}; {len({r['seed'] for r in records})} seeds."
     lines = [textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("- ") else line
              for line in tables(records).splitlines()]  # fmt: skip
     said = "\n".join([textwrap.fill(head, _WIDTH), "", *lines])
