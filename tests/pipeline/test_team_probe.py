@@ -124,6 +124,8 @@ def test_working_threads_are_told_apart_from_waiting_ones(builds: Path) -> None:
     assert raised.value.threads == 2
 
 
+@pytest.mark.timed
+@pytest.mark.alone("tells what two threads on two processors do most of the time")
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -217,6 +219,8 @@ def test_a_marking_thread_may_end_the_run(builds: Path) -> None:
 
 
 @pytest.mark.slow(minutes=3)
+@pytest.mark.timed
+@pytest.mark.alone("two threads share the work on two processors: without the other each phase takes longer")
 @pytest.mark.parametrize("how", ["barrier", "static"])
 def test_a_whole_probe_anywhere_as_anybody(how: str, builds: Path, tmp_path: Path) -> None:
     program = str(build("team", builds))
@@ -271,6 +275,8 @@ def test_work_that_is_handed_out(elsewhere: bool, builds: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow(minutes=3)
+@pytest.mark.timed
+@pytest.mark.alone("two threads share the work on two processors: without the other each phase takes longer")
 @pytest.mark.parametrize("how", ["crew", "poll"])
 def test_a_whole_probe_whose_first_thread_waits(how: str, builds: Path) -> None:
     """Built and run as an ordinary user; the one that polls by a program that is no shell, and starts it."""
