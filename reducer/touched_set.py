@@ -7,6 +7,7 @@ own page faults miss nothing: both pages of such an access fault, and so does a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,13 @@ from checkpoint.flat.image import FlatImage
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import PageDropped, RestoreJob, observe_touches
 from checkpoint.restore.observation import observe
-from checkpoint.state.process_state import PAGE_LAZY, PageRun, ProcessState
+from checkpoint.state.process_state import PAGE_LAZY, PageRun, ProcessState, VmaStatus
 
 MARGIN_SHARE = 0.1
 """The phase runs on for this share of its region behind the end, so that a slightly longer region finds its pages."""
+
+STATIC_BYTES = 256 << 10
+"""Of zeroed static data behind each mapped image, and of a heap that joins it, pages are kept up to here."""
 
 _RED_ZONE = 128
 
@@ -101,8 +105,9 @@ def pages_to_keep(images: ProcessState, touched: TouchedSet) -> npt.NDArray[np.b
     """One flag per page of the pages image, in its order.
 
     Kept besides the touched ones: everything CRIU does not restore lazily (copied file pages, the vDSO: without its
-    own page a private file mapping would silently show the file's bytes), the top of the stack, the thread's area, and
-    the area of restartable sequences, which the kernel writes whenever it takes the processor away.
+    own page a private file mapping would silently show the file's bytes), the top of the stack, the thread's area, the
+    area of restartable sequences, which the kernel writes whenever it takes the processor away, and the images' zeroed
+    static data. A program that reports its progress by the clock finds its streams there, in one run alone.
     """
     keep = np.zeros(images.pages, dtype=bool)
     wanted = np.union1d(touched.address, np.array(sorted(_always_kept(images)), dtype=np.uint64))
@@ -126,6 +131,10 @@ def _always_kept(images: ProcessState) -> set[int]:
     thread = images.thread
     if thread.rseq:
         areas.append((thread.rseq, thread.rseq + max(thread.rseq_size, 1)))
+    for before, behind in itertools.pairwise(images.vmas):
+        zeroed = before.status & VmaStatus.FILE_PRIVATE and behind.status & VmaStatus.ANON_PRIVATE
+        if zeroed and before.end == behind.start:
+            areas.append((behind.start, min(behind.end, behind.start + STATIC_BYTES)))
     return {page for start, end in areas for page in range(start & -PAGE_SIZE, end, PAGE_SIZE)}
 
 
