@@ -95,7 +95,7 @@ def _state(
     pid, marking = tracee.pid, tracee.marking
     status = process_facts.status_of(f"{pid}/task/{marking}")
     areas = read_areas(pid)
-    files = OpenFiles(pid, {(area.device, area.inode) for area in areas if area.nameless})
+    files = OpenFiles(pid, {(area.device, area.inode) for area in areas if area.as_memory})
     descriptors = tuple(files.descriptors())
     shared = SharedParts(tracee, areas, descriptors)
     with PageTable(pid) as table:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint.capture.page_table import PageTable
 from checkpoint.linux import MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, PAGE_SIZE
-from checkpoint.process.maps import key_of, tmpfs_devices, without_names
+from checkpoint.process.maps import key_of, tmpfs_devices, without_names, written_through
 from checkpoint.state.process_state import PAGE_LAZY, PAGE_PRESENT, PageRun, Vma, VmaStatus
 
 _ADVICE = {"rr": 1, "sr": 2, "dc": 10, "mg": 12, "hg": 14, "nh": 15, "dd": 16, "wf": 18}
@@ -34,7 +34,8 @@ DELETED = " (deleted)"
 @dataclass
 class Area:
     """One mapping; `flags`: the letters behind VmFlags; `huge`: it holds transparent huge pages; `swapped`: pages of it
-    are swapped out; `nameless`: of a deleted file that is in memory alone, and mapped shared somewhere."""
+    are swapped out; `as_memory`: of a file that is captured as shared memory, since nobody else has it: a deleted file
+    that is in memory alone, and mapped shared somewhere, or a file that is written by a mapping."""
 
     start: int
     end: int
@@ -46,7 +47,7 @@ class Area:
     huge: bool = False
     device: int = 0
     swapped: bool = False
-    nameless: bool = False
+    as_memory: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -60,7 +61,7 @@ class Area:
         if "ss" in self.flags:
             return VmaStatus.SHADOW_STACK
         special = next((status for start, status in _SHARED if self.path.startswith(start)), 0)
-        if special or self.nameless:
+        if special or self.as_memory:
             return special or VmaStatus.MEMFD
         if self.inode and self.path.startswith("/"):
             return VmaStatus.REGULAR | (VmaStatus.FILE_SHARED if self.is_shared else VmaStatus.FILE_PRIVATE)
@@ -100,11 +101,14 @@ def read_areas(pid: int) -> list[Area]:
                 found[-1].huge = fields[1] != "0"
             elif fields[0] == "Swap:":
                 found[-1].swapped = fields[1] != "0"
-    _mark_nameless(found, pid)
+    _mark_memory(found, pid)
     return found
 
 
-def _mark_nameless(areas: list[Area], pid: int) -> None:
+def _mark_memory(areas: list[Area], pid: int) -> None:
+    named = written_through((area.permissions, area.path, (area.device, area.inode)) for area in areas)
+    for area in areas:
+        area.as_memory = (area.device, area.inode) in named
     deleted = [area for area in areas if area.path.endswith(DELETED) and not Path(area.path).exists()]
     devices = tmpfs_devices(pid) if deleted else set()
     shared = {
@@ -114,7 +118,7 @@ def _mark_nameless(areas: list[Area], pid: int) -> None:
     }
     nameless = without_names(pid, shared)
     for area in deleted:
-        area.nameless = (area.device, area.inode) in nameless
+        area.as_memory = (area.device, area.inode) in nameless
 
 
 def _area(fields: list[str]) -> Area:

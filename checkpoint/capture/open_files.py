@@ -32,10 +32,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class OpenFiles:
     """The files of one process, numbered from 1 on as they are asked for."""
 
-    def __init__(self, pid: int, nameless: Collection[tuple[int, int]] = ()) -> None:
-        """`nameless`: device and inode of deleted files that are captured as shared memory."""
+    def __init__(self, pid: int, memory: Collection[tuple[int, int]] = ()) -> None:
+        """`memory`: device and inode of files that are captured as shared memory."""
         self._pid = pid
-        self._nameless = nameless
+        self._memory = memory
         self._by_name: dict[tuple[str, int], int] = {}
         self._removed: dict[int, str] = {}
         self._inode: dict[int, int] = {}
@@ -71,7 +71,7 @@ class OpenFiles:
                 status = os.stat(f"/proc/{self._pid}/fd/{number}")  # noqa: PTH116
                 kind = next((kind for start, kind in _KINDS if path.startswith(start)), FileKind.REGULAR)
                 kind = _NAMED_PIPE if kind == FileKind.REGULAR and stat.S_ISFIFO(status.st_mode) else kind
-                if (status.st_dev, status.st_ino) in self._nameless:
+                if (status.st_dev, status.st_ino) in self._memory:
                     kind = FileKind.MEMFD
                 # Of what only grows the size says nothing.
                 sized = stat.S_ISREG(status.st_mode) and not flags & os.O_APPEND

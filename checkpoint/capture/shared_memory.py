@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Capture memory that several mappings and descriptors of a process lead to: shared anonymous memory, memfds, deleted
-files of a tmpfs.
+files of a tmpfs, files that are written by a mapping.
 
 Where a descriptor leads there, or we are root (/proc/PID/map_files), it is read as a file. Else the process itself maps
 it once more, for as long as we look: mremap(2) of no bytes makes a second mapping of the same pages, and
@@ -182,7 +182,8 @@ def _copied_file(
     said: SharedMemory, file: int, out: IO[bytes], what: str, tail: Callable[[int], bytes]
 ) -> SharedMemory:
     status = os.fstat(file)
-    if os.fstatvfs(file).f_bsize != PAGE_SIZE:
+    # Of disks the blocks may be larger than a page.
+    if not status.st_nlink and os.fstatvfs(file).f_bsize != PAGE_SIZE:
         return replace(said, refused=_HUGE)
     try:
         seals = fcntl.fcntl(file, fcntl.F_GET_SEALS)

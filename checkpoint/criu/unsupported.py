@@ -164,7 +164,8 @@ def _memory(images: ProcessState, vma: Vma) -> Iterator[str]:
         elif shared.refused:
             yield f"{special} at {where}, {shared.refused}"
     elif vma.status & VmaStatus.FILE_SHARED and vma.prot & mmap.PROT_WRITE:
-        yield f"{images.files[vma.file_id].path} mapped shared and writable at {where}"
+        direct = _ONLY_DIRECT if images.own is None else ""
+        yield f"{images.files[vma.file_id].path} mapped shared and writable at {where}{direct}"
     if vma.is_file and stat.S_ISCHR(images.files[vma.file_id].mode):
         yield f"memory of the device {images.files[vma.file_id].path} at {where}"
     if vma.flags & MAP_HUGETLB:

@@ -18,7 +18,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process.maps import MapEntry, held_by_others, named_process, read_maps, tmpfs_devices, without_names
+from checkpoint.process.maps import (
+    MapEntry,
+    held_by_others,
+    named_process,
+    read_maps,
+    tmpfs_devices,
+    without_names,
+    written_through,
+)
 from checkpoint.process.socket_pairs import nameless_pairs
 
 ONLY_CRIU = "which only CRIU captures"
@@ -113,9 +121,14 @@ _MEMFD, _ANONYMOUS = "/memfd:", "/dev/zero (deleted)"
 
 
 def _shared_memory(pid: int, mappings: Iterable[MapEntry], descriptors: Iterable[_Open]) -> dict[tuple[int, int], str]:
-    """What is shared memory and nothing else, named, by device and inode: memfds, shared anonymous mappings, deleted
-    files of a tmpfs that are mapped shared and have no other name. Not what has huge pages."""
-    found: dict[tuple[int, int], str] = {}
+    """What is captured as shared memory, named, by device and inode: memfds, shared anonymous mappings, deleted files
+    of a tmpfs that are mapped shared and have no other name, files that are written by a mapping. Not what has huge
+    pages."""
+    mappings = list(mappings)
+    through = written_through((one.permissions, one.path, one.key) for one in mappings)
+    found = {
+        one.key: f"{one.path} mapped shared at {one.start:#x}-{one.end:#x}" for one in mappings if one.key in through
+    }
     deleted: dict[tuple[int, int], MapEntry] = {}
     for one in mappings:
         where = f"at {one.start:#x}-{one.end:#x}"

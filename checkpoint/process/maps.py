@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+import stat
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,10 @@ FOREIGN_PREFIXES = (
 """The same of all images whose functions are chosen per CPU (IFUNC, cpuid), or that spin: counts there differ between
 machines. MPI spins; what stands in for it (probe.mpi.replay) has its names. And of what Valgrind puts into the programs
 it runs."""
+
+
+LARGEST_MAPPED = 256 << 20
+"""Bytes of a file that is written by a mapping: each phase holds all of it."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,23 @@ def without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -
             status = os.stat(f"/proc/{pid}/{place}")  # noqa: PTH116
             if not status.st_nlink and (status.st_dev, status.st_ino) in mapped:
                 found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def written_through(mapped: Iterable[tuple[str, str, tuple[int, int]]]) -> set[tuple[int, int]]:
+    """Of mappings as (permissions, path, device and inode): the files of a size that a probe can hold which a process
+    writes by a shared mapping.
+
+    Not those in /dev/shm: other processes find them there by their names, and wait for what they hold (sem_open(3)).
+    """
+    found = set()
+    for permissions, path, key in mapped:
+        if "w" not in permissions or not permissions.endswith("s") or not path.startswith("/") or key in found:
+            continue
+        with contextlib.suppress(OSError):
+            status = Path(path).stat()
+            if (status.st_dev, status.st_ino) == key and stat.S_ISREG(status.st_mode):
+                found |= {key} if status.st_size <= LARGEST_MAPPED and not path.startswith("/dev/") else set()
     return found
 
 

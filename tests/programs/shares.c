@@ -16,7 +16,7 @@
 enum { PAGE_BYTES = 4096, PAGES = 64, WORDS = PAGES * PAGE_BYTES / 8, PER_PAGE = PAGE_BYTES / 8 };
 
 static uint64_t *one, *other, *later, *zero, *code, *only, *hidden, *shown, *tail, *shm, *own;
-static int file, sealed, opened, again, reader, second, deleted;
+static int file, sealed, opened, again, reader, second, deleted, named;
 static uint64_t expected;
 static volatile sig_atomic_t got[8], values[8], count;
 
@@ -163,6 +163,36 @@ static void check_deleted(void)
     CHECK(42, lseek(deleted, -8, SEEK_CUR) == 3 * PAGE_BYTES);
 }
 
+// As databases do: a file by a name that stays, written by a mapping and by descriptors.
+static void hold_file(void)
+{
+    named = open("shares.file", O_RDWR | O_CREAT | O_TRUNC, 0640);
+    CHECK(4, named >= 0 && !ftruncate(named, PAGES * PAGE_BYTES - 100));
+    one = map(PAGES, PROT_READ | PROT_WRITE, MAP_SHARED, named, 0);
+    fill(one, 8);
+    shown = map(4, PROT_READ, MAP_SHARED, named, 12);
+    own = map(8, PROT_READ | PROT_WRITE, MAP_PRIVATE, named, 12);
+    own[PER_PAGE] = 12345;
+    reader = open("shares.file", O_RDONLY);
+    CHECK(5, reader >= 0 && lseek(named, 777, SEEK_SET) == 777);
+    // What is behind the end of a file on a disk is zeroed when it is written there.
+    expected = sum(one, PAGES - 1);
+}
+
+static void check_file(void)
+{
+    uint64_t word;
+    struct stat status;
+    CHECK(60, sum(one, PAGES - 1) == expected && sum(shown, 4) == sum(one + 12 * PER_PAGE, 4));
+    one[12 * PER_PAGE] ^= 1;
+    CHECK(61, shown[0] == one[12 * PER_PAGE] && pread(reader, &word, 8, 12 * PAGE_BYTES) == 8 && word == shown[0]);
+    word ^= 1;
+    CHECK(62, pwrite(named, &word, 8, 12 * PAGE_BYTES) == 8 && one[12 * PER_PAGE] == word && !one[13 * PER_PAGE]);
+    CHECK(63, own[PER_PAGE] == 12345 && own[0] == one[12 * PER_PAGE] && lseek(named, 0, SEEK_CUR) == 777);
+    CHECK(64, !fstat(named, &status) && status.st_size == PAGES * PAGE_BYTES - 100);
+    CHECK(65, (status.st_mode & 0777) == 0640 && write(reader, "x", 1) == -1 && !msync(one, PAGE_BYTES, MS_SYNC));
+}
+
 static void handle(int number, siginfo_t *said, void *context)
 {
     (void)context;
@@ -224,6 +254,7 @@ static const struct {
     {"anonymous", hold_anonymous, check_anonymous},
     {"memfd", hold_memfd, check_memfd},
     {"deleted", hold_deleted, check_deleted},
+    {"file", hold_file, check_file},
     {"signals", hold_signals, check_signals},
 };
 enum { COUNT = sizeof(KINDS) / sizeof(*KINDS) };

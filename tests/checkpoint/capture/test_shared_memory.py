@@ -34,6 +34,7 @@ from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import FileKind, ProcessState, VmaStatus
 
 KINDS = ("anonymous", "memfd", "deleted", "signals")
+"""To CRIU a file is one that has to be where a phase is restored."""
 
 
 def captured(kind: str, builds: Path, folder: Path) -> RestoreJob:
@@ -69,8 +70,9 @@ def contents(state: ProcessState) -> dict[str, list[dict[int, bytes]]]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_they_come_back(kind: str, builds: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "file"])
+def test_they_come_back(kind: str, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     job = captured(kind, builds, tmp_path / "work")
     state = read_state(job.images)
     assert unsupported(state) == []
@@ -79,6 +81,7 @@ def test_they_come_back(kind: str, builds: Path, tmp_path: Path) -> None:
     shared = [m for m in flat.mappings if m.file & OF_OBJECT]
     assert bool(shared) == bool(flat.present) == bool(flat.objects) == (kind != "signals")
     assert all(any(m.start <= r.address < m.end for m in shared) for r in flat.present)
+    (tmp_path / "shares.file").unlink(missing_ok=True)
     assert timed(job, tmp_path).wall > 0
     assert timed(job, tmp_path, only_recorded_calls=True).wall > 0
 

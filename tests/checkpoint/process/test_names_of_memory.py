@@ -39,13 +39,13 @@ def semaphore(folder: Path, *, unlinked: bool) -> Iterator[tuple[list[str], list
 def test_a_semaphore_with_a_name_is_refused(tmp_path: Path) -> None:
     with semaphore(tmp_path, unlinked=False) as (said, (area,)):
         assert [fault for fault in said if "/dev/shm/sem." in fault and "mapped shared and writable" in fault]
-        assert not area.nameless
+        assert not area.as_memory
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask a mapping")
 def test_a_semaphore_without_a_name_is_shared_memory(tmp_path: Path) -> None:
     with semaphore(tmp_path, unlinked=True) as (said, (area,)):
-        assert said == [] and area.nameless
+        assert said == [] and area.as_memory
 
 
 def test_what_cannot_be_asked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(maps.os, "stat", stat)
     with semaphore(tmp_path, unlinked=True) as (said, (area,)):
-        assert [fault for fault in said if "mapped shared and writable" in fault] and not area.nameless
+        assert [fault for fault in said if "mapped shared and writable" in fault] and not area.as_memory
 
 
 def test_who_has_it_open_by_a_living_name_is_seen(tmp_path: Path) -> None:

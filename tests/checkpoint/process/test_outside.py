@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint.process.descriptors import LARGEST_DELETED, outside
+from checkpoint.process.maps import LARGEST_MAPPED
 from checkpoint.process.socket_pairs import nameless_pairs
 
 CHILD = """
@@ -33,6 +34,10 @@ def shared_memory():
     os.unlink("/dev/shm/m")
     os.truncate(file, 4096)
     return mmap.mmap(file, 4096)
+def mapped_file(size):
+    file = os.open("f", os.O_RDWR | os.O_CREAT, 0o600)
+    os.truncate(file, size)
+    return mmap.mmap(file, 4)
 def child(shared):
     if not os.fork():
         libc.prctl(1, 9)
@@ -74,6 +79,7 @@ def holding(expression: str, folder: Path, **streams: int) -> Iterator[int]:
         "libc.signalfd(-1, bytes(128), 0)", "open('/dev/null')", "open('/dev/zero', 'w')", "open('file', 'w')",
         "[mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) for f in [deleted(4096)]]",
         "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)", "os.memfd_create('m')", "mmap.mmap(-1, 4096)", "shared_memory()",
+        "mapped_file(4096)",
     ],
 )  # fmt: skip
 def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
@@ -107,7 +113,8 @@ def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
         ("open('/dev/kmsg')", r"the device /dev/kmsg \(descriptor 3\)"),
         ("os.openpty()", r"a terminal \(descriptor 4\)|the device /dev/\S+ \(descriptor 4\)"),
         (f"deleted({LARGEST_DELETED + 1})", r"a deleted file of more than 64 MB \(descriptor 3, /\S+\)"),
-        ("os.write(os.open('f', 66), b'1234') and mmap.mmap(3, 4)", r"/\S+/f mapped shared and writable at 0x\S+"),
+        (f"mapped_file({LARGEST_MAPPED + 1})", r"/\S+/f mapped shared and writable at 0x\S+"),
+        ("child(mapped_file(4))", r"/\S+/f mapped shared at 0x\S+, which process \d+ \(\S+\) has too"),
         ("libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0) and libc.shmctl(0, 0, None)", "System V shared memory at"),
     ],
 )
