@@ -14,6 +14,7 @@ from probe.formats.checked import (
     NAME_BELOW,
     NUMBER,
     PATH,
+    SECONDS,
     TEXT,
     by_name,
     many,
@@ -58,7 +59,9 @@ class CapturedPhase:
     """One checkpoint of interval `interval`: its folder, the process number inside, and the addresses of the three
     event records. `written`: copies of the files open for writing, by their paths, below the work folder. `huge`:
     address ranges that hold huge pages. `instead`: what the program held at the interval first chosen, and no probe
-    can; "" where this is that one. `reduced`: what was made of it at once, of which `folder` is then the folder too."""
+    can; "" where this is that one. `reduced`: what was made of it at once, of which `folder` is then the folder too.
+    `copying`: seconds for which the program stood still until state and pages were copied; `standing`: until it could
+    go on, which includes reducing it; 0.0 where that is not known."""
 
     phase: int = field(metadata=NUMBER)
     interval: int = field(metadata=NUMBER)
@@ -72,6 +75,8 @@ class CapturedPhase:
     huge: tuple[tuple[int, int], ...] = field(default=(), metadata=_PAIRS)
     instead: str = field(default="", metadata=TEXT)
     reduced: ReducedPhase | None = field(default=None, metadata=optional(record(ReducedPhase)))
+    copying: float = field(default=0.0, metadata=SECONDS)
+    standing: float = field(default=0.0, metadata=SECONDS)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -103,12 +103,13 @@ class EarlyCapture:
         place = run.stopped_at(self._waiting)
         if place is None:
             return False
-        folder = self._build.folder.path
+        folder, stood = self._build.folder.path, time.monotonic()
         self._tell_room(peak_resident(run.tracee.pid))
         for plan in self._waiting.pop(place):
             try:
                 phase = run.dump(plan, None, folder, copies_of_written(folder, self._began))
-                self._captured.append(reduced_at_once(self._build, phase, folder))
+                phase = reduced_at_once(self._build, phase, folder)
+                self._captured.append(replace(phase, standing=time.monotonic() - stood))
             except StorageError:
                 # What there is may do; else a run of its own says what it needs.
                 _remove(folder, plan.phase)

@@ -103,12 +103,14 @@ def capture(
             if occurrence.what in (What.TIMEOUT, What.ENDED, What.EXITING):
                 raise _never_reached(profile, waiting, occurrence.what)
             if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
+                stood = time.monotonic()
                 for plan in waiting.pop(reached):
                     try:
                         phase = run.dump(plan, criu, folder, on_dump)
                         begun = time.monotonic()
-                        captured.append(on_captured(phase))
+                        phase = on_captured(phase)
                         deadline += time.monotonic() - begun
+                        captured.append(replace(phase, standing=time.monotonic() - stood))
                     except Unfit as error:
                         faults[plan.phase] = error.faults
                     if progress:

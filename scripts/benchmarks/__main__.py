@@ -63,6 +63,7 @@ from benchmarks.programs import (  # noqa: E402
     WITH_DATA,
     Benchmark,
 )
+from benchmarks.rootless import suite as rootless  # noqa: E402
 from benchmarks.selection import measurement as selection  # noqa: E402
 from benchmarks.selection import reconstruction  # noqa: E402
 from benchmarks.threads import measurement as threads  # noqa: E402
@@ -372,6 +373,7 @@ SUITES: dict[str | None, Callable[[argparse.Namespace], None]] = {
     "hosts": lambda arguments: hosts.measure_all(arguments, ROOT / "docs" / "hosts.md", say),
     "mpi": lambda arguments: mpi.measure_all(arguments, HERE / "mpi", say),
     "noise": measure_noise,
+    "rootless": rootless.run,
     "threads": measure_threads,
     "synthetic": measure_synthetic,
     "warmup": measure_warm_ups,

@@ -15,6 +15,7 @@ from benchmarks.arrays.programs import KERNELS
 from benchmarks.breadth import programs as breadth
 from benchmarks.mpi import programs as mpi
 from benchmarks.programs import ACCURACY_ONLY, KNOWN, PACKAGED, QUICKSTART, WITH_DATA
+from benchmarks.rootless import programs as rootless
 from benchmarks.threads import programs as threads
 
 CLOCK = "instructions"
@@ -40,6 +41,7 @@ SUITES = {
     "hosts": "the kept probes against full runs on this processor",
     "mpi": "programs of two ranks: recorded, each rank alone, the whole predicted",
     "noise": "quiet, and beside a competitor for cache and memory",
+    "rootless": "direct builds against CRIU's: state, pages, region times, stops, whole builds, room",
     "threads": "programs whose threads share the work, and restores of two threads",
     "synthetic": "probes of array programs with their data and without",
     "warmup": "what each length of warm-up does to region times",
@@ -66,7 +68,7 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         choices=list(SUITES),
         help="; ".join(f"{name}: {measured}" for name, measured in SUITES.items()),
     )
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy` and `selection`")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of `accuracy`, `selection` and `rootless`")
     parser.add_argument(
         "--baselines", type=int, default=1, help="seeds of `accuracy` with random intervals restored, too"
     )
@@ -75,21 +77,27 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write the tables of `accuracy`, `arrays`, `noise`, `threads`, `breadth` or `hosts`",
+        help="write the tables of `accuracy`, `arrays`, `noise`, `rootless`, `threads`, `breadth` or `hosts`",
     )
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure `arrays`, `breadth`, `hosts`, `mpi`, `threads` or `emulation` though there are rows",
+        help="measure `arrays`, `breadth`, `hosts`, `mpi`, `rootless`, `threads` or `emulation` though there are rows",
     )
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="NAME",
-        help="programs of `arrays`, `breadth`, `mpi`, `threads` or `synthetic`, experiments of `emulation`",
+        help="programs of `arrays`, `breadth`, `mpi`, `rootless`, `threads` or `synthetic`, experiments of `emulation`",
     )
     parser.add_argument("--there", action="store_true", help="of `synthetic`: predict again on the emulated node")
     parser.add_argument("--restores", type=int, metavar="N", help="of `threads`: count N restores, no predictions")
+    parser.add_argument(
+        "--long", type=float, default=20.0, metavar="MINUTES", help="of `rootless`: how long its long program takes"
+    )
+    parser.add_argument(
+        "--nine", action="store_true", help="of `rootless`: compare whole builds with those of nine full runs, too"
+    )
     parser.add_argument("--width", type=int, choices=threads.WIDTHS, help="of `threads`: how many (default: each)")
     parser.add_argument("--aside", action="store_true", help="programs of `breadth` that are set aside, too")
     parser.add_argument(
@@ -112,6 +120,10 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"no kernel {', '.join(unknown)}; there are: {', '.join(KERNELS)}")
     if arguments.what == "threads" and (unknown := sorted({*(arguments.only or ())} - {*threads.NAMES})):
         parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(threads.NAMES)}")
+    if arguments.what == "rootless" and (unknown := sorted({*(arguments.only or ())} - {*rootless.NAMES})):
+        parser.error(f"no program {', '.join(unknown)}; there are: {', '.join(rootless.NAMES)}")
+    if arguments.long <= 0 or (arguments.what == "rootless" and arguments.seeds < 1):
+        parser.error("--long and --seeds of rootless: more than 0")
     if arguments.width and arguments.what != "threads":
         parser.error("--width is for threads")
     if arguments.what == "mpi" and (unknown := sorted({*(arguments.only or ())} - {*mpi.NAMES})):
@@ -141,6 +153,8 @@ def packages(arguments: argparse.Namespace) -> list[str]:
     if what == "emulation":
         return ["bc", "bwa", "bzip2", "clustalw", "gawk", "gnugo", "gromacs", "gzip", "hmmer", "lame", "perl-base",
                 "tachyon", "valgrind"]  # fmt: skip
+    if what == "rootless":
+        return [] if arguments.report else rootless.packages(arguments.only or rootless.NAMES)
     if what == "threads":
         return [] if arguments.restores or arguments.report else sorted({*threads.packages(), QUICKSTART.package})
     if what == "hosts":

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from benchmarks.synthetic import run_probe
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = (*OWN_PROGRAMS, *ARRAYS)
-_CAPTURES = ("direct", "criu")
+CAPTURES = ("direct", "criu")
 _ROUNDS, _REPEATS = 3, 5
 
 
@@ -44,24 +44,34 @@ class Compared:
 def compare(benchmark: Benchmark, folder: Path) -> Compared:
     """Build both probes of a program below `folder`, and run them by turns."""
     load = os.getloadavg()[0]
-    seconds = tuple(_build(benchmark, folder, capture) for capture in _CAPTURES)
-    times: dict[str, dict[int, list[float]]] = {capture: defaultdict(list) for capture in _CAPTURES}
-    predicted: dict[str, list[float]] = {capture: [] for capture in _CAPTURES}
+    seconds = tuple(_build(benchmark, folder, capture) for capture in CAPTURES)
+    ratios, whole = by_turns(lambda capture: _probe(*run_arguments(_path(folder, capture))))
+    return Compared(benchmark.name, ratios, whole, (seconds[0], seconds[1]), (load, os.getloadavg()[0]))
+
+
+def run_arguments(probe: Path) -> tuple[str, ...]:
+    """Of the command that runs a probe here, whoever captured its phases."""
+    return ("run", "-q", "--json", "--restorer", "direct", "--repeat", str(_REPEATS), str(probe))
+
+
+def by_turns(run: Callable[[str], Any]) -> tuple[dict[int, float], float]:
+    """Ratios of region times by phase, and of the predicted times: of phases captured directly, over those that CRIU
+    captured. `run`: what `probe run --json` says of the probe that was captured "direct", or by "criu"."""
+    times: dict[str, dict[int, list[float]]] = {capture: defaultdict(list) for capture in CAPTURES}
+    predicted: dict[str, list[float]] = {capture: [] for capture in CAPTURES}
     for _ in range(_ROUNDS):
-        for capture in _CAPTURES:
-            said = _probe(
-                "run", "-q", "--json", "--restorer", "direct", "--repeat", str(_REPEATS), str(_path(folder, capture))
-            )
+        for capture in CAPTURES:
+            said = run(capture)
             predicted[capture].append(float(said["prediction"]["seconds"]))
             for phase in said["phases"]:
-                times[capture][int(phase["id"])].append(float(phase["t_cand"]))
+                if phase["t_cand"] is not None:
+                    times[capture][int(phase["id"])].append(float(phase["t_cand"]))
     ratios = {
         phase: statistics.median(found) / statistics.median(times["criu"][phase])
         for phase, found in times["direct"].items()
         if times["criu"][phase]
     }
-    whole = statistics.median(predicted["direct"]) / statistics.median(predicted["criu"])
-    return Compared(benchmark.name, ratios, whole, (seconds[0], seconds[1]), (load, os.getloadavg()[0]))
+    return ratios, statistics.median(predicted["direct"]) / statistics.median(predicted["criu"])
 
 
 def _path(folder: Path, capture: str) -> Path:

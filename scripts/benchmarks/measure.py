@@ -33,7 +33,8 @@ COMMAND_SECONDS = 3600
 ROOT = Path(__file__).parents[2]
 REFUSED = 1000
 """Letters of a message that a record keeps."""
-_PROBE = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from probe.cli.main import main; main()"
+_PATH = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'scripts')!r}]\n"
+_PROBE = "\nfrom probe.cli.main import main; main()"
 
 
 def environment(benchmark: Benchmark) -> dict[str, str]:
@@ -42,12 +43,15 @@ def environment(benchmark: Benchmark) -> dict[str, str]:
     return {**kept, "LC_ALL": "C", **benchmark.environment}
 
 
-def probe_command(benchmark: Benchmark, data: Path, *arguments: str) -> tuple[int, str, str]:
-    """Run `probe ARGUMENTS`; its exit status, output and messages."""
-    command = [sys.executable, "-c", _PROBE, *arguments]
+def probe_command(
+    benchmark: Benchmark, data: Path, *arguments: str, before: str = "", seconds: float = COMMAND_SECONDS
+) -> tuple[int, str, str]:
+    """Run `probe ARGUMENTS`; its exit status, output and messages. `before`: what its Python executes first. `seconds`:
+    that it may take."""
+    command = [sys.executable, "-c", _PATH + before + _PROBE, *arguments]
     done = subprocess.run(
         command, cwd=data, env=environment(benchmark), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=COMMAND_SECONDS,
+        timeout=seconds,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr.strip()
 

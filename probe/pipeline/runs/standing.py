@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -74,6 +75,7 @@ class MarkedRun:
         on_dump: CopyWritten,
     ) -> CapturedPhase:
         """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
+        begun = time.monotonic()
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(mode=0o700, parents=True)
@@ -120,6 +122,7 @@ class MarkedRun:
             end_event=end_event,
             written={path: str(copy.relative_to(folder)) for path, copy in copies.items()},
             huge=done.huge,
+            copying=time.monotonic() - begun,
         )
 
     def go_on(self, criu: Criu | None) -> None:
