@@ -33,6 +33,7 @@ from probe.pipeline import (
     validate,
     warmup,
 )
+from probe.pipeline.given_files import changes_named
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs
 from probe.pipeline.runs.plan import FullRuns
@@ -52,6 +53,9 @@ ANEW: tuple[Stage, ...] = (self_check, pack)
 """Stages behind them, which every build does, a resumed one too."""
 
 STAGE_FILES = tuple(StageFiles(stage.NAME, stage.FILES, stage.OPTIONS) for stage in KEPT)
+_WORTH_AN_END = 60.0
+"""Seconds of runs to come from which on it is said until when they last."""
+
 OPTIONS_OF_NO_FILE = tuple(option for stage in ANEW for option in stage.OPTIONS)
 
 
@@ -128,7 +132,12 @@ def build(
     ) as folder:  # fmt: skip
         program = _with_environment_of(folder, program, scrub)
         under_way = Build(program, chosen, folder, criu, display or Silent(), target, measuring_cpu(), may_take_criu)
-        with away_from(under_way.cpu), full_disk_named(folder.path), bounded_outputs(folder.path):
+        with (
+            away_from(under_way.cpu),
+            full_disk_named(folder.path),
+            bounded_outputs(folder.path),
+            changes_named(program.argv, program.cwd),
+        ):
             run_stages(under_way)
     return BuiltProbe(target, under_way.manifest, under_way.sizes)
 
@@ -204,7 +213,10 @@ def _runs_to_come(build: Build) -> str:
     known = build.profile.unit != SECONDS
     each = statistics.median((build.reference if known else reference.seen_in_trace(build.profile)).wall)
     left = sum(n for name, n in full_runs(build.options, build.plan).items() if not build.folder.is_finished(name))
-    return f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
+    said = f"{left} more runs of the program, some {each:.1f} s each: {left * each:.0f} s, and what the phases take"
+    if left * each < _WORTH_AN_END:
+        return said
+    return f"{said}; not over before {time.strftime('%H:%M', time.localtime(time.time() + left * each))}"
 
 
 def _run(stage: Stage, build: Build) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -133,6 +134,13 @@ def test_checkpoints_that_need_a_run_of_their_own(options: BuildOptions, apart: 
 
 def test_other_load_does_not_make_a_program_long() -> None:
     assert length(300.0, 10.0) == length(10.0, 300.0) == 10.0
+
+
+@pytest.mark.parametrize("worth", [0.0, 3600.0])
+def test_the_end_of_long_runs_is_said(worth: float, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.pipeline.build._WORTH_AN_END", worth)
+    *_, said = make()
+    assert bool(re.search(r"and what the phases take; not over before \d\d:\d\d\n", said)) == (worth == 0.0), said
 
 
 def test_long_programs_are_run_three_times(make: Make, tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ PROGRAMS: Mapping[str, Program] = {
     ),
     "filewrite": Program("writes and appends to filewrite.out beside it, or to the 2nd argument", quick=("1",)),
     "records": Program("reads numbered records from standard input, dies at one that is not the next", quick=()),
+    "inplace": Program("shortens the file that it is given", quick=(), status=2),
     "reports": Program("reports its progress in a region where a file is there", quick=(), status=2),
     "holder": Program("holds what its second argument names: to be refused", quick=("10", "inotify")),
     "gigabytes": Program("prints megabytes of text, faster than a disk takes them", variants=("pie",)),

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notice that a build's runs change the files that their command line names: then no run repeats another.
+
+`optipng PICTURE` and `gzip FILE` work in place. Nothing is put back: who changed a file cannot be told, and it may have
+been its owner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from checkpoint.errors import Diverged, ProgramFailed
+
+LARGEST_READ = 64 << 20
+"""Bytes of a file up to which all of it is compared, else its size and the time of its last change."""
+
+
+@contextmanager
+def changes_named(argv: Sequence[str], folder: str) -> Iterator[None]:
+    """Run the block; where it raises Diverged or ProgramFailed, name what it changed of the files that `argv` names.
+
+    `folder`: the program's working folder.
+    """
+    before = _states(argv, Path(folder))
+    try:
+        yield
+    except (Diverged, ProgramFailed) as error:
+        changed = [path for path, state in before.items() if _state(path) != state]
+        if changed:
+            names = ", ".join(map(str, changed))
+            error.args = (
+                f"{error}; {names}: no longer as when the build began; if the program changes it, let each run begin "
+                "with a copy (a script that copies it, and then starts the program by exec)",
+                *error.args[1:],
+            )
+        raise
+
+
+def _states(argv: Sequence[str], folder: Path) -> dict[Path, str]:
+    """By path: what is in the files that the words behind the first name, behind `=` too."""
+    words = [word.partition("=")[2] if word.startswith("-") and "=" in word else word for word in argv[1:]]
+    found = {folder / word: _state(folder / word) for word in words if word}
+    return {path: state for path, state in found.items() if state}
+
+
+def _state(path: Path) -> str:
+    """ "" for what is no file that can be read."""
+    try:
+        status = path.stat()
+        if not path.is_file():
+            return ""
+        if status.st_size > LARGEST_READ:
+            return f"{status.st_size} {status.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return ""
