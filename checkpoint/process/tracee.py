@@ -343,12 +343,13 @@ class Tracee(ProcessMemory):
 
     def kill(self) -> None:
         """End the process whatever its state, reap it, close what we hold of it. Never raises for a dead one."""
+        left = set[int]()
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            self.helpers.end(self.pid)  # a process cannot be reaped before its threads
-            self.status = reap(self.pid)
-        self.children.kill()
+            self.helpers.end(self.pid, left)  # a process cannot be reaped before its threads
+            self.status = reap(self.pid, left)
+        self.children.kill(left)
         self.around.kill()
         self.attached = False
         self.close_memory()
