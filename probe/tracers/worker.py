@@ -15,7 +15,7 @@ from checkpoint.process.children import shortened
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.program import Program, Streams, Worker
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.wrapper import Execution, Survey, survey
+from checkpoint.process.wrapper import Execution, Survey, await_wrapper, survey
 from probe.tracers.lives import EARLY_SECONDS
 
 SHELLS = ("sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "fish", "csh", "tcsh", "make")
@@ -187,7 +187,7 @@ def let_wrapper_end(tracee: Tracee, deadline: float) -> None:
     while time.monotonic() < deadline:
         occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
         if occurrence.what is What.ENDED:
-            tracee.finish()
+            await_wrapper(tracee.program.argv[0], tracee.around, tracee.children, deadline)
             return
         if occurrence.what is What.EXECUTED:
             tracee.run_to_entry()
