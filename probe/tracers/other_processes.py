@@ -21,6 +21,8 @@ from probe.tracers.lives import (
     refuse_by_time,
     refuse_outliving,
     refuse_without_room,
+    share_of,
+    worked_by,
 )
 
 _GRACE_SECONDS = 1.0
@@ -33,9 +35,17 @@ MOST_BY_THREADS = 0.05
 _SOON = ((2.0, 0.5), (EARLY_SECONDS, 0.25))
 """Seconds, and the share that is too much by then. Less may be work of the start, which a longer run makes small."""
 
+_SUSPECTED = (0.5, 0.9)
+"""CPU seconds of children, and their share, from which on another look at the program is worth a run more."""
 
-def judge_early(tracee: Tracee, started: float) -> None:
-    """Raise ProgramUnsupported where the run so far, since `started`, shows that children or threads leave no room."""
+
+def judge_early(tracee: Tracee, started: float, *, soon: bool) -> None:
+    """Raise ProgramUnsupported where the run so far, since `started`, shows that children or threads leave no room.
+
+    `soon`: WorkedByChildren already where children alone have worked up to now, which the rest of the run may disprove.
+    """
+    if soon and tracee.children.all:
+        _suspect_children(tracee)
     now = time.monotonic()
     most = [share for seconds, share in _SOON if now - started > seconds]
     if tracee.helpers.all and not tracee.team and most:
@@ -46,6 +56,14 @@ def judge_early(tracee: Tracee, started: float) -> None:
         with contextlib.suppress(OSError):  # ended since the last wait: the next one says so
             own = process_cpu(tracee.pid)
             refuse_by_time(tracee.program.argv[0], tracee.children, started, now, own)
+
+
+def _suspect_children(tracee: Tracee) -> None:
+    seconds, most = _SUSPECTED
+    with contextlib.suppress(OSError):
+        children, share = tracee.children, share_of(tracee.children, process_cpu(tracee.pid))
+        if children.cpu() > seconds and share > most:
+            raise worked_by(tracee.program.argv[0], children.processes(), share, so_far=True)
 
 
 def judge_threads(tracee: Tracee) -> None:
