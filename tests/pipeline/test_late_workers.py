@@ -15,6 +15,7 @@ from native_profiles import INTERVAL
 from programs import build
 from tracing import program_of
 
+from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.program import Program
 from probe.formats.profile import Profile
 from probe.node.measuring import away_from, measuring_cpu
@@ -22,7 +23,7 @@ from probe.pipeline import trace as trace_stage
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.stage import Build
 from probe.progress import Silent
-from probe.tracers.lives import WorkedByChildren
+from probe.tracers.lives import EARLY_SECONDS, WorkedByChildren
 from probe.work_folder import work_folder
 
 OPTIONS = BuildOptions(interval=INTERVAL)
@@ -85,3 +86,15 @@ def test_a_worker_is_found_soon(builds: Path, tmp_path: Path, took: list[float])
         trace_stage.run(made, lambda _: None)
         assert made.program.worker is not None and made.program.worker.executable == str(helpers)
     assert len(took) == 2 and took[0] < 0.6 * took[1]
+
+
+@pytest.mark.timed
+def test_two_workers_at_once_are_refused_soon(builds: Path, tmp_path: Path, took: list[float]) -> None:
+    """The launcher is no shell, and waits for both. Neither is seen to its end."""
+    start = ("-e", "for (1, 2) { fork or exec @ARGV, $_ } wait; wait", str(build("helpers", builds)), "90000", "start")
+    began = time.monotonic()
+    with begun(program_of(Path("/usr/bin/perl"), *start), tmp_path / "out") as made:
+        said = r"helpers 90000 start (1|2) and helpers 90000 start (?!\1)(1|2) compute at the same time"
+        with pytest.raises(ProgramUnsupported, match=said):
+            trace_stage.run(made, lambda _: None)
+    assert len(took) == 1 and time.monotonic() - began < EARLY_SECONDS
