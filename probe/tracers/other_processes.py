@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from checkpoint.process.children import most_at_once
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.threads import ADVICE, WorkingThreads
 from checkpoint.process.tracee import Tracee
@@ -74,9 +75,12 @@ def judge_threads(tracee: Tracee) -> None:
 
 def _refuse_threads(tracee: Tracee, theirs: float, whole: float, most: float) -> None:
     if theirs > most * whole:
+        who, at_once = named(tracee.helpers.names()), most_at_once(tracee.helpers.all)
+        if at_once < len(tracee.helpers.all):  # a program that starts some for each step is no crowd
+            who += f"; at most {at_once} at the same time"
         raise WorkingThreads(
             f"{tracee.program.argv[0]}: {theirs / whole:.0%} of its CPU time is that of threads beside its first one "
-            f"({named(tracee.helpers.names())}); a probe holds one working thread. To go on, {ADVICE}.",
+            f"({who}); a probe holds one working thread. To go on, {ADVICE}.",
             tracee.helpers.working(whole),
         )
 

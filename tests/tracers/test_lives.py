@@ -12,13 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_profiles import INTERVAL, column_of, totals
 from programs import build, symbols
-from tracing import program_of, streams_of
+from tracees import started
+from tracing import SECONDS, program_of, streams_of
 
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child
+from checkpoint.process.threads import WorkingThreads
+from checkpoint.process.tracee import What
 from probe.tracers import other_processes
 from probe.tracers.lives import Lives, WorkedByChildren, covered, longest_first, named
 from probe.tracers.native import trace
+from probe.tracers.other_processes import judge_threads
 
 LIVES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(0, 5)), max_size=12)
 
@@ -137,3 +141,21 @@ def test_children_that_do_not_work_alone_are_not_suspected(arguments: tuple[str,
 def test_a_child_that_sleeps_is_not_suspected(builds: Path) -> None:
     with streams_of() as streams, pytest.raises(ProgramUnsupported, match="live beside it nearly all the time"):
         trace(program_of(build("helpers", builds), "1500", "forever"), interval=INTERVAL, streams=streams, soon=True)
+
+
+def test_threads_that_are_started_anew_are_told_from_a_crowd(builds: Path) -> None:
+    """Eight crews of two each, one after the other."""
+    with started(build("crews", builds), "80", "crews") as tracee:
+        tracee.resume()
+        while tracee.wait(SECONDS).what is not What.ENDED:
+            tracee.resume()
+        said = r"beside its first one \(16: thread crews; at most 2 at the same time\)"
+        with pytest.raises(WorkingThreads, match=said) as raised:
+            judge_threads(tracee)
+    assert raised.value.threads == 2
+    with started(build("crews", builds), "20", "crew") as tracee:
+        tracee.resume()
+        while tracee.wait(SECONDS).what is not What.ENDED:
+            tracee.resume()
+        with pytest.raises(WorkingThreads, match=r"beside its first one \(2: thread crews\);"):
+            judge_threads(tracee)
