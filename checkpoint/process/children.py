@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProbeError
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.ptrace import ptrace
-from checkpoint.process.waiting import process_cpu
+from checkpoint.process.waiting import process_cpu, threads_of
 
 FOLLOW = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
@@ -214,14 +214,23 @@ class Children:
             time.sleep(_POLL_SECONDS)
             self.look()
 
-    def kill(self) -> None:
-        """End all that live, and take note of their ends. Never raises for dead ones."""
-        while self._living:
+    def kill(self, unknown: Iterable[int] = ()) -> None:
+        """End all that live, and take note of their ends. Never raises for dead ones.
+
+        `unknown`: processes that were just started, and are traced since.
+        """
+        fresh = set(unknown)
+        while self._living or fresh:
+            for number in fresh - {child.pid for child in self.all}:
+                self.adopt(number)
             for child in list(self._living.values()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
-            for child in list(self._living.values()):
-                reap(child.pid)
+            fresh = set()
+            for child in sorted(self._living.values(), key=lambda one: not one.thread):
+                if not child.thread:
+                    reap_threads(child.pid, started=fresh)
+                reap(child.pid, fresh)
                 self._end(child, None)
 
 
@@ -258,12 +267,15 @@ def end(pid: int) -> None:
     reap(pid)
 
 
-def reap(pid: int) -> int:
+def reap(pid: int, started: set[int] | None = None) -> int:
     """Wait for the end of a process or thread that was sent SIGKILL, past its ptrace stops; -1 where it is gone.
 
     SIGKILL does not end a stop at the exit event: the kernel drops signals to a process that is dying already.
+    `started` gets the processes that it leaves: one that it had just started is stopped, and nobody knows of it.
     """
     while True:
+        if started is not None:
+            started |= _started_by(pid)
         with contextlib.suppress(OSError, ProbeError):
             ptrace(linux.PTRACE_CONT, pid)
         try:
@@ -272,6 +284,27 @@ def reap(pid: int) -> int:
             return -1
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             return status
+
+
+def _started_by(number: int) -> set[int]:
+    """Processes that a thread has started, and that are not waited for (proc_pid_task(5): children)."""
+    try:
+        return set(map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split()))
+    except OSError:
+        return set()
+
+
+def reap_threads(pid: int, known: Iterable[int] = (), started: set[int] | None = None) -> None:
+    """See the threads of process `pid` beside its first, which was sent SIGKILL, past their exit events: those `known`,
+    and one that it had just started, which is traced already. The process cannot be waited for before them.
+
+    `started` as for `reap`.
+    """
+    numbers = set(known)
+    with contextlib.suppress(OSError):
+        numbers |= threads_of(pid)
+    for number in numbers - {pid}:
+        reap(number, started)
 
 
 def event_message(pid: int) -> int:

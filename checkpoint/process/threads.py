@@ -25,12 +25,12 @@ from checkpoint.process.children import (
     is_thread,
     most_working,
     name_thread,
-    reap,
+    reap_threads,
     seconds_of,
 )
 from checkpoint.process.plain_run import running_time, turns_of
 from checkpoint.process.ptrace import GsBases, is_breakpoint, ptrace
-from checkpoint.process.waiting import awake, is_killed, threads_of
+from checkpoint.process.waiting import awake, is_killed
 
 ADVICE = "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
 
@@ -109,16 +109,12 @@ class HelperThreads(Children):
         """What each calls itself, in the order they were started."""
         return tuple(f"thread {child.command}" for child in self.all)
 
-    def end(self, pid: int) -> None:
-        """After process `pid` was sent SIGKILL: see its threads past their exit events, so that it can be waited for.
+    def end(self, pid: int, started: set[int]) -> None:
+        """After process `pid` was sent SIGKILL: see its threads past their exit events, so it can be waited for.
 
-        One that it had just started is traced already, and not yet known.
+        `started` gets the processes that they leave.
         """
-        known = set(self._living)
-        with contextlib.suppress(OSError):
-            known |= threads_of(pid)
-        for number in known - {pid}:
-            reap(number)
+        reap_threads(pid, self._living, started)
         for child in list(self._living.values()):
             self._end(child, None)
 

@@ -40,7 +40,7 @@ from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import Registers, is_breakpoint, ptrace, registers_of, set_registers, swap_signal_mask
 from checkpoint.process.threads import HelperThreads, Team
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state, reaches_state
-from checkpoint.process.wrapper import reach_worker
+from checkpoint.process.wrapper import await_wrapper, reach_worker
 
 __all__ = ["Ending", "Occurrence", "Tracee", "What"]
 
@@ -136,9 +136,7 @@ class Tracee(ProcessMemory):
 
     def finish(self) -> Ending:
         """The end of the whole run, once the process itself has ended: where a wrapper started it, the wrapper's."""
-        while self.around.living():
-            self.around.look()
-            time.sleep(_POLL_SECONDS)
+        await_wrapper(self.program.argv[0], self.around, self.children)
         if self.root is not None and self.root.pid != self.pid:
             before = self.started_at - self.root.began
             return Ending(self.root.status, self.root.cpu, before + (self.root.ended or self.ended_at) - self.ended_at)
@@ -343,12 +341,13 @@ class Tracee(ProcessMemory):
 
     def kill(self) -> None:
         """End the process whatever its state, reap it, close what we hold of it. Never raises for a dead one."""
+        left = set[int]()
         if self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            self.helpers.end(self.pid)  # a process cannot be reaped before its threads
-            self.status = reap(self.pid)
-        self.children.kill()
+            self.helpers.end(self.pid, left)  # a process cannot be reaped before its threads
+            self.status = reap(self.pid, left)
+        self.children.kill(left)
         self.around.kill()
         self.attached = False
         self.close_memory()

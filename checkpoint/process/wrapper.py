@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -19,6 +20,45 @@ from checkpoint.process.waiting import process_cpu
 
 _POLL_SECONDS = 0.002
 _GRACE_SECONDS = 1.0
+
+IDLE_SECONDS = 600.0
+"""A wrapper that has computed nothing for so long waits for what does not come, such as a lock that the run before has
+left: runs are ended early, too."""
+
+_IDLE_LOOK_SECONDS = 0.25
+
+
+class _Patience:
+    """With wrapper `name`, which is being waited for, while a process of `followed` computes, or one is started."""
+
+    def __init__(self, name: str, *followed: Children) -> None:
+        self._name, self._followed = name, followed
+        self._done: tuple[int, float] | None = None
+        self._since = self._next = time.monotonic()
+
+    def check(self, awaited: str) -> None:
+        """Raise Diverged once nothing was done for IDLE_SECONDS."""
+        if (now := time.monotonic()) < self._next:
+            return
+        self._next = now + min(_IDLE_LOOK_SECONDS, IDLE_SECONDS)
+        living = [child for children in self._followed for child in children.living()]
+        done = sum(len(children.all) for children in self._followed), sum(map(_cpu_so_far, living))
+        if done != self._done:
+            self._done, self._since = done, now
+        elif now - self._since > IDLE_SECONDS:
+            waiting = ", ".join(child.command for child in living[:3])
+            raise Diverged(
+                f"{self._name}: nothing that it started has computed for {IDLE_SECONDS:g} s ({waiting}), "
+                f"and it has not {awaited}; does it wait for what an earlier run has left? A wrapper has to do "
+                "the same each time"
+            )
+
+
+def _cpu_so_far(child: Child) -> float:
+    try:
+        return process_cpu(child.pid)
+    except OSError:
+        return 0.0
 
 
 def start_followed(
@@ -40,8 +80,8 @@ def reach_worker(
 ) -> tuple[Child, Child]:
     """Run the wrapper until its worker has made its execve, and stands there: the worker and the wrapper itself.
 
-    All but the worker stay in `around`. Raises Diverged where the wrapper ends without it, ProgramUnsupported where the
-    worker would not run as all runs have to.
+    All but the worker stay in `around`. Raises Diverged where the wrapper ends without it, or just waits;
+    ProgramUnsupported where the worker would not run as all runs have to.
     """
     wanted = program.worker
     assert wanted is not None
@@ -60,6 +100,7 @@ def reach_worker(
 
     around.on_exec = is_worker
     root = start_followed(program, streams, environment, cpu, around)
+    patience = _Patience(program.argv[0], around)
     while not found:
         around.look()
         if not around.living() and not found:
@@ -67,6 +108,7 @@ def reach_worker(
                 f"{program.argv[0]}: executed {wanted.executable} {seen} times, and not {wanted.ordinal + 1} as "
                 "before; a wrapper has to start the same programs in the same order in every run"
             )
+        patience.check(f"executed {wanted.executable}")
         time.sleep(_POLL_SECONDS)
     try:
         _check_environment(found[0].pid, program, environment)
@@ -75,6 +117,20 @@ def reach_worker(
         end(found[0].pid)
         raise
     return found[0], root
+
+
+def await_wrapper(name: str, around: Children, children: Children, deadline: float = math.inf) -> None:
+    """Once a worker has ended, wait for the end of all of `around`, until `deadline` by time.monotonic at most.
+
+    `children` are the worker's own. Raises Diverged where all just wait.
+    """
+    patience = _Patience(name, around, children)
+    while around.living() and time.monotonic() < deadline:
+        around.look()
+        # One may hold a pipe that the wrapper reads, and stands at its exit event until it is looked at.
+        children.look()
+        patience.check("ended")
+        time.sleep(_POLL_SECONDS)
 
 
 def _check_environment(pid: int, program: Program, environment: Mapping[str, str]) -> None:
@@ -160,15 +216,18 @@ def survey(
 ) -> Survey:
     """Run `program` to its end and note every program that it executes, directly or not.
 
-    `judge` is called a hundred times a second at most with what was seen so far; what it raises ends the run.
+    `judge` is called a hundred times a second at most with what was seen so far; what it raises ends the run. Raises
+    Diverged where all just wait.
     """
     found = Survey()
     found.around.on_exec = found.note
     try:
         root = start_followed(program, streams, program.environment(), cpu, found.around)
         found.began = root.began
+        patience = _Patience(program.argv[0], found.around)
         while root.ended is None:
             found.around.look()
+            patience.check("ended")
             if judge is not None:
                 judge(found)
             time.sleep(_POLL_SECONDS * 5)

@@ -83,34 +83,39 @@ def runs(_plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """Trace once, the worker where the program is a wrapper. Raises what the tracer raises; Diverged where the program
-    fails under the tracer alone."""
+    fails under the tracer alone.
+
+    A program that leaves the work to children at its beginning is looked at as a wrapper right then. Where it does most
+    of the work itself, as that look shows, it is traced to its end.
+    """
     choice = WorkerChoice(build.options.program, build.options.worker)
     native = build.options.tracer in ("auto", NATIVE)
     if choice.given or (native and is_wrapper(build.program)):
         _find_worker(build, choice)
+    may_be_wrapper = not choice.given and build.program.worker is None
     try:
-        _trace_with_threads(build)
-    except WorkedByChildren:
-        if choice.given or build.program.worker is not None:
+        _trace_with_threads(build, soon=may_be_wrapper)
+    except WorkedByChildren as error:
+        if not may_be_wrapper:
             raise
         # Threads that were found are the wrapper's own.
         build.program = replace(build.program, threads=1, marking=())
         _find_worker(build, choice)
-        if build.program.worker is None:
+        if build.program.worker is None and not error.so_far:
             raise
         _trace_with_threads(build)
 
 
-def _trace_with_threads(build: Build) -> None:
+def _trace_with_threads(build: Build, *, soon: bool = False) -> None:
     """Trace, and once more where threads turn out to share the work. Raises ProgramUnsupported where the program
-    cannot be probed with them."""
+    cannot be probed with them. `soon`: as in trace_program."""
 
     def traced(program: Program) -> None:
         build.program = program
         _trace(build)
 
     try:
-        _trace(build)
+        _trace(build, soon=soon)
         return
     except WorkingThreads as error:
         found = error
@@ -153,12 +158,12 @@ def _find_worker(build: Build, choice: WorkerChoice) -> None:
     build.program = replace(build.program, worker=worker)
 
 
-def _trace(build: Build) -> None:
+def _trace(build: Build, *, soon: bool = False) -> None:
     folder, chosen = build.folder.path, build.options
     streams = output_streams(folder, NAME)
     try:
         build.profile = trace_program(
-            build.program, tracer=chosen.tracer, interval=chosen.interval, streams=streams, cpu=build.cpu
+            build.program, tracer=chosen.tracer, interval=chosen.interval, streams=streams, cpu=build.cpu, soon=soon
         )
     except ProgramFailed as error:
         alone = run_plain(build.program, output_streams(folder, "alone"), cpu=build.cpu)

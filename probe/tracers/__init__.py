@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from checkpoint.errors import ProbeError
 from checkpoint.process.program import Program, Streams
@@ -22,17 +23,19 @@ def trace_program(
     streams: Streams,
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
+    soon: bool = False,
 ) -> Profile:
     """Trace with the tracer of that name; `auto` is the native one. `interval` in its unit, None: its choice.
 
-    Raises ToolMissing where the tracer is not installed, and what the tracer raises.
+    Raises ToolMissing where the tracer is not installed, and what the tracer raises; with `soon` the native one raises
+    WorkedByChildren as soon as that is likely.
     """
     if tracer in ("auto", NATIVE):
+        traced = partial(native.trace, interval=interval, streams=streams, cpu=cpu, progress=progress, soon=soon)
         try:
-            return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
+            return traced(program)
         except InLibraries:
-            program = replace(program, choosing=True)
-            return native.trace(program, interval=interval, streams=streams, cpu=cpu, progress=progress)
+            return traced(replace(program, choosing=True))
     if tracer not in TRACERS:
         raise ProbeError(f"no tracer {tracer!r}; there are {', '.join(TRACERS)}")
     instructions = exact.DEFAULT_INTERVAL if interval is None else round(interval)

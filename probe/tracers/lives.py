@@ -31,7 +31,11 @@ ADVICE = "probe the program that does the work by itself, or name it with --prog
 
 
 class WorkedByChildren(ProgramUnsupported):
-    """Processes that the program starts do most of its work."""
+    """Processes that the program starts do most of its work. `so_far`: only the beginning of the run tells so."""
+
+    def __init__(self, message: str, *, so_far: bool = False) -> None:
+        super().__init__(message)
+        self.so_far = so_far
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,20 @@ def named(commands: Sequence[str]) -> str:
     return f"{len(commands)}: " + ", ".join(distinct[:_NAMED]) + more
 
 
+def share_of(children: Children, own_cpu: float) -> float:
+    """Of the CPU time so far, what children had; `own_cpu`: CPU seconds of the program itself."""
+    return children.cpu() / max(children.cpu() + own_cpu, _SHORTEST)
+
+
+def worked_by(name: str, processes: Sequence[Child], share: float, *, so_far: bool = False) -> WorkedByChildren:
+    """The refusal of a program whose children have this share of the CPU time."""
+    return WorkedByChildren(
+        f"{name}: {share:.0%} of its CPU time is that of processes it starts ({named(longest_first(processes))}); "
+        f"{ADVICE}",
+        so_far=so_far,
+    )
+
+
 def refuse_by_time(name: str, children: Children, began: float, now: float, own_cpu: float) -> None:
     """Raise ProgramUnsupported where children had most of the time from `began` to `now`, or lived nearly all of it.
 
@@ -132,11 +150,9 @@ def refuse_by_time(name: str, children: Children, began: float, now: float, own_
     processes = children.processes()
     if not processes or now <= began:
         return
-    commands, share = longest_first(processes), children.cpu() / max(children.cpu() + own_cpu, _SHORTEST)
+    commands, share = longest_first(processes), share_of(children, own_cpu)
     if share > MOST_OUTSIDE:
-        raise WorkedByChildren(
-            f"{name}: {share:.0%} of its CPU time is that of processes it starts ({named(commands)}); {ADVICE}"
-        )
+        raise worked_by(name, processes, share)
     present = float(covered(Lives.of(processes, now).present, np.array([began, now]))[0])
     if present > _ALWAYS * (now - began):
         raise ProgramUnsupported(

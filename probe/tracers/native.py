@@ -275,6 +275,7 @@ def trace(
     streams: Streams,
     cpu: int | None = None,
     progress: Callable[[float], None] | None = None,
+    soon: bool = False,
 ) -> Profile:
     """Run `program` once and return its profile. `interval` in seconds; `cpu` pins the program to one.
 
@@ -282,7 +283,7 @@ def trace(
     DEFAULT_INTERVAL.
 
     Raises ProgramUnsupported (threads that work, children that leave no room), ProgramFailed (ended by a signal),
-    ProgramTooShort, InLibraries. `progress` is called at every interval with the seconds traced so far.
+    ProgramTooShort, InLibraries. `progress` gets the seconds traced so far at every interval. `soon`: see judge_early.
     """
     fine = interval is None
     interval = FINE_INTERVAL if interval is None else interval
@@ -294,7 +295,7 @@ def trace(
         recording.install_new()
         recording.begin()
         tracee.resume()
-        status = _record(recording, progress)
+        status = _record(recording, progress, soon)
         if os.WIFSIGNALED(status):
             exit_status(program, status, streams)
         judge_threads(tracee)
@@ -314,7 +315,7 @@ def trace(
     return replace(profile, exit_status=code, processes=others, helper_threads=helpers)
 
 
-def _record(recording: _Recording, progress: Callable[[float], None] | None) -> int:
+def _record(recording: _Recording, progress: Callable[[float], None] | None, soon: bool) -> int:
     tracee, looks = recording.tracee, 1
     while True:
         pause = max(recording.interval / _LOOKS_PER_INTERVAL, min(recording.interval, _SHORTEST_PAUSE))
@@ -323,10 +324,10 @@ def _record(recording: _Recording, progress: Callable[[float], None] | None) -> 
         if occurrence.what is What.TIMEOUT:
             # Of many sites a look takes longer than the pause: those that it leaves no time for count as done.
             looks = max(looks, int((time.monotonic() - recording.row_started) / pause))
-            ended = recording.look(end_row=looks * pause >= recording.interval * _WHOLE)
+            ended = recording.look(end_row=(is_due := looks * pause >= recording.interval * _WHOLE))
             looks = 1 if ended else looks + 1
-            if ended:
-                judge_early(tracee, recording.started)
+            if is_due:  # also where no row ends, since the program itself executes nothing
+                judge_early(tracee, recording.started, soon=soon)
             if ended and progress:
                 progress(time.monotonic() - recording.started)
             continue

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from checkpoint.process.children import most_at_once
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.threads import ADVICE, WorkingThreads
 from checkpoint.process.tracee import Tracee
@@ -21,6 +22,8 @@ from probe.tracers.lives import (
     refuse_by_time,
     refuse_outliving,
     refuse_without_room,
+    share_of,
+    worked_by,
 )
 
 _GRACE_SECONDS = 1.0
@@ -33,9 +36,17 @@ MOST_BY_THREADS = 0.05
 _SOON = ((2.0, 0.5), (EARLY_SECONDS, 0.25))
 """Seconds, and the share that is too much by then. Less may be work of the start, which a longer run makes small."""
 
+_SUSPECTED = (0.5, 0.9)
+"""CPU seconds of children, and their share, from which on another look at the program is worth a run more."""
 
-def judge_early(tracee: Tracee, started: float) -> None:
-    """Raise ProgramUnsupported where the run so far, since `started`, shows that children or threads leave no room."""
+
+def judge_early(tracee: Tracee, started: float, *, soon: bool) -> None:
+    """Raise ProgramUnsupported where the run so far, since `started`, shows that children or threads leave no room.
+
+    `soon`: WorkedByChildren already where children alone have worked up to now, which the rest of the run may disprove.
+    """
+    if soon and tracee.children.all:
+        _suspect_children(tracee)
     now = time.monotonic()
     most = [share for seconds, share in _SOON if now - started > seconds]
     if tracee.helpers.all and not tracee.team and most:
@@ -48,6 +59,14 @@ def judge_early(tracee: Tracee, started: float) -> None:
             refuse_by_time(tracee.program.argv[0], tracee.children, started, now, own)
 
 
+def _suspect_children(tracee: Tracee) -> None:
+    seconds, most = _SUSPECTED
+    with contextlib.suppress(OSError):
+        children, share = tracee.children, share_of(tracee.children, process_cpu(tracee.pid))
+        if children.cpu() > seconds and share > most:
+            raise worked_by(tracee.program.argv[0], children.processes(), share, so_far=True)
+
+
 def judge_threads(tracee: Tracee) -> None:
     """Raise ProgramUnsupported where threads beside the first had too much of the ended run's CPU time."""
     if tracee.helpers.all and not tracee.team:
@@ -56,9 +75,12 @@ def judge_threads(tracee: Tracee) -> None:
 
 def _refuse_threads(tracee: Tracee, theirs: float, whole: float, most: float) -> None:
     if theirs > most * whole:
+        who, at_once = named(tracee.helpers.names()), most_at_once(tracee.helpers.all)
+        if at_once < len(tracee.helpers.all):  # a program that starts some for each step is no crowd
+            who += f"; at most {at_once} at the same time"
         raise WorkingThreads(
             f"{tracee.program.argv[0]}: {theirs / whole:.0%} of its CPU time is that of threads beside its first one "
-            f"({named(tracee.helpers.names())}); a probe holds one working thread. To go on, {ADVICE}.",
+            f"({who}); a probe holds one working thread. To go on, {ADVICE}.",
             tracee.helpers.working(whole),
         )
 

@@ -15,8 +15,8 @@ from checkpoint.process.children import shortened
 from checkpoint.process.exit_status import exit_status
 from checkpoint.process.program import Program, Streams, Worker
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.wrapper import Execution, Survey, survey
-from probe.tracers.lives import EARLY_SECONDS
+from checkpoint.process.wrapper import Execution, Survey, await_wrapper, survey
+from probe.tracers.lives import EARLY_SECONDS, MOST_OUTSIDE, worked_by
 
 SHELLS = ("sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "fish", "csh", "tcsh", "make")
 
@@ -33,7 +33,13 @@ _SHORT = 0.1
 _TOGETHER = 0.2
 """Share of two processes each, from which on they are two workers."""
 
+_FEW_SECONDS = 0.2
+"""CPU time of a run in which starts and ends of processes weigh more than what they do."""
+
 _LONG_ENOUGH = 2.0
+_BEFOREHAND = 2.0
+"""Of EARLY_SECONDS, what the tool's start takes, and a traced run that showed a launcher."""
+
 _MOST_LISTED = 6
 
 
@@ -68,7 +74,8 @@ def _interpreter(executable: str) -> str:
 def find_worker(program: Program, streams: Streams, choice: WorkerChoice, *, cpu: int | None = None) -> Worker | None:
     """Run `program` once, nothing of ours inside, and choose: None where the command line's own process does the work.
 
-    Raises ProgramUnsupported where the choice is not clear, ProgramFailed.
+    Raises ProgramUnsupported where the choice is not clear, WorkedByChildren where it is the command line's own process
+    and copies of it do the work, ProgramFailed.
     """
     name = program.argv[0]
     seen = survey(program, streams, cpu=cpu, judge=lambda so_far: _judge_early(name, so_far, choice))
@@ -81,13 +88,15 @@ def find_worker(program: Program, streams: Streams, choice: WorkerChoice, *, cpu
     _refuse_many(name, seen, choice)
     chosen = _chosen(name, seen, choice)
     _refuse_together(name, chosen, seen)
+    _refuse_copies(name, chosen, seen, choice)
     return None if chosen is seen.executions[0] else chosen.worker
 
 
 def _judge_early(name: str, seen: Survey, choice: WorkerChoice) -> None:
-    if time.monotonic() - seen.began < EARLY_SECONDS or not seen.executions:
+    if time.monotonic() - seen.began < EARLY_SECONDS - _BEFOREHAND or not seen.executions:
         return
     _refuse_many(name, seen, choice)
+    _refuse_copies(name, max(seen.executions, key=Execution.cpu), seen, choice)
     if not choice.given:
         running = [e for e in seen.executions if e.end() is None and time.monotonic() - e.began > _LONG_ENOUGH]
         if running:
@@ -107,6 +116,14 @@ def _refuse_many(name: str, seen: Survey, choice: WorkerChoice) -> None:
             f"{name}: executes {len(shares)} programs, none of which has more than {largest:.0%} of the CPU time "
             f"(such as {_said(max(shares, key=lambda one: one[1])[0])}): each is too short for a probe"
         )
+
+
+def _refuse_copies(name: str, chosen: Execution, seen: Survey, choice: WorkerChoice) -> None:
+    """Processes that execute nothing new are none to choose from, and no phase shows them."""
+    whole = seen.around.cpu() - seen.executions[0].cpu_before
+    share = 1.0 - sum(e.cpu() for e in seen.executions) / max(whole, _FEW_SECONDS)
+    if share > MOST_OUTSIDE and whole > _FEW_SECONDS and chosen is seen.executions[0] and not choice.given:
+        raise worked_by(name, [c for c in seen.around.processes() if c is not chosen.child], share)
 
 
 def _refuse_together(name: str, chosen: Execution, seen: Survey) -> None:
@@ -187,7 +204,7 @@ def let_wrapper_end(tracee: Tracee, deadline: float) -> None:
     while time.monotonic() < deadline:
         occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
         if occurrence.what is What.ENDED:
-            tracee.finish()
+            await_wrapper(tracee.program.argv[0], tracee.around, tracee.children, deadline)
             return
         if occurrence.what is What.EXECUTED:
             tracee.run_to_entry()

@@ -5,6 +5,7 @@
 //   system   a shell that does little, after every EVERY milliseconds of work
 //   fork     a child that computes as long as EVERY/4 milliseconds, in the program's own code, then
 //   vfork    a child on the program's memory that computes for a millisecond, then
+//   ahead    a child that computes for EVERY milliseconds before anything else
 //   beside   a child that computes while the program does, from the second quarter to the third
 //   clone    a child that shares the memory and runs at the same time
 //   zombies  a child at the start that is never waited for
@@ -99,6 +100,8 @@ static void begin(const char *mode, long milliseconds, char **argv, long every)
         wait_for(start_computing(milliseconds));
         exit(compute(milliseconds / 100, 1) == 0);
     }
+    if (!strcmp(mode, "ahead"))
+        wait_for(start_computing(every));
     if (!strcmp(mode, "loop") && every > 0) {
         char left[24];
         snprintf(left, sizeof left, "%ld", every - 1);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_profiles import INTERVAL, column_of, totals
 from programs import build, symbols
-from tracing import program_of, streams_of
+from tracees import started
+from tracing import SECONDS, program_of, streams_of
 
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child
+from checkpoint.process.threads import WorkingThreads
+from checkpoint.process.tracee import What
 from probe.tracers import other_processes
-from probe.tracers.lives import Lives, covered, longest_first, named
+from probe.tracers.lives import Lives, WorkedByChildren, covered, longest_first, named
 from probe.tracers.native import trace
+from probe.tracers.other_processes import judge_threads
 
 LIVES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20), st.integers(0, 5)), max_size=12)
 
@@ -107,3 +112,50 @@ def test_a_child_that_never_ends_is_refused_soon(builds: Path, monkeypatch: pyte
     monkeypatch.setattr(other_processes, "EARLY_SECONDS", 0.3)
     with streams_of() as streams, pytest.raises(ProgramUnsupported, match="nearly all the time"):
         trace(program_of(build("helpers", builds), "20000", "forever"), interval=INTERVAL, streams=streams)
+
+
+def test_children_that_never_let_it_run_are_refused_soon(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No interval ends while the program itself executes nothing."""
+    monkeypatch.setattr(other_processes, "EARLY_SECONDS", 0.3)
+    begun = time.monotonic()
+    with streams_of() as streams, pytest.raises(WorkedByChildren) as raised:
+        trace(program_of(build("helpers", builds), "60000", "wrapper"), interval=INTERVAL, streams=streams)
+    assert not raised.value.so_far and time.monotonic() - begun < 20
+
+
+def test_children_that_work_alone_are_suspected_at_once(builds: Path) -> None:
+    """By the time that `other_processes.EARLY_SECONDS` have passed it would be a refusal."""
+    with streams_of() as streams, pytest.raises(WorkedByChildren, match=r"9\d%|100%") as raised:
+        trace(program_of(build("helpers", builds), "60000", "wrapper"), interval=INTERVAL, streams=streams, soon=True)
+    assert raised.value.so_far
+
+
+@pytest.mark.parametrize("arguments", [("600", "fork", "100"), ("600", "ahead", "100"), ("3000", "beside")])
+def test_children_that_do_not_work_alone_are_not_suspected(arguments: tuple[str, ...], builds: Path) -> None:
+    """Some work for a while, one beside the program."""
+    with streams_of() as streams:
+        program = program_of(build("helpers", builds), *arguments)
+        assert trace(program, interval=INTERVAL, streams=streams, soon=True).processes > 0
+
+
+def test_a_child_that_sleeps_is_not_suspected(builds: Path) -> None:
+    with streams_of() as streams, pytest.raises(ProgramUnsupported, match="live beside it nearly all the time"):
+        trace(program_of(build("helpers", builds), "1500", "forever"), interval=INTERVAL, streams=streams, soon=True)
+
+
+def test_threads_that_are_started_anew_are_told_from_a_crowd(builds: Path) -> None:
+    """Eight crews of two each, one after the other."""
+    with started(build("crews", builds), "80", "crews") as tracee:
+        tracee.resume()
+        while tracee.wait(SECONDS).what is not What.ENDED:
+            tracee.resume()
+        said = r"beside its first one \(16: thread crews; at most 2 at the same time\)"
+        with pytest.raises(WorkingThreads, match=said) as raised:
+            judge_threads(tracee)
+    assert raised.value.threads == 2
+    with started(build("crews", builds), "20", "crew") as tracee:
+        tracee.resume()
+        while tracee.wait(SECONDS).what is not What.ENDED:
+            tracee.resume()
+        with pytest.raises(WorkingThreads, match=r"beside its first one \(2: thread crews\);"):
+            judge_threads(tracee)

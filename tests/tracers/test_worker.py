@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import probe.tracers.worker as module
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.program import Program, Worker
 from checkpoint.process.tracee import Tracee
+from probe.tracers.lives import WorkedByChildren
 from probe.tracers.worker import WorkerChoice, find_worker, is_wrapper
 
 Write = Callable[..., Program]
@@ -114,6 +116,24 @@ def test_many_short_workers(script: Write, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "EARLY_SECONDS", 0.0)
     with pytest.raises(ProgramUnsupported, match=r"executes \d\d\d programs, none of which has more than \d%"):
         found(script("i=0; while [ $i -lt 5000 ]; do helpers 2 start; i=$((i+1)); done"))
+
+
+def test_copies_that_work_are_refused(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the program itself was chosen."""
+    helpers = build("helpers", builds)
+    with pytest.raises(WorkedByChildren, match=r"9\d% of its CPU time is that of processes it starts \(1: "):
+        found(program_of(helpers, "300", "wrapper"))
+    assert found(program_of(helpers, "300", "wrapper"), WorkerChoice(number=1)) is None
+    monkeypatch.setattr(module, "EARLY_SECONDS", 0.3)
+    begun = time.monotonic()
+    with pytest.raises(WorkedByChildren):
+        found(program_of(helpers, "60000", "wrapper"))
+    assert time.monotonic() - begun < 20
+
+
+def test_a_worker_beside_copies_that_work(script: Write, builds: Path) -> None:
+    worker = found(script("(i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done)\nhelpers 100 start"))
+    assert worker is not None and worker.executable == str(build("helpers", builds))
 
 
 def test_a_worker_that_goes_on(script: Write) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from checkpoint.process.children import Child, shares_memory
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.waiting import process_state
+from checkpoint.process.waiting import process_state, threads_of
 from checkpoint.stubs.counters import SiteCounters
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
@@ -191,3 +193,60 @@ def test_children_that_go_on_end_with_the_tracing(builds: Path) -> None:
         (child,) = tracee.children.living()
         begun = time.monotonic()
     assert process_state(child.pid) in ("", "Z") and time.monotonic() - begun < 2
+
+
+@contextmanager
+def launched(path: Path, how: str) -> Iterator[tuple[Tracee, Child]]:
+    """perl, and what it starts, which has executed its program: threads will follow."""
+    with started(Path("/usr/bin/perl"), "-e", "exit system(@ARGV) >> 8", str(path), "400", how) as tracee:
+        tracee.resume()
+        begun = time.monotonic()
+        while not any(child.command.startswith(path.name) for child in tracee.children.all):
+            assert tracee.wait(0.001).what is What.TIMEOUT and time.monotonic() - begun < SECONDS
+        yield tracee, tracee.children.all[0]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["poll", "crews"])
+def test_children_end_with_their_threads(how: str, builds: Path) -> None:
+    """A process is waited for in vain as long as its threads stand at their exit events."""
+    with launched(build("crews", builds), how) as (tracee, child):
+        while len(tracee.children.all) < 3:
+            assert tracee.wait(0.001).what is What.TIMEOUT
+        assert child.ended is None and tracee.children.all[2].thread
+    assert process_state(child.pid) in ("", "Z")
+
+
+@pytest.mark.timeout(60)
+def test_a_thread_that_is_not_known_yet_ends_with_its_process(builds: Path) -> None:
+    """It was started since the last look, and stands at its first stop."""
+    with launched(build("crews", builds), "poll") as (tracee, child):
+        begun = time.monotonic()
+        while len(threads_of(child.pid)) < 2:
+            assert time.monotonic() - begun < SECONDS
+        assert tracee.children.all == [child]
+    assert process_state(child.pid) in ("", "Z")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_process_that_is_not_known_yet_ends_with_its_starter(own: bool, tmp_path: Path) -> None:
+    """As above; the starter is the program itself, or its child."""
+    starter = compile_small(tmp_path, "starter", STARTER)
+    arguments = (starter,) if own else (Path("/usr/bin/perl"), "-e", "exit system(@ARGV) >> 8", str(starter))
+    with started(arguments[0], *map(str, arguments[1:]), str(tmp_path / "stop")) as tracee:
+        tracee.resume()
+        begun = time.monotonic()
+        fresh = set[int]()
+        while not fresh:
+            assert own or tracee.wait(0.001).what is What.TIMEOUT
+            time.sleep(0.005)
+            known = {child.pid for child in tracee.children.all}
+            starters = [tracee.pid] if own else [c.pid for c in tracee.children.all if c.command.startswith("starter")]
+            fresh = {number for pid in starters for number in children_of(pid)} - known
+            assert time.monotonic() - begun < SECONDS
+    assert {process_state(number) for number in fresh} <= {"", "Z"}
+
+
+def children_of(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(number) for number in path.read_text().split()] if path.exists() else []
