@@ -55,6 +55,8 @@ _DISCARDING = {4, 24}
 """MADV_DONTNEED, MADV_DONTNEED_LOCKED: pages are zeros afterwards; of a file they would be the file's."""
 _FOR_ANONYMOUS = {8, 18}
 """MADV_FREE, MADV_WIPEONFORK: refused where memory is mapped from a file."""
+_PAGING_OUT = {21}
+"""MADV_PAGEOUT: pages of a file that were only read are then as if nobody had asked for them."""
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ class _Watch:
             if self._make_anonymous(registers, first, first + second, keep=third in _FOR_ANONYMOUS):
                 return
             going = [(first, first + second)] if third in _DISCARDING else []
+        elif number == _MADVISE and third in _PAGING_OUT:
+            self._look(first, first + second)
         going = [(low & -PAGE_SIZE, -(-high // PAGE_SIZE) * PAGE_SIZE) for low, high in going if low < high <= 1 << 47]
         if not going:
             return
