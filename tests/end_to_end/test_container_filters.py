@@ -45,7 +45,7 @@ def test_a_build_goes_another_way(command: Command, tmp_path: Path, program: Mak
     assert any("userfaultfd is refused here (a container's filter?)" in warning for warning in built["warnings"])
     assert not any("kept whole" in warning for warning in built["warnings"])
     result = command.json("run", "--repeat", "1", path, prefix=filtered("ptrace", *refused))
-    assert [(phase["status"], phase["restorer"]) for phase in result["phases"]] == [("ok", "direct")] * 2
+    assert {(phase["status"], phase["restorer"]) for phase in result["phases"]} == {("ok", "direct")}
 
 
 def test_pages_are_copied_where_process_vm_readv_is_refused(tmp_path: Path, program: MakeProgram) -> None:
