@@ -139,9 +139,14 @@ def work_folder(
     with full_disk_named(wanted), _open_lock(wanted / _LOCK) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise WorkFolderBusy(
                 f"{wanted}: another build is working in this folder; wait for it or use another --work"
+            ) from error
+        except OSError as error:
+            # Lustre without -o flock, NFS without its lock server.
+            raise StorageError(
+                f"{wanted}: its file system takes no locks ({error.strerror}); give --work on another one"
             ) from error
         yield _opened(wanted, parameters, resume, stages, concern_no_stage, kept)
 
@@ -276,6 +281,14 @@ def _remove(entries: Iterable[Path]) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Another name for a file, or a copy where its file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def each(parse: Callable[[Any], T]) -> Callable[[Any], list[T]]:

@@ -24,6 +24,7 @@ from checkpoint.linux import (
     PTRACE_EVENT_STOP,
     WALL,
 )
+from checkpoint.process.memory_shortage import room_in
 from checkpoint.process.ptrace import ptrace, registers_of, set_registers, swap_signal_mask
 from checkpoint.process.tracee import Tracee
 
@@ -64,8 +65,8 @@ def ask(tracee: Tracee) -> Answers:
 def ask_all(tracee: Tracee, others: Sequence[int]) -> list[Answers]:
     """The answers of the stopped process's kernel to its marking thread, and to these others, which are stopped too.
 
-    Memory and registers are as before afterwards. Raises OSError where the process may not map the few pages that the
-    code needs, ProgramFailed where it ends meanwhile.
+    Memory and registers are as before afterwards. Raises NodeUnfit where the process may not map the few pages that
+    the code needs, ProgramFailed where it ends meanwhile.
     """
     code = _map(tracee, _CODE_BYTES, mmap.PROT_READ | mmap.PROT_EXEC)
     try:
@@ -87,7 +88,9 @@ def ask_all(tracee: Tracee, others: Sequence[int]) -> list[Answers]:
 
 
 def _map(tracee: Tracee, size: int, protection: int) -> int:
-    return tracee.system_call(call_number("mmap"), 0, size, protection, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with room_in(tracee.program.argv[0]):
+        return tracee.system_call(call_number("mmap"), 0, size, protection, flags, -1, 0)
 
 
 def _unmap(tracee: Tracee, address: int, size: int) -> None:

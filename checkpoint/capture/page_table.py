@@ -60,6 +60,10 @@ class PageTable:
 
 def stretches(flags: npt.NDArray[np.bool_], address: int) -> Iterator[tuple[int, int]]:
     """(address, pages) of each stretch of set flags, one for each page from `address` on."""
+    # Nearly all there is of mappings of few pages, of which some programs have tens of thousands.
+    if flags.all() or not flags.any():
+        yield from [(address, len(flags))] if len(flags) and flags[0] else []
+        return
     edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
     for low, high in edges.reshape(-1, 2).tolist():
         yield address + low * PAGE_SIZE, high - low

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 from checkpoint.errors import Diverged, ProgramFailed
+from checkpoint.process.memory_shortage import killed_for_memory
 from checkpoint.process.program import Program, Streams
 
 
@@ -18,6 +19,7 @@ def exit_status(program: Program, status: int, streams: Streams, expected: int |
     that of the traced run. Both quote the end of its standard error.
     """
     name, said = program.argv[0], _tail(streams.stderr)
+    refuse_killed(program, status)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         raise ProgramFailed(
@@ -31,6 +33,15 @@ def exit_status(program: Program, status: int, streams: Streams, expected: int |
             f"(it checks its own code?), or it does not repeat itself.{said}"
         )
     return code
+
+
+def refuse_killed(program: Program, status: int) -> None:
+    """Raise ProgramFailed where the kernel has ended the run, with this wait status, for want of memory."""
+    if killed_for_memory(status):
+        raise ProgramFailed(
+            f"{program.argv[0]} was killed by the kernel for want of memory, of its control group or the machine: give "
+            "the build more memory than the program needs by itself"
+        )
 
 
 def refuse_failed(program: Program, code: int, streams: Streams) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ import numpy.typing as npt
 from checkpoint.process.maps import MapEntry, parsed_maps
 
 _PIECE = 1 << 16
+_MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
 
 
 class ProcessMemory:
@@ -75,6 +78,14 @@ class ProcessMemory:
             if file is not None:
                 os.close(file)
         self._memory = self._maps = None
+
+
+def most_mappings() -> int:
+    """How many mappings a process may have on this machine (vm.max_map_count)."""
+    try:
+        return int(_MOST_MAPPINGS.read_text())
+    except (OSError, ValueError):
+        return sys.maxsize
 
 
 def patch_memory(pid: int, patches: Iterable[tuple[int, bytes]]) -> None:

@@ -189,7 +189,7 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
             what = "no region end" if progress == RESTORED else "not restored"
             seconds = spec["region_seconds" if begun else "restore_seconds"]
             return {"status": "timeout", "detail": "%s within %g s" % (what, seconds)}
-        if progress != RESTORED:
+        if progress != RESTORED and status != signal.SIGKILL:
             what = "signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "status %d" % (status >> 8)
             return {"status": "crashed", "detail": what}
         if not os.WIFSTOPPED(status):

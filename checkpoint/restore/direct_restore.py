@@ -25,13 +25,13 @@ from checkpoint.restore.memory_group import memory_group
 
 _AGENT = Path(__file__).with_name("direct_agent.py")
 _MEMORY_SLACK = 1 << 30
-"""Bytes of address space that a phase may take beyond twice what it had at capture."""
+"""Bytes of address space beyond twice what a phase had at capture."""
 _FILE_SLACK = 1 << 30
 
 # Loaded before anything is forked.
 _libc = ctypes.CDLL(None, use_errno=True)
 _AGENT_SECONDS = 120.0
-"""What copying the files that a phase writes, and making its view, may take on top."""
+"""For copies of the files that a phase writes, and its view."""
 
 
 class DirectRefused(NodeUnfit):
@@ -211,14 +211,14 @@ def _options(job: RestoreJob, flat: FlatImage, private_view: bool, only_recorded
             raise DirectRefused(f"phase {job.phase}: its system calls were not recorded when the probe was built")
         bits |= Option.ONLY_RECORDED_CALLS
     if not private_view:
-        # A private view keeps changes to itself anyway, and the phase may make them at their own paths.
+        # A private view keeps changes to itself anyway.
         bits |= Option.CONFINE_WRITES
     if not needs_private_view(flat):
         bits |= Option.ANY_FOLDER
     return bits
 
 
-_STEPS = {
+STEPS = {
     1: "starting",
     2: "the process that asked for it has ended",
     3: "reading its flat image",
@@ -249,10 +249,10 @@ _STEPS = {
     28: "making its shared memory",
     29: "sending signal {detail}, which was pending",
 }
-"""What the restorer was doing, by its own numbers (enum step)."""
+"""What it was doing (enum step)."""
 
-_HINTS = {
-    errno.ENOMEM: "memory, address space (ulimit -v) or overcommit is limited here",
+HINTS = {
+    errno.ENOMEM: "memory, address space (ulimit -v), overcommit or vm.max_map_count ({mappings} mappings) limits it",
     errno.EPERM: "the kernel forbids it: an address below vm.mmap_min_addr, a file system mounted noexec, or a "
     "container's filter",
     errno.EACCES: "permission denied: the file's mode, or a policy of SELinux or AppArmor",
@@ -261,7 +261,7 @@ _HINTS = {
     errno.ENOENT: "it does not exist",
     errno.EEXIST: "something is mapped there already",
 }
-_STEP_HINTS = {
+STEP_HINTS = {
     (9, errno.EPERM): "this kernel seals its own mappings",
     (15, errno.EPERM): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or a container's filter forbids it",
     (27, errno.EAGAIN): "this user may have no more threads (ulimit -u, or the limit of a control group)",
@@ -280,14 +280,14 @@ def _refusal(job: RestoreJob, flat: FlatImage, line: dict[str, Any]) -> ProbeErr
         return DirectRefused(f"{name}: the direct restorer ended by itself ({line.get('detail')})")
     step, number = int(line["step"]), int(line["errno"])
     address, detail = int(line["address"]), int(line["detail_number"])
-    what = _STEPS.get(step, f"step {step}").format(
+    what = STEPS.get(step, f"step {step}").format(
         file=_at(flat.files, detail), mapping=_mapping_name(flat, address), address=hex(address), detail=detail,
         cwd=_string(flat, flat.header.cwd), opened=_opened_as(flat, detail),
     )  # fmt: skip
     text = f"{name}: the direct restorer failed {'while ' if what.split()[0].endswith('ing') else 'because '}{what}"
     if number:
-        hint = _STEP_HINTS.get((step, number), _HINTS.get(number))
-        text += f": {os.strerror(number)}" + (f" ({hint})" if hint else "")
+        hint = STEP_HINTS.get((step, number), HINTS.get(number))
+        text += f": {os.strerror(number)}" + (f" ({hint.format(mappings=len(flat.mappings))})" if hint else "")
     if step in _DAMAGED_STEPS:
         return ProbeFileDamaged(f"{text}; build the probe again")
     return DirectRefused(text)

@@ -39,13 +39,14 @@ from checkpoint.linux import (
     PTRACE_SYSCALL,
     WALL,
 )
+from checkpoint.process.memory import most_mappings
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.mapping_calls import LazyMemory, Spans
-from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, restorer_said
+from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, ending, restorer_said
 
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _POLL_SECONDS = 0.0005
@@ -55,6 +56,8 @@ _DISCARDING = {4, 24}
 """MADV_DONTNEED, MADV_DONTNEED_LOCKED: pages are zeros afterwards; of a file they would be the file's."""
 _FOR_ANONYMOUS = {8, 18}
 """MADV_FREE, MADV_WIPEONFORK: refused where memory is mapped from a file."""
+_PAGING_OUT = {21}
+"""MADV_PAGEOUT: pages of a file that were only read are then as if nobody had asked for them."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def observe(
 ) -> Observed:
     """Restore the phase once, run it `margin` seconds beyond its region's end, and end it: pages of `spans` (address,
     pages) that were there at any time. Raises PhaseFailed, NodeUnfit."""
+    if lazily:
+        _refuse_pieces(job, flat)
     with tempfile.TemporaryDirectory(prefix=f"pages-{job.phase}-", dir=scratch) as name:
         spec = direct_spec(job, flat, pages, restorer, Path(name), cpu)
         watch = _Watch(spec, flat, Path(name), list(spans), lazily=lazily, margin=margin, job=job)
@@ -91,6 +96,19 @@ def observe(
     if "failure" in answer:
         raise PhaseFailed(f"phase {job.phase}: {answer['failure']} while its pages were watched")
     return Observed(tuple(_pages(answer["pages"])), tuple(_pages(answer["written"])), bool(answer["in_groups"]))
+
+
+def _refuse_pieces(job: RestoreJob, flat: FlatImage) -> None:
+    """Raise NodeUnfit where the kernel lets no process have as many mappings as there are pieces of its memory: each
+    gets one of its own, and so does what lies between two in a mapping."""
+    starts, ends = {m.start for m in flat.mappings}, {m.end for m in flat.mappings}
+    edges = {run.address for run in flat.runs} | {run.address + run.pages * PAGE_SIZE for run in flat.runs}
+    most, needed = most_mappings(), len(starts | edges | ends) - len(ends - starts)
+    if needed > most:
+        raise NodeUnfit(
+            f"phase {job.phase}: its memory is in {needed} pieces, and a process may have {most} mappings here: build "
+            "with a larger vm.max_map_count"
+        )
 
 
 def _pages(stretches: Iterable[tuple[int, int]]) -> Iterator[int]:
@@ -133,7 +151,7 @@ class _Watch:
         self._seen, self._written = Spans(), Spans()
         self._brk = int(flat.header.mm.brk)
         self._seconds = RESTORE_SECONDS + region_limit(job) + margin
-        self._gone = False
+        self._gone, self._ended = False, 0
 
     def run(self) -> dict[str, Any]:
         options = Option.FILTER_CALLS | Option.TRACE_MAPPINGS | (Option.MAP_LAZILY if self._lazily else 0)
@@ -164,7 +182,7 @@ class _Watch:
             return bool(control.event(self._spec["end"])[0])
 
         if not self._go_on(lambda: control.report()[0] == RESTORED, has_ended):
-            raise Lost(f"it ended before its region did ({restorer_said(control)})")
+            raise Lost(f"it ended before its region did ({ending(self._ended, control)})")
         self._look()
         if self._margin:
             # That it ends behind its region is its own matter.
@@ -200,6 +218,7 @@ class _Watch:
             found, status = os.waitpid(self._pid, os.WNOHANG | WALL)
             if found:
                 self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
+                self._ended = status
                 return status
             if time.monotonic() > self._deadline and not asked:
                 if not stop_at_deadline:
@@ -242,6 +261,8 @@ class _Watch:
             if self._make_anonymous(registers, first, first + second, keep=third in _FOR_ANONYMOUS):
                 return
             going = [(first, first + second)] if third in _DISCARDING else []
+        elif number == _MADVISE and third in _PAGING_OUT:
+            self._look(first, first + second)
         going = [(low & -PAGE_SIZE, -(-high // PAGE_SIZE) * PAGE_SIZE) for low, high in going if low < high <= 1 << 47]
         if not going:
             return

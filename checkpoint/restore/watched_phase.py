@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from checkpoint.flat.image import Option
 from checkpoint.linux import WALL
 from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view
+from checkpoint.restore.direct_restore import HINTS, STEP_HINTS, STEPS
 
 
 class Lost(Exception):
@@ -78,12 +79,21 @@ def confined(spec: dict[str, Any], folder: Path) -> int:
 
 def restorer_said(control: Control) -> str:
     """How far the restorer came, and what stopped it."""
-    progress, step, error, *_ = control.report()
-    return "restored" if progress == RESTORED else f"step {step} of the restorer: {os.strerror(error)}"
+    progress, step, error, _, address, detail, *_ = control.report()
+    if progress == RESTORED:
+        return "restored"
+    at, number = f"{address:#x}", f"number {detail}"
+    what = STEPS.get(step, f"step {step} of the restorer").format(
+        file=number, mapping=at, address=at, detail=detail, cwd="its own", opened=number
+    )
+    hint = STEP_HINTS.get((step, error), HINTS.get(error, "")).format(mappings="too many")
+    return f"{what}: {os.strerror(error)}" + (f" ({hint})" if hint else "")
 
 
 def ending(status: int, control: Control | None = None) -> str:
     """How a phase ended, by its wait status; of one that `control` says was not restored, how far it came."""
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return "SIGKILL: the kernel ended it, most likely for want of memory"
     if control is not None and control.report()[0] != RESTORED:
         return restorer_said(control)
     return f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status >> 8}"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 import time
@@ -32,6 +31,7 @@ from probe.flow.memory import BY_WORD, KEPT, PATTERNS, WHOLE, Known, Modes, Phas
 from probe.flow.search import Judge, search
 from probe.flow.times import Compared, OtherTime, PairedTimes, Repeats, judge_together, look_first
 from probe.formats.phase_record import ReplacedMapping, Synthetic
+from probe.work_folder import link_or_copy
 
 POINTS, STEPS = 22, 20_000
 """Where the addresses of a phase are compared before its data are left out, and how many steps there."""
@@ -324,7 +324,7 @@ def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, m
     for_criu = any(images.glob("pagemap-*.img"))
     for entry in images.iterdir():
         if entry.name != pages.name and (for_criu or (entry.suffix == ".img" and entry.name != IMAGE_NAME)):
-            os.link(entry, target / entry.name)
+            link_or_copy(entry, target / entry.name)
     runs = memory.write(target / pages.name, modes, pattern, repeated=not for_criu)
     if for_criu:
         return memory.flat

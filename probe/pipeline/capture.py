@@ -20,6 +20,7 @@ from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_BEFORE
 from checkpoint.process.descriptors import ONLY_CRIU, refusal_of_phases
+from checkpoint.process.exit_status import refuse_killed
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.stubs.encode import Event
@@ -101,6 +102,8 @@ def capture(
         while waiting:
             occurrence = tracee.wait(max(0.0, deadline - time.monotonic()))
             if occurrence.what in (What.TIMEOUT, What.ENDED, What.EXITING):
+                if occurrence.what is not What.TIMEOUT:
+                    refuse_killed(profile.program, occurrence.status)
                 raise _never_reached(profile, waiting, occurrence.what)
             if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
                 stood = time.monotonic()

@@ -7,14 +7,20 @@ disk at a time. Where memory is short this stage reduces them after the run.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from mmap import MAP_PRIVATE, PROT_WRITE
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.stored import NAME as STATE_NAME
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
@@ -62,6 +68,15 @@ _MEMORY_SLACK = 64 << 20
 """Bytes for what restores and watches a phase."""
 
 _IN_GROUPS = "this kernel shows touched pages in groups of 16: phases are larger than needed"
+_REFUSED = (
+    "userfaultfd is refused here (a container's filter?): without it the kernel shows touched pages in groups of 16: "
+    "phases are larger than needed"
+)
+_USER_MODE_ONLY = 1
+_OVERCOMMIT, _STRICTLY = Path("/proc/sys/vm/overcommit_memory"), "2"
+_MEMORY = Path("/proc/meminfo")
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def touched_file(folder: Path, phase: int) -> Path:
@@ -155,6 +170,18 @@ def reduces_at_once(resident: float, times: int = 2) -> bool:
     return available is None or available > times * resident + _MEMORY_SLACK
 
 
+def may_commit(state: ProcessState) -> bool:
+    """Whether the kernel promises a copy its memory while the program itself still has it: with vm.overcommit_memory=2
+    it promises all processes together no more than there is."""
+    wanted = sum(vma.end - vma.start for vma in state.vmas if vma.prot & PROT_WRITE and vma.flags & MAP_PRIVATE)
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        if _OVERCOMMIT.read_text().strip() == _STRICTLY:
+            said = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
+            limit, committed = (int(said[name].split()[0]) << 10 for name in ("CommitLimit", "Committed_AS"))
+            return wanted + _MEMORY_SLACK < limit - committed
+    return True
+
+
 def most_copies(phases: int, resident: float) -> int:
     """How many copies of a program's memory, of so many bytes, lie in the work folder at most."""
     return phases + 1 if reduces_at_once(resident) else 2 * phases
@@ -178,7 +205,7 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
     if build.criu is None:
         _require_flat(build, phase, folder)
     # In a job with little more memory than the program the kernel would end one of the two.
-    if not reduces_at_once(build.timed.resident, 1):
+    if not (reduces_at_once(build.timed.resident, 1) and may_commit(read_state(folder / phase.folder))):
         return phase
     reduced = _reduced(build, phase, folder)
     if reduced.folder != phase.folder:
@@ -235,7 +262,17 @@ def doubts(build: Build) -> list[str]:
     if build.options.reduce == "none":
         return []
     kept = [f"phase {phase.phase} was kept whole: {phase.whole}" for phase in build.reduced if phase.whole]
-    return kept + [_IN_GROUPS] * any(phase.in_groups for phase in build.reduced)
+    return kept + ([why_in_groups()] if any(phase.in_groups for phase in build.reduced) else [])
+
+
+def why_in_groups() -> str:
+    """What keeps single touched pages from being seen here: an old kernel, or what refuses any user's userfaultfd."""
+    descriptor = _libc.syscall(call_number("userfaultfd"), os.O_CLOEXEC | _USER_MODE_ONLY)
+    if descriptor >= 0:
+        os.close(descriptor)
+    elif ctypes.get_errno() == errno.EPERM:
+        return _REFUSED
+    return _IN_GROUPS
 
 
 def _held(build: Build) -> list[str]:

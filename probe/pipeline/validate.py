@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +28,7 @@ from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
+from probe.work_folder import link_or_copy
 
 NAME = "validate"
 OPTIONS: tuple[str, ...] = ()
@@ -170,10 +169,7 @@ def _time_and_capture(build: Build, early: EarlyCapture, progress: Callable[[flo
     # A later run for checkpoints has files of its own under these names.
     timing = output_streams(folder, NAME)
     for written, kept in ((streams.stdout, timing.stdout), (streams.stderr, timing.stderr)):
-        try:
-            os.link(written, kept)
-        except OSError:
-            shutil.copyfile(written, kept)
+        link_or_copy(written, kept)
 
 
 def save(build: Build) -> None:

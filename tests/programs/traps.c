@@ -15,6 +15,10 @@
 #include <unistd.h>
 #include "site.h"
 
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21
+#endif
+
 enum { PAGE = 4096, PAGES = 16 };
 
 static char *area;
@@ -176,6 +180,30 @@ static void advised(void)
     region_end();
 }
 
+// What is not in memory where the region starts.
+static void swapped(void)
+{
+    fill();
+    require(!madvise(area, PAGES * PAGE, MADV_PAGEOUT));
+    begin();
+    for (int page = 0; page < PAGES; page++)
+        require(area[page * PAGE] == 'a' + page);
+    region_end();
+}
+
+// What leaves it in the region, some of it for good: it was asked for all the same.
+static void paged(void)
+{
+    fill();
+    begin();
+    require(area[3 * PAGE] == 'd');
+    area[4 * PAGE]++;
+    area[6 * PAGE]++;
+    require(!madvise(area, PAGES * PAGE, MADV_PAGEOUT));
+    require(area[4 * PAGE] == 'f' && area[5 * PAGE] == 'f');
+    region_end();
+}
+
 // Nothing of it is in a copy made by fork.
 static void unforked(void)
 {
@@ -237,7 +265,7 @@ int main(int count_of, char **arguments)
         {"pending", pending}, {"posix", posix},         {"nondumpable", nondumpable}, {"unreadable", unreadable},
         {"sparse", sparse},   {"scattered", scattered}, {"advised", advised},         {"unforked", unforked},
         {"profiled", profiled}, {"child", child},       {"zombie", zombie},           {"opening", opening},
-        {"connected", connected}, {"handler", handler},
+        {"connected", connected}, {"handler", handler}, {"swapped", swapped},         {"paged", paged},
     };
 
     for (size_t i = 0; count_of == 2 && i < sizeof(all) / sizeof(*all); i++) {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -139,11 +140,11 @@ def as_user(user: int, action: Callable[[], Any], before: Callable[[], None] | N
     return answer["value"]
 
 
-def refuse_calls(*numbers: int) -> None:
+def refuse_calls(*numbers: int, error: int = errno.EPERM) -> None:
     """From now on these system calls fail in this process, as in containers, or on kernels without them."""
     code = struct.pack("<HBBI", 0x20, 0, 0, 0)
     for number in numbers:
-        code += struct.pack("<HBBI", 0x15, 0, 1, number) + struct.pack("<HBBI", 0x06, 0, 0, 0x00050001)
+        code += struct.pack("<HBBI", 0x15, 0, 1, number) + struct.pack("<HBBI", 0x06, 0, 0, 0x00050000 | error)
     code += struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
     libc = ctypes.CDLL(None, use_errno=True)
     buffer = ctypes.create_string_buffer(code)

@@ -15,7 +15,7 @@ import numpy as np
 
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_BEFORE
-from checkpoint.process.exit_status import exit_status
+from checkpoint.process.exit_status import exit_status, refuse_killed
 from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Streams
 from checkpoint.process.tracee import Tracee, What
@@ -166,6 +166,7 @@ def _run_to_exit(
                 ran.status = occurrence.status
                 return ran
             if occurrence.what is What.ENDED:
+                refuse_killed(tracee.program, occurrence.status)
                 raise Diverged(f"{tracee.program.argv[0]}: was killed in its timing run (status {occurrence.status})")
             if occurrence.what is What.STOPPED and halts is not None and halts.reached(run):
                 # Before it goes on: a stamp that came before the halt is over would be put before the halt.

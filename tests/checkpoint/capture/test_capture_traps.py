@@ -28,7 +28,8 @@ def captured(scenario: str, builds: Path, folder: Path) -> RestoreJob:
 
 
 @pytest.mark.parametrize(
-    "scenario", ["unreadable", "sparse", "scattered", "advised", "unforked", "profiled", "nondumpable", "handler"]
+    "scenario",
+    ["unreadable", "sparse", "scattered", "advised", "unforked", "profiled", "nondumpable", "handler", "paged"],
 )
 def test_what_its_region_asks_for_is_there(scenario: str, builds: Path, tmp_path: Path) -> None:
     job = captured(scenario, builds, tmp_path)

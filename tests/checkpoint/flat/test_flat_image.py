@@ -237,6 +237,6 @@ def test_every_step_of_the_restorer_has_its_sentence() -> None:
     assert listed
     steps = re.findall(r"^\s*(STEP_\w+)", listed[1], re.M)
     assert steps[0] == "STEP_START" and "STEP_START = 1," in listed[1] and listed[1].count("=") == 1
-    assert sorted(direct._STEPS) == list(range(1, len(steps) + 1))
-    assert "opening the copy" in direct._STEPS[steps.index("STEP_OPEN") + 1]
-    assert "descriptor" in direct._STEPS[steps.index("STEP_DESCRIPTOR") + 1]
+    assert sorted(direct.STEPS) == list(range(1, len(steps) + 1))
+    assert "opening the copy" in direct.STEPS[steps.index("STEP_OPEN") + 1]
+    assert "descriptor" in direct.STEPS[steps.index("STEP_DESCRIPTOR") + 1]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real control group with little memory, in either version, and commands in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_V2 = Path("/sys/fs/cgroup")
+_GONE_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def group_with_memory(most: int) -> Iterator[Path]:
+    """A group, made and removed here, whose processes may take so many bytes together, and swap none of them."""
+    second = (_V2 / "cgroup.controllers").exists()
+    group = _V2 / ("" if second else "memory") / f"probe-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(most))
+        with contextlib.suppress(OSError):
+            (group / ("memory.swap.max" if second else "memory.swappiness")).write_text("0")
+        yield group
+    finally:
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """What was killed in it may take a moment to be gone."""
+    deadline = time.monotonic() + _GONE_SECONDS
+    while True:
+        try:
+            group.rmdir()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def join(group: Path) -> None:
+    """Put this process into the group, with all that it starts from now on."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def joining(group: Path) -> list[str]:
+    """A prefix that runs a command in the group."""
+    return ["sh", "-c", f"echo $$ > '{group}/cgroup.procs'; exec \"$@\"", "sh"]
