@@ -118,7 +118,7 @@ def _neighbours(rank: int, sides: Sequence[int]) -> Iterator[int]:
 
 
 def _messages(ranks: int, sides: Sequence[int], calls: int, sums: bool) -> int:
-    """Messages of all ranks: to neighbours, and in each sum a reduction and a broadcast, or doublings of fewer ranks."""
+    """Messages of all ranks: to neighbours, and in a sum a reduction and a broadcast, or doublings of fewer ranks."""
     in_sum = 2 * (ranks - 1) if ranks >= 256 else ranks * (ranks.bit_length() - 1)
     return _exchanges(sides, calls, sums) * (ranks * 2 * len(sides) + in_sum * sums)
 
