@@ -6,13 +6,14 @@
 // folder with the files play.N (probe/mpi/play.py), bytes of the largest message, and what shall be written there:
 // `times`, two doubles a call in times.N, seconds at which it was entered and left; or under SimGrid `links`, in one
 // file a line for each link. All ranks are threads of one process under SimGrid: variables outside of functions would be
-// everybody's. costs.c and steps.c stand before this.
+// everybody's. costs.c, steps.c and trees.c stand before this.
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef PROBE_SIMULATED
+#include <simgrid/barrier.h>
 #include <simgrid/engine.h>
 #include <simgrid/host.h>
 #include <simgrid/link.h>
@@ -144,7 +145,8 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 	// A collective of one rank costs nothing; SimGrid 3.32 aborts in some ("Actor pid=-1 is gone").
 	if (size == 1)
 		return;
-	double bytes = (double)step->count * width;
+	const double own = (double)step->count * width;
+	double bytes = own;
 	if (step->extras >= size)
 		places = places_of(extras, size);
 	if (step->extras >= 2 * size) {
@@ -160,7 +162,7 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 		MPI_Ibarrier(comm, request);
 		break;
 	case F_Bcast:
-		MPI_Bcast(out, some, type, step->other, comm);
+		broadcast(out, some, type, own, step->other, comm);
 		break;
 	case F_Ibcast:
 		MPI_Ibcast(out, some, type, step->other, comm, request);
@@ -172,7 +174,7 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 		MPI_Ireduce(out, in, count, sum, op, step->other, comm, request);
 		break;
 	case F_Allreduce:
-		MPI_Allreduce(out, in, count, sum, op, comm);
+		sum_for_all(out, in, count, sum, own, op, comm);
 		break;
 	case F_Iallreduce:
 		MPI_Iallreduce(out, in, count, sum, op, comm, request);
@@ -339,6 +341,16 @@ static double scale_of(const char *folder, int rank)
 // Ranks that have begun, and ended: of all.
 static int begun_ranks, ended_ranks;
 
+// A rank may not be gone while others send to it. MPI_Barrier would send messages that are not the program's: at 8,192
+// ranks 106,000 at once.
+static void wait_for_all(int ranks)
+{
+	static sg_bar_t all;
+	if (all == NULL)
+		all = sg_barrier_init((unsigned)ranks);
+	sg_barrier_wait(all);
+}
+
 // SimGrid's plugin counts from here on.
 static void track_links(void)
 {
@@ -430,13 +442,14 @@ int main(int argc, char **argv)
 		free(times);
 	}
 #ifdef PROBE_SIMULATED
-	// Before the last barrier, whose messages are not the program's.
 	int ranks;
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (is_tracked && ++ended_ranks == ranks)
 		write_links(argv[1]);
-#endif
+	wait_for_all(ranks);
+#else
 	MPI_Barrier(MPI_COMM_WORLD);
+#endif
 	end_window(window);
 	free(player.requests);
 	free(player.comms);

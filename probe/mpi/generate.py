@@ -63,7 +63,7 @@ def replayer_source() -> str:
 
 def player_source() -> str:
     """The whole source of the player."""
-    return "\n".join([*_head(), _text("costs.c"), _text("steps.c"), _text("player.c")])
+    return "\n".join([*_head(), _text("costs.c"), _text("steps.c"), _text("trees.c"), _text("player.c")])
 
 
 def _texts(folder: str, files: Iterable[str]) -> Iterator[str]:

@@ -29,7 +29,7 @@ from probe.mpi.recording import RankRun, Recording  # noqa: E402
 from probe.mpi.simulate import Where, prepared, simulate  # noqa: E402
 from probe.mpi.trace import read_calls  # noqa: E402
 
-CASES = (((32, 32), 500, False), ((32, 16, 16), 60, False), ((32, 32), 500, True), ((32, 16, 16), 60, True))
+CASES = (((32, 32), 500, False), ((32, 16, 16), 30, False), ((32, 32), 500, True), ((32, 16, 16), 30, True))
 """Tori of ranks, a rank on a node; the calls of each rank; whether a sum over all ranks follows each exchange."""
 
 HALO_BYTES = 8192
@@ -118,12 +118,14 @@ def _neighbours(rank: int, sides: Sequence[int]) -> Iterator[int]:
 
 
 def _messages(ranks: int, sides: Sequence[int], calls: int, sums: bool) -> int:
-    """Messages of all ranks: to neighbours, and in each sum as many as doublings take."""
-    return ranks * _exchanges(sides, calls, sums) * (2 * len(sides) + (ranks.bit_length() - 1) * sums)
+    """Messages of all ranks: to neighbours, and in a sum a reduction and a broadcast, or doublings of fewer ranks."""
+    in_sum = 2 * (ranks - 1) if ranks >= 256 else ranks * (ranks.bit_length() - 1)
+    return _exchanges(sides, calls, sums) * (ranks * 2 * len(sides) + in_sum * sums)
 
 
 def _one(sides: Sequence[int], calls: int, sums: bool) -> dict[str, Any]:
-    network = "torus:" + "x".join(map(str, sides))
+    # Of a network's sides the first is that of consecutive nodes, of ours the last.
+    network = "torus:" + "x".join(map(str, reversed(sides)))
     with tempfile.TemporaryDirectory(prefix="probe-mpi-scale-") as made:
         # The player is compiled once, which is not to be counted.
         small = Path(made) / "small"
