@@ -53,6 +53,7 @@ class Program:
 THREADS = Refusal("works with several threads", r"threads|\ba thread\b")
 CLOCK = Refusal("works until a time is over", r"differ|disagree|repeat|clock|timer|marker")
 RANDOM = Refusal("draws random numbers", r"differ|disagree|repeat|random|marker")
+IN_PLACE = Refusal("changes the file that it is given", r"no longer as when the build began")
 PROCESSES = Refusal("works with several processes at once", r"processes|child|worker")
 
 PROGRAMS = (
@@ -99,7 +100,7 @@ PROGRAMS = (
     Program("oggenc", "media", "vorbis-tools", "oggenc -q 6 long.wav", "long.wav"),
     Program("sox", "media", "sox", "sox long.wav out.wav reverb 60 echo 0.8 0.9 500 0.3 rate -v 48000", "long.wav"),
     Program("optipng", "media", "optipng netpbm", "optipng -o5 picture.png", "picture.ppm",
-            "pnmtopng picture.ppm > picture.png"),
+            "pnmtopng picture.ppm > picture.png", refusal=IN_PLACE),
     Program("ffmpeg", "media", "ffmpeg", "ffmpeg -y -f image2 -loop 1 -i picture.ppm -frames:v 40 -c:v libx264 out.mkv",
             "picture.ppm", refusal=THREADS),
     Program("gm", "media", "graphicsmagick", "gm convert picture.ppm -blur 0x8 -resize 150% -sharpen 0x4 out.jpg",
