@@ -6,19 +6,17 @@ from __future__ import annotations
 import ctypes
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.compiled import built
+from checkpoint import compiled
 from checkpoint.linux import PAGE_SIZE
 
 _LARGEST = 1e-3
 """Share of the numbers by which a class may differ."""
 
 _PAGE_WORDS = PAGE_SIZE // 8
-_OPTIONS = ("-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ _CLASSES = slice(3, 7)
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(built("numbers.so", (Path(__file__).with_name("numbers.c"),), _OPTIONS)))
+    library = ctypes.CDLL(str(compiled.NUMBERS.made()))
     library.look.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     library.look.restype = None
     return library

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from iced_x86 import Decoder, Instruction, Mnemonic, OpKind, Register, RegisterExt
 
-from checkpoint.compiled import built
+from checkpoint import compiled
 from checkpoint.flow.flow import Window
 from checkpoint.process.ptrace import Registers
 
-_OPTIONS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 _FIELDS = [field[0] for field in Registers._fields_]
 _COLUMN = {name: at for at, name in enumerate(_FIELDS)}
 _LONGEST = 15
@@ -37,7 +36,7 @@ Areas = Sequence[tuple[int, int]]
 
 @cache
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(built("step.so", (Path(__file__).with_name("step.c"),), _OPTIONS)), use_errno=True)
+    library = ctypes.CDLL(str(compiled.STEP.made()), use_errno=True)
     status = ctypes.POINTER(ctypes.c_int)
     library.step.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_double, ctypes.c_void_p, status]
     library.step.restype = ctypes.c_long

@@ -12,14 +12,13 @@ import functools
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 
 from checkpoint.binary.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
-from checkpoint.compiled import built
+from checkpoint.compiled import STUBS
 from checkpoint.event import EVENT_BYTES, MARKER, event_record
 from checkpoint.linux import PAGE_SIZE
 
@@ -72,9 +71,7 @@ def template(name: str, many: bool) -> Template:
 
 
 def _assembled() -> tuple[dict[str, int], bytes]:
-    source = Path(__file__).with_name("stubs.S")
-    kept = built("stubs.o", (source,), ("-c", "-Wall", "-Wa,--fatal-warnings"))
-    elf = ELFFile(io.BytesIO(kept.read_bytes()))
+    elf = ELFFile(io.BytesIO(STUBS.made().read_bytes()))
     text = elf.get_section_by_name(".text")
     index = elf.get_section_index(".text")
     table = elf.get_section_by_name(".symtab")

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal
 
-from checkpoint.compiled import restorer
+from checkpoint.compiled import RESTORER, faults_of_brought, restorer
 from checkpoint.criu.tool import find_criu, format_version
 from checkpoint.errors import CriuError, NodeUnfit, PrivilegeMissing, ProbeError, StorageError, ToolMissing
 from checkpoint.linux import PAGE_SIZE
@@ -28,6 +28,9 @@ from checkpoint.paths import data_dir
 from checkpoint.run_command import run_group
 from probe.doctor import kernel as abilities
 from probe.tracers import pin, valgrind
+
+_COMPILED_LATER: Final = "--tracer valgrind or pin, emulate, kernels, the kernel rates of profile, mpi, simulate"
+"""What compiles programs that no wheel brings."""
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -51,7 +54,9 @@ _NEED = {
 
 
 def need_of(name: str) -> str:
-    """What the check of this name is about."""
+    """What the check of this name is about. A compiler is not needed where all that it would make came along."""
+    if name == "compiler" and faults_of_brought() == []:
+        return BETTER
     return _NEED.get(name, NEEDED)
 
 
@@ -231,7 +236,8 @@ def _direct_restorer() -> Finding:
         path = restorer()
     except ToolMissing as error:
         return _fail(ToolMissing, f"the direct restorer cannot be built: {error}", "install gcc")
-    return _ok(f"built for probes to carry, {path.stat().st_size} bytes; restores phases as any user")
+    origin = "came compiled" if path == RESTORER.brought()[0] else "built"
+    return _ok(f"{origin} for probes to carry, {path.stat().st_size} bytes; restores phases as any user")
 
 
 def _valgrind() -> Finding:
@@ -260,6 +266,19 @@ def _pin() -> Finding:
 
 
 def _compiler() -> Finding:
+    faults = faults_of_brought()
+    found = _working_compiler()
+    if faults:
+        # What is at fault is compiled here, if it can be.
+        status = "warn" if found.status == "ok" else found.status
+        detail = "; ".join([*faults, found.detail])
+        return replace(found, status=status, detail=detail, remedy="install the wheel again")
+    if faults is None or found.status == "ok":
+        return found
+    return _warn(found.detail, f"optional: {found.remedy} for {_COMPILED_LATER}", fixable=found.fixable)
+
+
+def _working_compiler() -> Finding:
     assembler, compiler = shutil.which("as"), shutil.which("gcc") or shutil.which("cc")
     missing = [n for n, found in (("as", assembler), ("gcc or cc", compiler)) if found is None]
     remedy = "install the packages gcc, libc6-dev and binutils"

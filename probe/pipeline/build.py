@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.capture.conditions import check_traceable
+from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramUnsupported, StorageError
 from checkpoint.process.environment import scrubbed
@@ -166,6 +167,8 @@ def check_machine(target: Path, capture: str) -> Criu | None:
     """The CRIU to build with, None without. Raises StorageError, PrivilegeMissing, CriuError, ToolMissing."""
     check_target(target)
     check_randomisation_control()
+    # Every probe carries it: that it cannot be made is better known before the program runs.
+    restorer()
     if capture == DIRECT:
         return None
     if os.geteuid() != 0:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import sysconfig
 import venv
 import zipfile
@@ -17,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from command import in_mounts
+from wheels import PACKAGES, ROOT, make_wheel, pip
 
+from checkpoint.compiled import RECIPES
 from checkpoint.paths import HOME_VARIABLE, private_criu_dir
 from probe.candidates.agent_file import agent_file
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("checkpoint", "pintools", "probe", "reducer")
 RECORDED = ROOT / "tests" / "recorded" / "version_0_1"
 TURNS = RECORDED / "turns"
 HOOKS = {"cli_filter.lua", "job_submit.lua", "probe_hook.lua"}
@@ -32,15 +31,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built of a copy: setuptools takes along what it finds in the checkout's own `build`."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / "source")
-    _pip(sys.executable, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, folder / "source")
-    (made,) = folder.glob("*.whl")
-    return made
+    return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @dataclass(frozen=True)
@@ -76,23 +67,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     # The libraries are those that are here: nothing is fetched.
     (packages,) = (made.folder / "venv").glob("lib/python*/site-packages")
     (packages / "here.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
-    _pip(made.python(), "install", "--no-deps", "--no-index", "--ignore-installed", wheel)
+    pip(made.python(), "install", "--no-deps", "--no-index", "--ignore-installed", wheel)
     if private_criu_dir().is_dir():
         (made.folder / "home" / "data").mkdir(parents=True)
         (made.folder / "home" / "data" / "criu").symlink_to(private_criu_dir())
     yield made
-
-
-def _pip(python: str | Path, *arguments: str | Path) -> None:
-    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    done = subprocess.run(
-        [python, "-m", "pip", "-q", *arguments],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def _without_checkout() -> list[str]:
@@ -108,7 +87,9 @@ def test_every_file_of_the_packages_is_in_it(wheel: Path) -> None:
     }
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert packed == there
+    brought = {name for name in packed if Path(name).parent == Path("checkpoint/programs")}
+    assert packed - brought == there
+    assert len(brought) == len(RECIPES)
 
 
 def test_nothing_of_the_checkout_is_in_sight(installed: Installed) -> None:
@@ -123,9 +104,9 @@ def test_its_command_starts(installed: Installed) -> None:
 
 def test_it_examines_the_machine(installed: Installed) -> None:
     findings = {f["name"]: f for f in json.loads(installed.probe("doctor", "--json"))["findings"]}
-    # The restorer is compiled here from the C in it.
     assert findings["restorer"]["status"] == "ok" and findings["native"]["status"] == "ok", findings
-    assert list((installed.folder / "home" / "cache" / "native").glob("restorer-*"))
+    assert findings["compiler"]["need"] == "better", findings
+    assert not list((installed.folder / "home" / "cache" / "native").glob("restorer-*"))
 
 
 def test_it_shows_runs_and_reports_a_probe(installed: Installed) -> None:

@@ -38,9 +38,15 @@ def home_for_anybody() -> Iterator[Path]:
 
 
 def as_ordinary_user(
-    *arguments: str | Path, home: Path, namespaces: bool = True, before: Callable[[], None] = lambda: None
+    *arguments: str | Path,
+    home: Path,
+    namespaces: bool = True,
+    before: Callable[[], None] = lambda: None,
+    packages: Path = ROOT,
+    path: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """`probe ARGUMENTS` in `home`. `namespaces`: whether the user may make any; `before` is called there as root."""
+    """`probe ARGUMENTS` in `home`. `namespaces`: whether the user may make any; `before` is called there as root.
+    `packages`: where this project's packages are; `path`: PATH there."""
     interpreter = Path(os.path.realpath(sys.executable))
     hidden = next((p for p in reversed(interpreter.parents) if not p.stat().st_mode & 1), None)
     shown = [Path(sys.base_prefix), *([Path(sys.prefix)] if hidden and Path(sys.prefix).is_relative_to(hidden) else [])]
@@ -60,8 +66,8 @@ def as_ordinary_user(
             refuse_calls(_UNSHARE)
 
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "PROBE_HOME": str(home / "data"), "TMPDIR": str(home),
-        "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1",
+        "PATH": os.environ["PATH"] if path is None else path, "HOME": str(home), "PROBE_HOME": str(home / "data"),
+        "TMPDIR": str(home), "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-m", "probe", *in_short(arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -27,7 +27,7 @@ def older(stage: Stage, version: int) -> Stage:
     """The same with a restorer that knows landlock up to `version`."""
     assert landlock_version() >= VERSIONS[-1], "this kernel's own landlock is older than what is tried"
     options = (*compiled.RESTORER_OPTIONS, f"-DNEWEST_LANDLOCK={version}")
-    made = compiled.built(f"restorer-{version}", sorted(compiled._RESTORER.glob("*.[ch]")), options)
+    made = compiled.built(f"restorer-{version}", compiled.RESTORER.sources, options)
     program = stage.folder / f"restorer-{version}"
     shutil.copy(made, program)
     program.chmod(0o755)
