@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,10 @@ def test_a_build_goes_another_way(command: Command, tmp_path: Path, program: Mak
     refused = ("process_vm_readv", "userfaultfd", "unshare", "link")
     options = ("--interval", "20ms", "--max-phases", "2", "--budget", "1", "--capture", "direct")
     path = tmp_path / "out.probe"
-    built = command.json("build", *options, "-o", path, "--", program("nbody"), "60", prefix=filtered(*refused))
+    arguments = ("--json", *options, "-o", path, "--", program("nbody"), "60")
+    done = command("build", *arguments, prefix=filtered(*refused))
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)
     assert any("userfaultfd is refused here (a container's filter?)" in warning for warning in built["warnings"])
     assert not any("kept whole" in warning for warning in built["warnings"])
     result = command.json("run", "--repeat", "1", path, prefix=filtered("ptrace", *refused))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,9 @@ def test_phases_are_reduced_behind_the_run(
 ) -> None:
     options = ("--interval", "20ms", "--max-phases", "1", "--budget", "1", "--capture", "direct")
     argv = (program("crowd"), "400", "block", "5000", str(megabytes))
-    built = command.json("build", *options, "-o", tmp_path / "out.probe", "--", *argv)
+    done = command("build", "--json", *options, "-o", tmp_path / "out.probe", "--", *argv)
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)
     assert not [warning for warning in built["warnings"] if "kept whole" in warning]
     assert all(phase["pages"]["kept"] < phase["pages"]["raw"] for phase in built["phases"])
     result = command.json("run", "--repeat", "1", tmp_path / "out.probe")
