@@ -24,7 +24,7 @@ from checkpoint.linux import (
     PTRACE_EVENT_STOP,
     WALL,
 )
-from checkpoint.process.memory_shortage import room_in
+from checkpoint.memory_shortage import room_in
 from checkpoint.process.ptrace import ptrace, registers_of, set_registers, swap_signal_mask
 from checkpoint.process.tracee import Tracee
 

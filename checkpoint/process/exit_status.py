@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from checkpoint.errors import Diverged, ProgramFailed
-from checkpoint.process.memory_shortage import killed_for_memory
+from checkpoint.memory_shortage import killed_for_memory
 from checkpoint.process.program import Program, Streams
 
 

@@ -20,7 +20,7 @@ from checkpoint.binary.elf import check_runnable
 from checkpoint.binary.isa import DEFAULT_ISA, ISA_BASELINES
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY, PR_SET_PDEATHSIG
-from checkpoint.process.memory_shortage import note_start
+from checkpoint.memory_shortage import note_start
 from checkpoint.processors import processors
 
 _NOTHING_INHERITED_ABOVE = 3

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.memory_shortage import room_in
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.maps import find_gap
-from checkpoint.process.memory_shortage import room_in
 from checkpoint.process.threads import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 

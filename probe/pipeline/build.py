@@ -34,9 +34,9 @@ from probe.pipeline import (
     validate,
     warmup,
 )
-from probe.pipeline.given_files import changes_named
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs
+from probe.pipeline.runs.given_files import changes_named
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build, KeptStage, Stage
 from probe.prediction.target_error import check_target_error

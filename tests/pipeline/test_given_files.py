@@ -9,10 +9,10 @@ import pytest
 from programs import build as compiled
 
 from checkpoint.errors import Diverged, PhaseFailed, ProbeError
-from probe.pipeline import given_files
 from probe.pipeline.build import build
-from probe.pipeline.given_files import changes_named
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs import given_files
+from probe.pipeline.runs.given_files import changes_named
 
 
 @pytest.mark.slow

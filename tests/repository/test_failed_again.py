@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `scripts/test` does with tests that fail: tried once more, alone (scripts/suite.py)."""
+"""Tests that fail are tried once more by `scripts/test`, alone (scripts/suite.py)."""
 
 from __future__ import annotations
 

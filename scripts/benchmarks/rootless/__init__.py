@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What building without root and without CRIU costs, and whether it gives the same: `scripts/bench rootless`."""
+"""Builds without root and without CRIU: their cost, and whether they give the same: `scripts/bench rootless`."""

@@ -12,19 +12,33 @@ from direct_runs import as_user, flat_job
 from programs import build
 from regions import captured_regions
 
-import checkpoint.process.memory_shortage as shortage
+import checkpoint.memory_shortage as shortage
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import ProbeError
 from checkpoint.flat.image import NAME, decode
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent
 from checkpoint.restore.recorded_calls import record_calls
 from probe.pipeline.reduce import PhaseToReduce, reduce_phase
 
-_LIMIT = 90 << 20
-"""Of the group: this process and its copies take less. The program takes 160 MB."""
-_ARGUMENTS = ("40", "block", "40000")
+
+def resident() -> int:
+    """Bytes that this process has: of those that a group has, the kernel ends the one with most."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_SIZE
+
+
+def limit() -> int:
+    """Of a group, in bytes: our own processes take less."""
+    return 2 * resident() + (64 << 20)
+
+
+def arguments() -> tuple[str, ...]:
+    """Of a program that takes twice as much."""
+    return "40", "block", str(2 * limit() // PAGE_SIZE)
+
+
 _WANT = "the kernel ended it, most likely for want of memory"
 
 
@@ -42,18 +56,18 @@ def test_a_program_that_the_kernel_ends_is_no_program_that_crashed(builds: Path,
     program = build("crowd", builds)
 
     def captured() -> str:
-        return said_by(lambda: captured_regions(program, *_ARGUMENTS, folder=tmp_path / "work", direct=True))
+        return said_by(lambda: captured_regions(program, *arguments(), folder=tmp_path / "work", direct=True))
 
-    with group_with_memory(_LIMIT) as group:
+    with group_with_memory(limit()) as group:
         said = as_user(0, captured, lambda: join(group))
     assert said.startswith("ProgramFailed: ") and "was killed by the kernel for want of memory" in said
 
 
 @pytest.fixture(scope="module")
 def job(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> RestoreJob:
-    """A phase of 160 MB."""
+    """A phase of twice the limit."""
     folder = tmp_path_factory.mktemp("short-of-memory")
-    (job,) = captured_regions(build("crowd", builds), *_ARGUMENTS, folder=folder, direct=True)
+    (job,) = captured_regions(build("crowd", builds), *arguments(), folder=folder, direct=True)
     flat_job(job, folder, watched=False)
     return job
 
@@ -63,7 +77,7 @@ def test_a_restored_phase_that_the_kernel_ends_is_named(job: RestoreJob, tmp_pat
         with DirectAgent(job, restorer(), scratch=tmp_path) as agent:
             return said_by(agent.repeat)
 
-    with group_with_memory(_LIMIT) as group:
+    with group_with_memory(limit()) as group:
         said = as_user(0, restored, lambda: join(group))
     assert said.startswith("PhaseFailed: phase 1: ") and "SIGKILL" in said and _WANT in said
 
@@ -74,7 +88,7 @@ def test_a_phase_that_the_kernel_ends_while_its_calls_are_watched_is_named(job: 
     def watched() -> str:
         return said_by(lambda: record_calls(job, flat, images.pages_image, restorer(), scratch=tmp_path))
 
-    with group_with_memory(_LIMIT) as group:
+    with group_with_memory(limit()) as group:
         said = as_user(0, watched, lambda: join(group))
     assert said.startswith("PhaseFailed: phase 1: ") and _WANT in said
 
@@ -86,7 +100,7 @@ def test_a_phase_larger_than_the_group_is_reduced(job: RestoreJob, tmp_path: Pat
         done = reduce_phase(PhaseToReduce(job, 0.001), None, how="drop", folder=tmp_path)
         return done.whole, done.kept_pages
 
-    with group_with_memory(_LIMIT) as group:
+    with group_with_memory(limit()) as group:
         whole, kept = as_user(0, reduced, lambda: join(group))
     assert whole == "" and kept < 2000
 
