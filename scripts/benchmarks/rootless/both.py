@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from checkpoint.criu.tool import Criu
 from checkpoint.errors import ProbeError
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.tracee import Tracee
-from checkpoint.state.process_state import ExtendedState, FileKind, ProcessState, VmaStatus, file_mappings
+from checkpoint.state.process_state import FileKind, ProcessState, VmaStatus, file_mappings
 from probe.pipeline.runs import standing
 
 HOOKED = "from benchmarks.rootless.both import compare_stops; compare_stops({path!r})"
@@ -124,10 +123,12 @@ def _parts(direct: ProcessState, criu: ProcessState) -> dict[str, tuple[Any, Any
     }
 
 
-def _vectors(state: ProcessState) -> ExtendedState:
+def _vectors(state: ProcessState) -> tuple[object, ...]:
     """Of CRIU's dump a component that is not in use is zeros, of ours it is not there: the processor loads the same."""
-    parts = ("ymm_high", "opmask", "zmm_high", "zmm_more")
-    return replace(state.extended, **{name: b"" for name in parts if not any(getattr(state.extended, name))})
+    one = state.extended
+    parts = (one.ymm_high, one.opmask, one.zmm_high, one.zmm_more)
+    used = (part if any(part) else b"" for part in parts)
+    return (one.in_use, one.legacy, *used, one.protection_keys, one.shadow_stack)
 
 
 def _mappings(state: ProcessState) -> list[tuple[int, ...]]:
