@@ -10,7 +10,11 @@ int main(int argc, char **argv)
     long size;
     FILE *file;
 
-    CHECK(2, argc == 2 && (file = fopen(argv[1], "r")) && !fseek(file, 0, SEEK_END));
+    if (argc < 2) {
+        puts("inplace: FILE");
+        return 2;
+    }
+    CHECK(4, (file = fopen(argv[1], "r")) && !fseek(file, 0, SEEK_END));
     size = ftell(file);
     fclose(file);
     for (long i = 0; i < size; i++)
