@@ -167,15 +167,13 @@ def check_machine(target: Path, capture: str) -> Criu | None:
     """The CRIU to build with, None without. Raises StorageError, PrivilegeMissing, CriuError, ToolMissing."""
     check_target(target)
     check_randomisation_control()
-    # Every probe carries it: that it cannot be made is better known before the program runs.
-    restorer()
-    if capture == DIRECT:
-        return None
-    if os.geteuid() != 0:
+    if capture != DIRECT and os.geteuid() != 0:
         raise PrivilegeMissing(
             "--capture criu needs root for its checkpoints: run it as root or with `sudo -n`, or leave it out"
         )
-    return find_criu()
+    # Every probe carries it: that it cannot be made is better known before the program runs.
+    restorer()
+    return None if capture == DIRECT else find_criu()
 
 
 def run_stages(build: Build) -> None:

@@ -306,7 +306,7 @@ def test_what_no_build_writes_is_refused(place: str, value: Any) -> None:
 CAPTURED: dict[str, Any] = {
     "phase": 1, "interval": 2, "folder": "phase-1", "pid": 7, "warmup": 1, "warm_event": 1, "start_event": 2,
     "end_event": 3, "written": {"/out": "written-1/0"}, "huge": [[0, 4096]],
-    "instead": "", "reduced": None,
+    "instead": "", "reduced": None, "copying": 0.25, "standing": 0.5,
 }  # fmt: skip
 REDUCED: dict[str, Any] = {
     "phase": 1, "folder": "phase-1-reduced", "raw_bytes": 9000, "raw_pages": 2, "kept_pages": 1, "touched": 1,
