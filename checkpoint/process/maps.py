@@ -128,10 +128,13 @@ def written_through(mapped: Iterable[tuple[str, str, tuple[int, int]]]) -> set[t
     for permissions, path, key in mapped:
         if "w" not in permissions or not permissions.endswith("s") or not path.startswith("/") or key in found:
             continue
+        if path.startswith("/dev/"):
+            continue
         with contextlib.suppress(OSError):
             status = Path(path).stat()
-            if (status.st_dev, status.st_ino) == key and stat.S_ISREG(status.st_mode):
-                found |= {key} if status.st_size <= LARGEST_MAPPED and not path.startswith("/dev/") else set()
+            is_it = (status.st_dev, status.st_ino) == key and stat.S_ISREG(status.st_mode)
+            if is_it and status.st_size <= LARGEST_MAPPED:
+                found.add(key)
     return found
 
 

@@ -251,7 +251,7 @@ STEPS = {
 }
 """What it was doing (enum step)."""
 
-HINTS = {
+_HINTS = {
     errno.ENOMEM: "memory, address space (ulimit -v), overcommit or vm.max_map_count ({mappings} mappings) limits it",
     errno.EPERM: "the kernel forbids it: an address below vm.mmap_min_addr, a file system mounted noexec, or a "
     "container's filter",
@@ -261,7 +261,7 @@ HINTS = {
     errno.ENOENT: "it does not exist",
     errno.EEXIST: "something is mapped there already",
 }
-STEP_HINTS = {
+_STEP_HINTS = {
     (9, errno.EPERM): "this kernel seals its own mappings",
     (15, errno.EPERM): "this kernel was built without CONFIG_CHECKPOINT_RESTORE, or a container's filter forbids it",
     (27, errno.EAGAIN): "this user may have no more threads (ulimit -u, or the limit of a control group)",
@@ -286,11 +286,16 @@ def _refusal(job: RestoreJob, flat: FlatImage, line: dict[str, Any]) -> ProbeErr
     )  # fmt: skip
     text = f"{name}: the direct restorer failed {'while ' if what.split()[0].endswith('ing') else 'because '}{what}"
     if number:
-        hint = STEP_HINTS.get((step, number), HINTS.get(number))
-        text += f": {os.strerror(number)}" + (f" ({hint.format(mappings=len(flat.mappings))})" if hint else "")
+        text += f": {os.strerror(number)}{hint(step, number, len(flat.mappings))}"
     if step in _DAMAGED_STEPS:
         return ProbeFileDamaged(f"{text}; build the probe again")
     return DirectRefused(text)
+
+
+def hint(step: int, number: int, mappings: object) -> str:
+    """What an error number means there, in brackets, or nothing."""
+    said = _STEP_HINTS.get((step, number), _HINTS.get(number))
+    return f" ({said.format(mappings=mappings)})" if said else ""
 
 
 def _at(names: Sequence[str], number: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from checkpoint.flat.image import Option
 from checkpoint.linux import WALL
 from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view
-from checkpoint.restore.direct_restore import HINTS, STEP_HINTS, STEPS
+from checkpoint.restore.direct_restore import STEPS, hint
 
 
 class Lost(Exception):
@@ -86,8 +86,7 @@ def restorer_said(control: Control) -> str:
     what = STEPS.get(step, f"step {step} of the restorer").format(
         file=number, mapping=at, address=at, detail=detail, cwd="its own", opened=number
     )
-    hint = STEP_HINTS.get((step, error), HINTS.get(error, "")).format(mappings="too many")
-    return f"{what}: {os.strerror(error)}" + (f" ({hint})" if hint else "")
+    return f"{what}: {os.strerror(error)}{hint(step, error, 'too many')}"
 
 
 def ending(status: int, control: Control | None = None) -> str:

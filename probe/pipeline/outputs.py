@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import filecmp
-import hashlib
 import os
 import re
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 from checkpoint import strict_json
 from checkpoint.errors import StorageError
 from checkpoint.process.program import Streams
+from probe.node.files import file_sha256
 
 _NUMBERS = re.compile(rb"[0-9]+(?:[.:,][0-9]+)*")
 KEPT_START = 64 << 20
@@ -129,11 +129,7 @@ def _state(path: Path) -> str:
     try:
         if path.stat().st_size > _LARGEST_WRITTEN:
             return _TOO_LARGE
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
-            return digest.hexdigest()
+        return file_sha256(path)
     except OSError:
         return "gone"
 

@@ -170,14 +170,15 @@ def reduces_at_once(resident: float, times: int = 2) -> bool:
     return available is None or available > times * resident + _MEMORY_SLACK
 
 
-def may_commit(state: ProcessState) -> bool:
+def may_commit(images: Path) -> bool:
     """Whether the kernel promises a copy its memory while the program itself still has it: with vm.overcommit_memory=2
-    it promises all processes together no more than there is."""
-    wanted = sum(vma.end - vma.start for vma in state.vmas if vma.prot & PROT_WRITE and vma.flags & MAP_PRIVATE)
+    it promises all processes together no more than there is. `images`: the checkpoint's, read there alone."""
     with contextlib.suppress(OSError, KeyError, ValueError):
         if _OVERCOMMIT.read_text().strip() == _STRICTLY:
             said = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
             limit, committed = (int(said[name].split()[0]) << 10 for name in ("CommitLimit", "Committed_AS"))
+            vmas = read_state(images).vmas
+            wanted = sum(vma.end - vma.start for vma in vmas if vma.prot & PROT_WRITE and vma.flags & MAP_PRIVATE)
             return wanted + _MEMORY_SLACK < limit - committed
     return True
 
@@ -205,7 +206,7 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
     if build.criu is None:
         _require_flat(build, phase, folder)
     # In a job with little more memory than the program the kernel would end one of the two.
-    if not (reduces_at_once(build.timed.resident, 1) and may_commit(read_state(folder / phase.folder))):
+    if not (reduces_at_once(build.timed.resident, 1) and may_commit(folder / phase.folder)):
         return phase
     reduced = _reduced(build, phase, folder)
     if reduced.folder != phase.folder:

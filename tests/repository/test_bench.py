@@ -15,6 +15,7 @@ from benchmarks.accuracy import report
 from benchmarks.arguments import SUITES
 from interruption import status_when_told_to_end
 from small_probe import ROOT
+from written_pages import page_with
 
 
 @pytest.fixture
@@ -101,12 +102,7 @@ FAILED = [{"program": "made", "seed": 1, "date": "2026-11-25", "interval_seconds
 
 
 def test_tables_take_the_place_of_those_on_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "accuracy.md"
-    shutil.copy(ROOT / "docs" / "accuracy.md", page)
-    report.write(page, FAILED)
-    once = page.read_text()
-    report.write(page, FAILED)
-    assert page.read_text() == once
+    _, once = page_with("accuracy.md", FAILED, report.write, tmp_path)
     assert "| perl |" not in once and "no records" in once and once.count("## How it is measured") == 1
 
 

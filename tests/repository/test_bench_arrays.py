@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pytest
 from benchmarks.arguments import packages, read_arguments
 from benchmarks.arrays import measurement, report, suite
 from benchmarks.arrays.programs import FILES, KERNELS
-from benchmarks.measure import ROOT
 from benchmarks.programs import OWN, Benchmark
 from programs import build
+from written_pages import page_with
 
 SHOWN: dict[str, Any] = {
     "clock": "cpu", "counted_share": 0.97, "sites": {"installed": 9, "removed": 1, "seconds": 0.1}, "noise": 1.01,
@@ -109,12 +108,8 @@ def test_a_kernel_is_measured(builds: Path, tmp_path: Path) -> None:
 
 
 def test_tables_are_put_on_their_page(tmp_path: Path) -> None:
-    page = tmp_path / "accuracy.md"
-    shutil.copy(ROOT / "docs" / "accuracy.md", page)
     records = [row("triad", date="2026-11-25"), {**refused("spmv", 4), "date": "2026-11-25"}]
-    report.write(page, records)
-    once = page.read_text()
-    report.write(page, records)
-    assert page.read_text() == once and "| triad | 2.00 |" in once and "- refused: spmv: probe: too many" in once
+    page, once = page_with("accuracy.md", records, report.write, tmp_path)
+    assert "| triad | 2.00 |" in once and "- refused: spmv: probe: too many" in once
     report.write(page, [])
     assert page.read_text() == once

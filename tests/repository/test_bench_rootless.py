@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.arguments import packages, read_arguments
-from benchmarks.measure import ROOT
 from benchmarks.programs import Benchmark
 from benchmarks.rootless import both, lengths, measurement, report, suite
 from benchmarks.rootless.programs import CAPTURED, COMPARED, NAMES, Scaled, whole
 from benchmarks.rootless.room import fullest
 from programs import build
+from written_pages import page_with
 
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.state.process_state import PAGE_PRESENT, PageRun, ProcessState, Vma, VmaStatus
@@ -199,13 +198,9 @@ def test_the_fullest_moment_of_a_folder_is_seen(tmp_path: Path) -> None:
 
 
 def test_tables_are_put_on_their_page(tmp_path: Path) -> None:
-    page = tmp_path / "figures.md"
-    shutil.copy(ROOT / "docs" / "figures.md", page)
     records = [row("lu", compared=against()), built("long", 3.0)]
-    report.write(page, records)
-    once = page.read_text()
-    report.write(page, records)
-    assert page.read_text() == once and "| lu | 4 | equal |" in once and "- met: long program" in once
+    page, once = page_with("figures.md", records, report.write, tmp_path)
+    assert "| lu | 4 | equal |" in once and "- met: long program" in once
     report.write(page, [])
     assert page.read_text() == once
 

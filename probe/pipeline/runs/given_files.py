@@ -7,12 +7,12 @@ been its owner.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from checkpoint.errors import Diverged, ProgramFailed
+from probe.node.files import file_sha256
 
 LARGEST_READ = 64 << 20
 """Bytes of a file up to which all of it is compared, else its size and the time of its last change."""
@@ -54,6 +54,6 @@ def _state(path: Path) -> str:
             return ""
         if status.st_size > LARGEST_READ:
             return f"{status.st_size} {status.st_mtime_ns}"
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_sha256(path)
     except (OSError, ValueError):
         return ""
