@@ -21,7 +21,8 @@ from checkpoint.capture.stored import write_state
 from checkpoint.capture.team import other_threads
 from checkpoint.process.plain_run import children_of
 from checkpoint.process.ptrace import signal_mask
-from checkpoint.process.threads import HelperThreads, Team
+from checkpoint.process.team import Team
+from checkpoint.process.threads import HelperThreads
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import threads_of
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task

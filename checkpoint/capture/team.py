@@ -10,7 +10,7 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import process_facts
 from checkpoint.capture.injected import Answers
 from checkpoint.process.ptrace import registers_of, signal_mask
-from checkpoint.process.threads import Team
+from checkpoint.process.team import Team
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import OtherThread, SignalState
 

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.errors import ProbeError
+from checkpoint.errors import ProbeError, ProgramUnsupported
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.ptrace import ptrace
 from checkpoint.process.waiting import process_cpu, threads_of
@@ -305,6 +306,15 @@ def reap_threads(pid: int, known: Iterable[int] = (), started: set[int] | None =
         numbers |= threads_of(pid)
     for number in numbers - {pid}:
         reap(number, started)
+
+
+def refuse_shared(name: str, pid: int) -> NoReturn:
+    """End process `pid`, which program `name` has started with its own memory. Raises ProgramUnsupported."""
+    end(pid)
+    raise ProgramUnsupported(
+        f"{name}: started a process that shares its memory; a probe holds one process. To go on, probe the worker by "
+        "itself."
+    )
 
 
 def event_message(pid: int) -> int:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory and mappings of another process: read at any time, memory written while it is stopped."""
+"""Memory and mappings of another process: read at any time, written and mapped while it is stopped."""
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import struct
 import sys
@@ -13,9 +14,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint import linux
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.process.maps import MapEntry, parsed_maps
+from checkpoint.process.ptrace import Registers
 
 _PIECE = 1 << 16
+_SYSCALL_TRAP = b"\x0f\x05\xcc"
 _MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
 
 
@@ -94,3 +99,39 @@ def patch_memory(pid: int, patches: Iterable[tuple[int, bytes]]) -> None:
         for address, data in patches:
             memory.seek(address)
             memory.write(data)
+
+
+class CallableProcess(ProcessMemory):
+    """A process that can be stopped and made to run code put into it: system calls, then."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether ptrace can be asked."""
+        raise NotImplementedError
+
+    def registers(self) -> Registers:
+        """Those of the stopped process."""
+        raise NotImplementedError
+
+    def run_to_trap(self, start: Registers) -> Registers:
+        """Run code that was put into it, from `start` to its breakpoint; the registers there."""
+        raise NotImplementedError
+
+    def system_call(self, number: int, *arguments: int) -> int:
+        """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
+        saved = self.registers()
+        code = self.read(saved.rip, len(_SYSCALL_TRAP))
+        self.write(saved.rip, _SYSCALL_TRAP)
+        try:
+            after = self.run_to_trap(saved.calling(number, arguments))
+        finally:
+            if self.is_stopped:
+                self.write(saved.rip, code)
+        return after.returned(f"system call {number} inside process {self.pid}")
+
+    def map_memory(self, address: int, size: int, *, executable: bool) -> None:
+        """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""
+        protection = mmap.PROT_READ | (mmap.PROT_EXEC if executable else mmap.PROT_WRITE)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | linux.MAP_FIXED_NOREPLACE
+        if (got := self.system_call(call_number("mmap"), address, size, protection, flags, -1, 0)) != address:
+            raise OSError(errno.EEXIST, f"asked to map at {address:#x}, got {got:#x}")

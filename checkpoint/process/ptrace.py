@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from collections.abc import Sequence
 
 from checkpoint import linux
@@ -16,6 +17,7 @@ ALL_BUT_TRAP = ~(1 << (signal.SIGTRAP - 1)) & (2**64 - 1)
 """A signal mask under which code put into a program reaches its breakpoint, and no handler of the program's runs."""
 
 _LARGEST_ERRNO = 4095
+_POLL_SECONDS = 0.00005
 
 _GS_BASE = 22 * 8
 """struct user: where PTRACE_POKEUSER finds the GS base."""
@@ -81,6 +83,18 @@ def set_registers(number: int, registers: Registers) -> None:
     ptrace(linux.PTRACE_SETREGS, number, 0, ctypes.addressof(registers))
 
 
+def move_by(number: int, bytes_: int) -> None:
+    """Let a stopped thread go on so many bytes behind where it would."""
+    registers = registers_of(number)
+    registers.rip += bytes_
+    set_registers(number, registers)
+
+
+def stands_at(number: int, code: int) -> bool:
+    """Whether a stopped thread is about to execute an instruction that begins with this byte."""
+    return ptrace(linux.PTRACE_PEEKTEXT, number, registers_of(number).rip) & 0xFF == code
+
+
 class GsBases:
     """The GS bases that threads of one process were given; that of all others is 0."""
 
@@ -122,3 +136,21 @@ def is_breakpoint(number: int) -> bool:
     info = (ctypes.c_int * 32)()
     ptrace(linux.PTRACE_GETSIGINFO, number, 0, ctypes.addressof(info))
     return bool(info[2] == linux.SI_KERNEL)
+
+
+def run_to_breakpoint(number: int, seconds: float) -> bool:
+    """Let a stopped thread run until it executes int3, past other stops, which come to nothing. False where it ends, or
+    `seconds` pass."""
+    deadline = time.monotonic() + seconds
+    ptrace(linux.PTRACE_CONT, number)
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(number, linux.WALL | os.WNOHANG)
+        if not found:
+            time.sleep(_POLL_SECONDS)
+            continue
+        if not os.WIFSTOPPED(status) or status >> 16 == linux.PTRACE_EVENT_EXIT:
+            break
+        if os.WSTOPSIG(status) == signal.SIGTRAP and not status >> 16 and is_breakpoint(number):
+            return True
+        ptrace(linux.PTRACE_CONT, number)
+    return False

@@ -10,9 +10,7 @@ the process is stopped in any way.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
-import mmap
 import os
 import resource
 import signal
@@ -23,33 +21,37 @@ from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProgramFailed, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.process.children import (
+    FOLLOW,
     STARTED,
     STOPPING,
     Child,
     Children,
-    end,
     event_message,
     is_thread,
     reap,
+    refuse_shared,
     shares_memory,
 )
-from checkpoint.process.memory import ProcessMemory, patch_memory
+from checkpoint.process.memory import CallableProcess, patch_memory
 from checkpoint.process.occurrence import Ending, Occurrence, What
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Program, Streams, fork_stopped
-from checkpoint.process.ptrace import Registers, is_breakpoint, ptrace, registers_of, set_registers, swap_signal_mask
-from checkpoint.process.threads import HelperThreads, Team
+from checkpoint.process.ptrace import (
+    Registers,
+    is_breakpoint,
+    ptrace,
+    registers_of,
+    run_to_breakpoint,
+    set_registers,
+    swap_signal_mask,
+)
+from checkpoint.process.team import Team
+from checkpoint.process.threads import HelperThreads
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state, reaches_state
 from checkpoint.process.wrapper import await_wrapper, reach_worker
 
 __all__ = ["Ending", "Occurrence", "Tracee", "What"]
 
-_OPTIONS = (
-    linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
-    | linux.PTRACE_O_TRACEEXEC | linux.PTRACE_O_TRACEEXIT | linux.PTRACE_O_EXITKILL
-)  # fmt: skip
-
-_SYSCALL_TRAP = b"\x0f\x05\xcc"
 _BREAKPOINT = b"\xcc"
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
@@ -57,13 +59,15 @@ _POLL_SECONDS = 0.002
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
-class Tracee(ProcessMemory):
+class Tracee(CallableProcess):
     """A program started by us. Use as a context manager: leaving it kills the process and reaps it."""
 
     def __init__(self, pid: int, program: Program) -> None:
         super().__init__(pid)
         self.program = program
-        self.attached = self._pause_requested = self._astray = False
+        self.attached = self._pause_requested = self._astray = self._borrowed = self._listens = False
+        self._acting = 0
+        """Number of another thread that stands at a breakpoint, while all are stopped for it."""
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self.own_cpu, self.helpers_cpu = math.nan, 0.0
@@ -94,8 +98,7 @@ class Tracee(ProcessMemory):
         env = program.environment() if environment is None else environment
         if program.worker is not None:
             return Tracee._start_worker(program, streams, env, cpu)
-        pid = fork_stopped(program, streams, env, cpu)
-        tracee = Tracee(pid, program)
+        tracee = Tracee(fork_stopped(program, streams, env, cpu), program)
         try:
             tracee._attach_to_starting()
         except BaseException:
@@ -114,7 +117,7 @@ class Tracee(ProcessMemory):
         tracee = Tracee(worker.pid, program)
         tracee.around, tracee.root, tracee.attached = around, root, True
         try:
-            ptrace(linux.PTRACE_SETOPTIONS, worker.pid, 0, _OPTIONS)
+            ptrace(linux.PTRACE_SETOPTIONS, worker.pid, 0, FOLLOW)
             tracee.started_at, tracee.executed_cpu = time.monotonic(), process_cpu(worker.pid)
             tracee.run_to_entry()
             if worker is not root:
@@ -149,7 +152,7 @@ class Tracee(ProcessMemory):
         if not os.WIFSTOPPED(status):
             self.status = status
             raise ProgramFailed(f"{self.program.executable}: could not be started")
-        ptrace(linux.PTRACE_SEIZE, self.pid, 0, _OPTIONS)
+        ptrace(linux.PTRACE_SEIZE, self.pid, 0, FOLLOW)
         self.attached = True
         os.kill(self.pid, signal.SIGCONT)
         while True:
@@ -172,7 +175,7 @@ class Tracee(ProcessMemory):
     @property
     def is_stopped(self) -> bool:
         """Whether ptrace can be asked: not once an interrupt or a time limit came while it ran code of ours."""
-        return self.status is None and not self._astray and process_state(self.marking) == "t"
+        return self.status is None and not self._astray and process_state(self._acting or self.marking) == "t"
 
     def run_to_entry(self) -> None:
         """After an execve event: go on to the entry point of the new program, where its libraries are mapped."""
@@ -194,6 +197,7 @@ class Tracee(ProcessMemory):
 
     def resume(self, deliver: int = 0) -> None:
         """Let the stopped process run, with signal `deliver` if not 0."""
+        self._acting = 0
         self.helpers.release()
         self.resume_first(deliver)
 
@@ -246,10 +250,17 @@ class Tracee(ProcessMemory):
             whole = process_cpu(self.pid)
             self.own_cpu = whole if self.team or not self.helpers.all else running_time(self.pid)
             self.helpers_cpu = max(0.0, whole - self.own_cpu)
+            self.helpers.marking_ends = True
             return Occurrence(What.EXITING, event_message(self.pid))
         if event == linux.PTRACE_EVENT_STOP:
-            if stop in STOPPING:
+            self._listens = stop in STOPPING
+            if self._listens:
                 ptrace(linux.PTRACE_LISTEN, self.marking)
+            elif self._is_needed():
+                self._acting = self.helpers.at_breakpoint()
+                if self._acting:
+                    return Occurrence(What.BREAKPOINT)
+                self.resume()
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
             else:
@@ -276,12 +287,19 @@ class Tracee(ProcessMemory):
                     return status
                 for others in followed:
                     others.look()
+                if self._is_needed():
+                    with contextlib.suppress(ProcessLookupError):
+                        ptrace(linux.PTRACE_INTERRUPT, self.marking)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
                 # Another thread, such as a progress bar's, does not hold the signal back, and is offered it when it
                 # comes between the look and the wait: look again soon.
                 signal.sigtimedwait({signal.SIGCHLD}, min(left, _POLL_SECONDS))
+
+    def _is_needed(self) -> bool:
+        """Whether the marking thread is to stop for another that stands at a breakpoint."""
+        return self.helpers.meet_breakpoint and not self._borrowed and not self._listens
 
     def _started(self, event: int) -> None:
         """Follow what the program has just started. Raises ProgramUnsupported for a process with its memory."""
@@ -292,11 +310,7 @@ class Tracee(ProcessMemory):
         else:
             shared = shares_memory(self.pid, child)
             if shared and event != linux.PTRACE_EVENT_VFORK:
-                end(child)
-                raise ProgramUnsupported(
-                    f"{self.program.argv[0]}: started a process that shares its memory; a probe holds one process. To "
-                    "go on, probe the worker by itself."
-                )
+                refuse_shared(self.program.argv[0], child)
             # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
             self.children.add(child, clean=None if shared else self._clean_copy)
         ptrace(linux.PTRACE_CONT, starter)
@@ -317,7 +331,7 @@ class Tracee(ProcessMemory):
 
     def reattach(self) -> None:
         """Trace again a process that is stopped (state T); it stays stopped."""
-        ptrace(linux.PTRACE_SEIZE, self.pid, 0, _OPTIONS)
+        ptrace(linux.PTRACE_SEIZE, self.pid, 0, FOLLOW)
         self.attached = True
         status = self._wait_status(_START_SECONDS)
         if status is None or not os.WIFSTOPPED(status):
@@ -353,22 +367,10 @@ class Tracee(ProcessMemory):
         self.close_memory()
 
     def registers(self) -> Registers:
-        return registers_of(self.marking)
+        return registers_of(self._acting or self.marking)
 
     def set_registers(self, registers: Registers) -> None:
-        set_registers(self.marking, registers)
-
-    def system_call(self, number: int, *arguments: int) -> int:
-        """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
-        saved = self.registers()
-        code = self.read(saved.rip, len(_SYSCALL_TRAP))
-        self.write(saved.rip, _SYSCALL_TRAP)
-        try:
-            after = self.run_to_trap(saved.calling(number, arguments))
-        finally:
-            if self.is_stopped:
-                self.write(saved.rip, code)
-        return after.returned(f"system call {number} inside process {self.pid}")
+        set_registers(self._acting or self.marking, registers)
 
     def run_to_trap(self, start: Registers) -> Registers:
         """Run code that was put into the stopped process, from `start` to its breakpoint; the registers there. Its own
@@ -376,22 +378,22 @@ class Tracee(ProcessMemory):
         saved = self.registers()
         self.set_registers(start)
         # A handler of the program's own may not run now: it might leave by longjmp, and never reach the trap.
-        mask = swap_signal_mask(self.marking)
+        number = self._acting or self.marking
+        mask = swap_signal_mask(number)
+        self._borrowed = True
         try:
+            if self._acting:
+                if not run_to_breakpoint(self._acting, _START_SECONDS):
+                    raise ProgramFailed(f"process {self.pid}: a thread did not come back from code put into it")
+                return self.registers()
             self.resume_first()
             if (occurrence := self.wait(_START_SECONDS)).what is not What.BREAKPOINT:
                 raise ProgramFailed(f"process {self.pid}: {occurrence.what.value} in code put into it")
             return self.registers()
         finally:
+            self._borrowed = False
             if self.is_stopped:
                 self.set_registers(saved)
-                swap_signal_mask(self.marking, mask)
+                swap_signal_mask(number, mask)
             else:
                 self._astray = True
-
-    def map_memory(self, address: int, size: int, *, executable: bool) -> None:
-        """Map `size` bytes of private memory at exactly `address`. Raises OSError where something lies there."""
-        protection = mmap.PROT_READ | (mmap.PROT_EXEC if executable else mmap.PROT_WRITE)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | linux.MAP_FIXED_NOREPLACE
-        if (got := self.system_call(call_number("mmap"), address, size, protection, flags, -1, 0)) != address:
-            raise OSError(errno.EEXIST, f"asked to map at {address:#x}, got {got:#x}")

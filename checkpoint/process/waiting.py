@@ -70,6 +70,13 @@ def is_killed(pid: int, number: int) -> bool:
     return bool(int(fields[_FLAGS_FIELD]) & _SIGNALED)
 
 
+def is_about_to_be_killed(number: int) -> bool:
+    """Whether SIGKILL waits for a thread, which stands at a stop: its whole process ends."""
+    with open(f"/proc/{number}/status") as file:
+        pending = next((line.split()[1] for line in file if line.startswith("SigPnd:")), "0")
+    return bool(int(pending, 16) >> (signal.SIGKILL - 1) & 1)
+
+
 def threads_of(pid: int) -> set[int]:
     """Numbers of all threads of a process, the first among them. Raises OSError where it is gone."""
     return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_sites
 from checkpoint.process.loader import LoadedImage
-from checkpoint.process.threads import SLOT_BYTES
+from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop

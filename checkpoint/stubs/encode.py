@@ -59,7 +59,7 @@ def templates() -> dict[str, Template]:
 
 @functools.cache
 def template(name: str, many: bool) -> Template:
-    """One piece of stubs.S. `many`: with a counter for each thread (checkpoint/process/threads.py, Team): its
+    """One piece of stubs.S. `many`: with a counter for each thread (checkpoint/process/team.py): its
     instruction gets the prefix that adds the thread's GS base to the counter's address."""
     found = templates()[name]
     hole = next((at for label, at in found.holes.items() if label.endswith("_counter_hole")), None)

@@ -7,7 +7,7 @@ from checkpoint.linux import PAGE_SIZE
 from checkpoint.memory_shortage import room_in
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.maps import find_gap
-from checkpoint.process.threads import SLOT_BYTES
+from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 
 _GUARD = PAGE_SIZE

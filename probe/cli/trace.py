@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoint.process.environment import scrubbed
 from probe.cli.parameters import INTERVAL, ISA, PROGRAM, QUIET, SCRUB, STDIN, TRACER, Length
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import SECONDS
+from probe.pipeline.runs.environment import scrubbed
 from probe.progress import display_for
 from probe.terminal import say, say_json
 

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.process.program import Program
-from checkpoint.process.threads import MOST_SLOTS
+from checkpoint.process.team import MOST_SLOTS
 from probe.formats.arrays import FloatArray, IntArray, write_arrays
 
 FORMAT_VERSION = 1

@@ -14,7 +14,6 @@ from checkpoint.capture.conditions import check_traceable
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramUnsupported, StorageError
-from checkpoint.process.environment import scrubbed
 from checkpoint.process.program import Program, check_randomisation_control, resolve_program
 from probe.formats.checkpoints import WarmupChoice
 from probe.formats.choices import AUTO, SECONDS, unit_of
@@ -36,6 +35,7 @@ from probe.pipeline import (
 )
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.outputs import bounded_outputs
+from probe.pipeline.runs.environment import scrubbed
 from probe.pipeline.runs.given_files import changes_named
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build, KeptStage, Stage
@@ -93,7 +93,7 @@ def build(
 
     Runs the program in `cwd` (default: here) with environment `env` (default: ours) in full: traced, timed, captured,
     and plainly `options.runs` times between the rounds of the self-check. A program of seconds is run some times more
-    (probe.pipeline.runs.plan). It lacks the variables that `scrub` names (checkpoint/process/environment.py). With
+    (probe.pipeline.runs.plan). It lacks the variables that `scrub` names (probe/pipeline/runs/environment.py). With
     `work` every stage leaves its result there; `resume` goes on after the last finished one, in the environment of that
     build. Needs root for checkpoints by CRIU alone (`options.capture`); as root AUTO takes it where direct capture
     cannot hold the program.

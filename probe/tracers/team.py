@@ -15,7 +15,8 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.children import Child
 from checkpoint.process.program import Program
-from checkpoint.process.threads import ADVICE, Team
+from checkpoint.process.team import Team
+from checkpoint.process.threads import ADVICE
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
 from checkpoint.stubs.counters import added

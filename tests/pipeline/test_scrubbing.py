@@ -13,7 +13,7 @@ import pytest
 from programs import build
 
 from checkpoint.errors import ProbeError
-from checkpoint.process.environment import scrubbed
+from probe.pipeline.runs.environment import scrubbed
 from reducer.unpack import open_probe
 
 ROOT = Path(__file__).parents[2]

@@ -105,6 +105,13 @@ def test_openmp_that_nobody_gave_a_number_is_warned_of(builds: Path, tmp_path: P
         assert doubts(made) == []
 
 
+def test_a_thread_may_load_a_library(builds: Path) -> None:
+    profile = traced(builds, "load")
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    assert timed.agreeing == timed.compared > 0
+
+
 def test_nested_regions_leave_few_places(builds: Path) -> None:
     """OpenMP starts the inner threads anew each time, and no phase lies where a thread starts: few places, or none."""
     profile = traced(builds, "nested")

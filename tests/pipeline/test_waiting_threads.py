@@ -42,6 +42,11 @@ def test_threads_that_answer_nobody_leave_room(how: str, most: float, builds: Pa
     assert set(timed.outside.commands) == {"thread waiters"} and timed.outside.cpu < 0.05 * timed.cpu.sum()
 
 
+def test_threads_may_load_libraries(builds: Path) -> None:
+    timed = timed_of(builds, "load")
+    assert timed.agreeing == timed.compared > 0
+
+
 @pytest.mark.slow(minutes=2)
 @pytest.mark.parametrize("how", ["ask", "tick", "calls", "epoll"])
 def test_a_whole_probe(how: str, builds: Path, tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ static void *helper(void *number)
         _exit(fork() < 0);
     else if (is("load"))
         dlopen("libutil.so.1", RTLD_NOW);
+    else if (is("leave")) {
+        usleep(300000);
+        dlopen("libutil.so.1", RTLD_NOW);
+    } else if (is("int3"))
+        __asm__ volatile("int3");
     else
         wait_for_work();
     return state ? NULL : &over;
@@ -116,6 +121,8 @@ int main(int argc, char **argv)
         how = argv[2];
     if (!is("late") && !is("none") && !is("help"))
         start_helpers();
+    if (is("leave"))
+        pthread_exit(NULL);
     for (long i = 0; i < milliseconds; i++) {
         if (is("late") && i == milliseconds / 2)
             start_helpers();

@@ -20,12 +20,13 @@ from tracing import SECONDS, program_of, streams_of
 
 from checkpoint import processors as processors_module
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process import threads as threads_module
+from checkpoint.process import team as team_module
 from checkpoint.process.children import Child
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.ptrace import registers_of
-from checkpoint.process.threads import SLOT_BYTES, HelperThreads, Team
+from checkpoint.process.team import SLOT_BYTES, Team
+from checkpoint.process.threads import HelperThreads
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state, threads_of
 from checkpoint.processors import core, processors
@@ -140,7 +141,7 @@ def test_slots_of_ended_threads_are_used_again(builds: Path) -> None:
 
 def test_ends_of_marking_threads_are_no_starts(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No phase lies where either is. Eight crews of two are started."""
-    monkeypatch.setattr(threads_module, "MOST_STARTS", 16)
+    monkeypatch.setattr(team_module, "MOST_STARTS", 16)
     with started(builds, "crews", name="crews", marks=range(0, 16, 2)) as (tracee, team):
         counted(tracee)
         assert team.starts == 16 and len(team.started) == 24

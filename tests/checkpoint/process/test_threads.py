@@ -102,9 +102,7 @@ def test_threads_are_counted_by_most_of_a_wait(builds: Path) -> None:
         assert raised.value.threads == 2 and tracee.helpers.awake()
 
 
-@pytest.mark.parametrize(
-    ("how", "words"), [("busy", "works on by itself"), ("fork", "starts a process"), ("load", "loads a library")]
-)
+@pytest.mark.parametrize(("how", "words"), [("busy", "works on by itself"), ("fork", "starts a process")])
 def test_what_only_the_first_may_do(how: str, words: str, builds: Path) -> None:
     with (
         started(build("waiters", builds), "60000", how) as tracee,

@@ -23,7 +23,7 @@ from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.flat.image import MOST_THREADS, NAME, FlatImage, Header, Table, Thread, checksum, decode, encode
-from checkpoint.process.threads import SLOT_BYTES
+from checkpoint.process.team import SLOT_BYTES
 from checkpoint.restore import direct_restore
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
