@@ -30,18 +30,20 @@ from checkpoint.linux import (
     AT_FDCWD,
     PAGE_SIZE,
     PTRACE_CONT,
-    PTRACE_GETREGS,
+    PTRACE_EVENT_SECCOMP,
     PTRACE_O_EXITKILL,
     PTRACE_O_TRACESYSGOOD,
     PTRACE_SETOPTIONS,
     PTRACE_SYSCALL,
     WALL,
 )
-from checkpoint.process.ptrace import Registers, ptrace
+from checkpoint.process.ptrace import Registers, ptrace, registers_of
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.isolation import die_with_parent
+from checkpoint.restore.known_calls import CHANGES, OPEN_FLAGS, OPENAT2, OPENS, waits_until
+from checkpoint.restore.quiet_calls import FEWEST, in_call, let_through, worth_it
 from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, ending, restorer_said
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,33 +60,9 @@ _LONGEST_ANSWER = 1 << 22
 _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 """Looks at a region, and the least seconds between two of them: a look takes about a tenth of that."""
 
-_OPENS = {call_number("open"): 0, call_number("creat"): 0, call_number("openat"): 1, call_number("openat2"): 1}
-"""Calls that open a path, and which argument is the path (the one before it is the folder, if it is not 0)."""
-_OPEN_FLAGS = {call_number("open"): "rsi", call_number("openat"): "rdx"}
 _TGKILL = call_number("tgkill")
 _STOPS = (call_number("kill"), _TGKILL)
-_OPENAT2, _RT_SIGRETURN = call_number("openat2"), call_number("rt_sigreturn")
-_CHANGES = {
-    call_number(name)
-    for name in (
-        *("truncate", "rename", "mkdir", "rmdir", "link", "unlink", "symlink", "chmod", "chown", "lchown", "utime"),
-        *("mknod", "setxattr", "lsetxattr", "removexattr", "lremovexattr", "utimes", "mkdirat", "mknodat", "fchownat"),
-        *("futimesat", "unlinkat", "renameat", "linkat", "symlinkat", "fchmodat", "utimensat", "renameat2"),
-        *("fchmodat2", "setxattrat", "removexattrat", "file_setattr"),
-        *("fchmod", "fchown", "fsetxattr", "fremovexattr"),
-    )
-}
-"""Calls that change files by their paths, or more of them than their contents. Without a private view they are refused
-(checkpoint/restorer/filter.c)."""
-_ABSOLUTE = {call_number(name) for name in ("clock_nanosleep", "timer_settime", "timerfd_settime")}
-"""Calls whose second argument's lowest bit says that a time is one of the clock."""
-_FUTEX, _FUTEX_COMMAND, _FUTEX_UNTIL = call_number("futex"), 127, (6, 9, 11, 13)
-"""Of futex: the commands that wait until a time of the clock."""
-_UNTIL = {
-    call_number("mq_timedsend"): "r8", call_number("mq_timedreceive"): "r8", call_number("futex_wait"): "r8",
-    call_number("futex_waitv"): "r10",
-}  # fmt: skip
-"""Calls that do so where this argument is a time."""
+_RT_SIGRETURN = call_number("rt_sigreturn")
 _PATH_ARGUMENTS = ("rdi", "rsi")
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 """Each node's own, and rightly so."""
@@ -94,9 +72,10 @@ _PAIRS = ("counts", "seen")
 
 @dataclass
 class RecordedCalls:
-    """numbers: every system call the region made. made: how many times in all (`complete` False: at least). opened:
+    """numbers: every system call the region made. made: how many times in all (`counted` False: at least). opened:
     regular files it opened by their paths for reading. changes_paths: whether it creates, changes or removes files
-    by their paths. deadlines: whether it waits until a time that a clock shows, or may.
+    by their paths. deadlines: whether it waits until a time that a clock shows, or may. complete: whether it was
+    watched to its end. counted: whether no call was let through unseen.
 
     Without what the stubs around it do: counts, how often it made each call, by number; seen, how often it was found
     at each address, looked at in equal steps of time and never inside a system call."""
@@ -104,6 +83,7 @@ class RecordedCalls:
     numbers: set[int] = field(default_factory=set)
     made: int = 0
     complete: bool = True
+    counted: bool = True
     opened: list[str] = field(default_factory=list)
     changes_paths: bool = False
     deadlines: bool = False
@@ -122,7 +102,9 @@ def record_calls(
     with tempfile.TemporaryDirectory(prefix=f"calls-{job.phase}-", dir=scratch) as name:
         spec = direct_spec(job, flat, pages, restorer, Path(name), cpu)
         text = answer_of_child(
-            lambda writer, parent: _report(job, spec, flat.stamps, stub_areas(flat), Path(name), writer, parent),
+            lambda writer, parent: _report(
+                job, spec, flat.stamps, stub_areas(flat), bool(flat.threads), Path(name), writer, parent
+            ),
             _LONGEST_ANSWER,
         )
     answer: dict[str, Any] = (
@@ -150,6 +132,7 @@ def _report(
     spec: dict[str, Any],
     stamps: list[int],
     stubs: list[tuple[int, int]],
+    threads: bool,
     folder: Path,
     writer: int,
     parent: int,
@@ -167,6 +150,7 @@ def _report(
             RESTORE_SECONDS + region_limit(job),
             max(job.expected_seconds / _SAMPLES, _SHORTEST_PERIOD),
             stubs,
+            threads,
         )
         try:
             found = watch.run()
@@ -195,15 +179,6 @@ def stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
     return [(start, end) for start, end in joined if any(start <= page < end for page in flat.stamps)]
 
 
-def _waits_until(number: int, registers: Registers) -> bool:
-    """Whether the call waits until a time that a clock shows, or sets a timer to one."""
-    if number == _FUTEX:
-        return bool(registers.r10) and registers.rsi & _FUTEX_COMMAND in _FUTEX_UNTIL
-    if number in _UNTIL:
-        return bool(getattr(registers, _UNTIL[number]))
-    return bool(number in _ABSOLUTE and registers.rsi & 1)
-
-
 def plain_path(path: str) -> str:
     """The absolute `path` without `.`, `..` and repeated slashes. As in the kernel `..` leads out of the folder that a
     symbolic link names; links behind the last one stay, so the file keeps the name it was opened by."""
@@ -217,12 +192,13 @@ def plain_path(path: str) -> str:
 class _Watch:
     def __init__(
         self, pid: int, region: tuple[int, int], control: Control, seconds: float, sampling_period: float,
-        stubs: list[tuple[int, int]],
+        stubs: list[tuple[int, int]], threads: bool,
     ) -> None:  # fmt: skip
         self._pid, self._control = pid, control
         self._start, self._end = region
         self._period, self._stubs = sampling_period, stubs
         self._next_look, self._looking, self._late = 0.0, False, False
+        self._filtered, self._threads = False, threads
         self._called: float | None = None
         self._returned = 0
         self._found = RecordedCalls()
@@ -238,7 +214,8 @@ class _Watch:
         ptrace(PTRACE_SETOPTIONS, self._pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
         deliver = 0
         while True:
-            ptrace(PTRACE_SYSCALL if self._found.complete else PTRACE_CONT, self._pid, 0, deliver)
+            each = self._found.complete and (self._found.counted or self._inside)
+            ptrace(PTRACE_SYSCALL if each else PTRACE_CONT, self._pid, 0, deliver)
             status = self._wait()
             deliver = 0
             if not os.WIFSTOPPED(status):
@@ -246,12 +223,18 @@ class _Watch:
             stopped = os.WSTOPSIG(status)
             if stopped == _SYSCALL_STOP:
                 self._at_call()
+                self._hurry()
+            elif status >> 16 == PTRACE_EVENT_SECCOMP:
+                self._inside = False
+                if self._found.complete or ctypes.c_long(registers_of(self._pid).orig_rax).value in _STOPS:
+                    self._at_call()
             elif stopped == signal.SIGSTOP:
                 if self._control.event(self._end)[0] and (self._ended or not self._looking):
                     if not self._restored:
                         raise Lost("its calls were not seen")
                     if not self._found.complete:
                         self._found.changes_paths = self._found.deadlines = True
+                        self._found.counted = False
                     return self._found
                 self._look()
             else:
@@ -287,16 +270,17 @@ class _Watch:
                 # To the first thread alone: another would stop for good, since only the first is traced.
                 _libc.syscall(_TGKILL, self._pid, self._pid, signal.SIGSTOP)
                 self._next_look, self._looking, self._late = now + self._period, True, False
-            time.sleep(0 if self._found.complete else _POLL_SECONDS)
+            # With a filter in it is stopped for calls to its end.
+            time.sleep(0 if self._found.complete or self._filtered else _POLL_SECONDS)
 
     def _look(self) -> None:
         """Note where the phase is, if it was stopped for that and its region has begun."""
         if self._looking and not self._late and self._control.event(self._start)[0]:
-            registers = Registers()
-            ptrace(PTRACE_GETREGS, self._pid, 0, ctypes.addressof(registers))
+            registers = registers_of(self._pid)
             at = int(registers.rip)
             # Right behind a call it has not gone on yet: with many calls most looks would find it there.
-            if at != self._returned and not self._in_stubs(at):
+            returned = in_call(registers) if self._filtered else at == self._returned
+            if not returned and not self._in_stubs(at):
                 self._found.seen[at] = self._found.seen.get(at, 0) + 1
         self._looking = False
 
@@ -309,8 +293,7 @@ class _Watch:
         self._late = True
         if self._inside:
             self._called = time.monotonic()
-        registers = Registers()
-        ptrace(PTRACE_GETREGS, self._pid, 0, ctypes.addressof(registers))
+        registers = registers_of(self._pid)
         number = ctypes.c_long(registers.orig_rax).value
         if not self._restored:
             # The restorer's own calls come first, of which rt_sigreturn is the last.
@@ -324,7 +307,7 @@ class _Watch:
             if not self._in_stubs(registers.rip):
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
-            found.deadlines |= _waits_until(number, registers)
+            found.deadlines |= waits_until(number, registers)
             if number in _STOPS:
                 # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0
@@ -337,12 +320,28 @@ class _Watch:
                 self._note(number, registers, self._path)
             self._path = None
 
+    def _hurry(self) -> None:
+        """Behind the last of many calls: be stopped no longer for those that nothing depends on."""
+        found = self._found
+        if self._inside or self._filtered or not found.complete or not found.made or found.made % FEWEST:
+            return
+        # A stop that is still to come, its own or ours, would be lost in the midst of it; other threads would make
+        # calls that nobody answers.
+        if self._ended or self._looking or self._threads or not (numbers := worth_it(found.counts, found.made)):
+            return
+        self._inside = True
+        try:
+            self._filtered = let_through(self._pid, numbers, self._wait)
+        finally:
+            self._inside = False
+        found.counted = not self._filtered
+
     def _note(self, number: int, registers: Registers, path: str) -> None:
         found = self._found
-        flags = int(getattr(registers, _OPEN_FLAGS[number])) if number in _OPEN_FLAGS else os.O_WRONLY
-        if number == _OPENAT2:
+        flags = int(getattr(registers, OPEN_FLAGS[number])) if number in OPEN_FLAGS else os.O_WRONLY
+        if number == OPENAT2:
             flags = int.from_bytes(self._read(registers.rdx, 8)[:4], "little")
-        if number in _CHANGES:
+        if number in CHANGES:
             found.changes_paths = True
             return
         if path.startswith(_NOT_FILES):
@@ -362,11 +361,11 @@ class _Watch:
 
     def _path_of(self, number: int, registers: Registers) -> str | None:
         """The path that this call opens or changes, absolute; None for other calls."""
-        if number in _CHANGES:
+        if number in CHANGES:
             return ""
-        if number not in _OPENS:
+        if number not in OPENS:
             return None
-        at = _OPENS[number]
+        at = OPENS[number]
         text = self._read(getattr(registers, _PATH_ARGUMENTS[at]), _LONGEST_PATH).split(b"\0")[0]
         folder = ctypes.c_int(registers.rdi & 0xFFFFFFFF).value if at else AT_FDCWD
         base = f"/proc/{self._pid}/cwd" if folder == AT_FDCWD else f"/proc/{self._pid}/fd/{folder}"

@@ -47,11 +47,17 @@ def _print_overview(phases: list[dict[str, Any]]) -> None:
         rows.append(
             [
                 str(phase["id"]), _percent(phase["time_share"]), _percent(phase["weight"]),
-                _size(phase["pages"]["touched"]), "-" if phase["calls_made"] is None else str(phase["calls_made"]),
+                _size(phase["pages"]["touched"]), _calls(phase),
                 ", ".join(shown),
             ]
         )  # fmt: skip
     _print_table(["phase", "time", "weight", "touched", "calls", "mostly in"], rows)
+
+
+def _calls(phase: dict[str, Any]) -> str:
+    if phase["calls_made"] is None:
+        return "-"
+    return f"{'' if phase['all_calls'] else '>'}{phase['calls_made']}"
 
 
 def _print_phase(phase: dict[str, Any]) -> None:
@@ -84,7 +90,7 @@ def _print_phase(phase: dict[str, Any]) -> None:
     if phase["all_calls"] is not None:
         say()
         made = ", ".join(f"{c['name']} {c['times']}" for c in phase["calls"])
-        unknown = "" if phase["all_calls"] else " (not all were watched)"
+        unknown = "" if phase["all_calls"] else " (not all were counted)"
         say(one_line(f"system calls: {made or 'none'}{unknown}"))
 
 

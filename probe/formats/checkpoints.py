@@ -106,8 +106,8 @@ class EarlyCheckpoints:
 class FlatPhase:
     """What the stage found out about a phase. `refused`: why only CRIU can restore it ("" if that is not so);
     `opened`: files that it opens by their paths while it runs; `calls`: (number, times) of its system calls, `seen`:
-    (address, times) of its code (checkpoint.restore.recorded_calls); `all_calls`: whether none is missing in these
-    two."""
+    (address, times) of its code (checkpoint.restore.recorded_calls); `all_calls`: whether no call is
+    missing in them."""
 
     phase: int = field(metadata=NUMBER)
     refused: str = field(metadata=TEXT)

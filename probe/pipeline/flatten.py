@@ -82,7 +82,7 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
             tuple(flat.opened),
             tuple(sorted(calls.counts.items())),
             tuple(sorted(calls.seen.items())),
-            calls.complete,
+            calls.counted,
         )
     except (NotFlat, PhaseFailed, NodeUnfit, ValueError) as error:
         target.unlink(missing_ok=True)

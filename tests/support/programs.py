@@ -186,6 +186,7 @@ PROGRAMS: Mapping[str, Program] = {
         quick=(),
     ),
     "crowd": Program("memory of many pieces: mappings, or single touched pages", quick=("10", "areas", "100")),
+    "manycalls": Program("a region that makes system calls by the million"),
     "mappings": Program("has a mapping of the kind its argument names: to be refused", quick=()),
     "touches": Program("regions that touch known pages, and check what they find there", quick=()),
     "clocks": Program("a region that looks at clocks, or waits for them", quick=()),

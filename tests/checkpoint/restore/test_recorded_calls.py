@@ -18,9 +18,14 @@ from programs import build
 from regions import captured_regions
 
 from checkpoint.binary.syscall_names import call_number
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
 from checkpoint.restore import recorded_calls
+from checkpoint.restore.quiet_calls import FEWEST, worth_it
+
+SECONDS = 40.0
+"""Two million calls watched one by one take minutes."""
 
 
 def test_an_interruption_while_calls_are_watched_leaves_nothing(
@@ -28,7 +33,9 @@ def test_an_interruption_while_calls_are_watched_leaves_nothing(
 ) -> None:
     """Its folder could not be removed while the child that watches still put files there."""
 
-    def watch_on(_job: Any, _spec: Any, _stamps: Any, _stubs: Any, folder: Path, _writer: int, _parent: int) -> None:
+    def watch_on(
+        _job: Any, _spec: Any, _stamps: Any, _stubs: Any, _: bool, folder: Path, _writer: int, _parent: int
+    ) -> None:
         end = time.monotonic() + 20
         for number in itertools.cycle(range(500)):
             try:
@@ -43,7 +50,7 @@ def test_an_interruption_while_calls_are_watched_leaves_nothing(
     with interrupted_after(0.3):
         recorded_calls.record_calls(
             SimpleNamespace(phase=1),  # type: ignore[arg-type]
-            SimpleNamespace(stamps=[]),  # type: ignore[arg-type]
+            SimpleNamespace(stamps=[], threads=[]),  # type: ignore[arg-type]
             tmp_path, tmp_path, scratch=tmp_path,
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
@@ -80,3 +87,40 @@ def test_a_look_hides_no_end(inside: bool, builds: Path, tmp_path: Path, monkeyp
     pages = read_checkpoint(job.images).pages_image
     found = recorded_calls.record_calls(job, flat, pages, restorer(), scratch=tmp_path)
     assert {39, 62} <= found.numbers
+
+
+def recorded(builds: Path, folder: Path, times: str) -> recorded_calls.RecordedCalls:
+    path = build("manycalls", builds)
+    opened = folder / "data"
+    opened.write_text("some")
+    (job,) = captured_regions(path, times, str(opened), folder=folder / "captured", direct=True)
+    flat = flat_job(job, folder, watched=False)
+    return recorded_calls.record_calls(job, flat, read_state(job.images).pages_image, restorer(), scratch=folder)
+
+
+def test_a_million_calls_are_not_watched_one_by_one(builds: Path, tmp_path: Path) -> None:
+    """What is opened in the midst of them is seen, and so is the code that runs besides."""
+    begun = time.monotonic()
+    found = recorded(builds, tmp_path, "2000000")
+    assert time.monotonic() - begun < SECONDS
+    assert found.complete and not found.counted and not found.changes_paths
+    assert found.opened == [str(tmp_path / "data")]
+    masks, opens = call_number("rt_sigprocmask"), call_number("openat")
+    assert {masks, opens, call_number("read")} <= found.numbers
+    assert 0.9 * FEWEST < found.counts[masks] < 2 * FEWEST and found.counts[opens] == 1
+    # Looked at in equal steps of time, calls aside: `compute` is one small loop.
+    at, times = max(found.seen.items(), key=lambda one: one[1])
+    near = sum(n for address, n in found.seen.items() if abs(address - at) < 64)
+    assert times and near > 0.5 * sum(found.seen.values())
+
+
+def test_few_calls_are_counted(builds: Path, tmp_path: Path) -> None:
+    found = recorded(builds, tmp_path, "4000")
+    assert found.complete and found.counted and found.counts[call_number("rt_sigprocmask")] == 4000
+    assert found.opened == [str(tmp_path / "data")]
+
+
+def test_what_is_worth_it() -> None:
+    masks, opens = call_number("rt_sigprocmask"), call_number("openat")
+    assert worth_it({masks: 4900, opens: 100}, 5000) == {masks}
+    assert worth_it({masks: 1000, opens: 4000}, 5000) == worth_it({}, 5000) == frozenset()
