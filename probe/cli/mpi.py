@@ -268,14 +268,18 @@ def build_probes(
         recording, output, options=BuildOptions(capture=capture), display=lambda _: display_for(quiet)
     )
     if as_json:
-        listed = [{**asdict(one), "ranks": list(one.ranks), "probe": probe_name(one)} for one in clusters]
+        listed = [
+            {**asdict(one), "ranks": list(one.ranks), "probe": probe_name(one) if one.probed else ""}
+            for one in clusters
+        ]
         kept = {"recording": str(recording.folder), "warnings": list(recording.warnings)}
         say_json({"format_version": MPI_VERSION, "probe": str(output), **kept, "clusters": listed})
         return
-    say(one_line(f"{output}: {len(recording.ranks)} ranks, {len(clusters)} probes"))
+    say(one_line(f"{output}: {len(recording.ranks)} ranks, {sum(one.probed for one in clusters)} probes"))
     for one in clusters:
         ranks = ", ".join(map(str, one.ranks))
         said = f"rank {one.representative}: {one.computing:.3f} s of computing, stands for {ranks}"
+        said += "" if one.probed else "; too little for a probe, scaled as the others"
         say(one_line(said if one.error is None else f"{said}; error for rank {one.verified}: {one.error:+.1%}"))
     for warning in recording.warnings:
         say(one_line(f"warning: {warning}"), err=True)

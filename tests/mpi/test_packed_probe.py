@@ -36,6 +36,24 @@ def test_a_file_is_read_as_it_was_packed(tmp_path: Path) -> None:
         assert found.recording.folder == tmp_path / "folder"
 
 
+@pytest.mark.parametrize(
+    ("probed", "words"), [((True, False), ""), ((False, False), "has no probe of any cluster"), ((True, 1), "may have")]
+)
+def test_clusters_without_probes(probed: tuple[object, ...], words: str, tmp_path: Path) -> None:
+    packed_probe(tmp_path)
+    folder = tmp_path / "folder"
+    one = json.loads((folder / "clusters.json").read_text())["clusters"][0]
+    alone = {**one, "verified": None, "error": None}
+    listed = [{**alone, "representative": n, "ranks": [n], "probed": said} for n, said in enumerate(probed)]
+    (folder / "clusters.json").write_text(json.dumps({"format_version": 1, "clusters": listed}))
+    if words:
+        with pytest.raises(ProbeFileDamaged, match=words), opened(folder):
+            pass
+        return
+    with opened(folder) as found:
+        assert [one.probed for one in found.clusters] == list(probed)
+
+
 @settings(max_examples=200)
 @given(st.data())
 def test_a_changed_byte_is_seen_or_changes_nothing(

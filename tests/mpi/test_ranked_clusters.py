@@ -20,6 +20,7 @@ from checkpoint.errors import ModelInvalid, NodesFailed, NodeUnreachable
 from probe.cli.main import cli
 from probe.mpi.probes import clusters
 from probe.mpi.probes.building import MpiProbe
+from probe.mpi.probes.predicting import predict
 from probe.mpi.probes.ranking import Cluster, rank
 from probe.mpi.simulate import Where
 from probe.simulation.platform import Links
@@ -63,6 +64,23 @@ def test_the_fastest_cluster_stands_first(tmp_path: Path) -> None:
     assert times == pytest.approx([0.5, 0.55, 0.7, 2.0], rel=0.02)
     assert [one.as_fast_as_best for one in found] == [True, True, False, False]
     assert ran == ["slow", "fast", "alike"]
+
+
+def test_ranks_without_a_probe_are_scaled_as_the_others(tmp_path: Path) -> None:
+    made = program(tmp_path)
+    parts = [clusters.Cluster(0, (0,), 0.01, 0.0, probed=False), clusters.Cluster(1, (1,), 1.0, 0.0)]
+    ran = []
+
+    def run(path: Path) -> Any:
+        ran.append(path.name)
+        return result(2.0)
+
+    found = predict(MpiProbe(made.recording, tuple(parts)), run, FAST)
+    assert ran == ["rank-1.probe"]
+    assert {one.cluster.representative: (one.ratio, one.low, one.high) for one in found.ratios} == {
+        0: (2.0, 1.8, 2.2), 1: (2.0, 1.8, 2.2),
+    }  # fmt: skip
+    assert found.seconds == pytest.approx(2.0, rel=0.02)
 
 
 def test_a_node_that_fails(tmp_path: Path) -> None:

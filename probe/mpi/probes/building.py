@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from checkpoint import strict_json
-from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.errors import ProbeFileDamaged, ProgramTooShort, StorageError
 from checkpoint.foreign_file import finite, read_foreign
 from probe.mpi.probes.clusters import Cluster, clusters_of, summary_of
 from probe.mpi.probes.verifying import verified
@@ -26,6 +26,9 @@ from reducer.output_file import make_folder
 
 CLUSTERS = "clusters.json"
 VERSION = 1
+
+MOST_UNPROBED = 0.05
+"""Share of the computing of all ranks that may be that of ranks which are too short for probes, as a master's is."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ def build_mpi(
     """Replay the representative of each cluster, build a probe of it, and write all into the new folder `output`.
 
     Another member of each cluster is replayed, too: it says how well the representative stands for it. display: of one
-    build, by the rank's name. The folder goes away on failure. Raises what `replay` and `probe.build` raise.
+    build, by the rank's name. A rank with hardly any computing needs no probe. The folder goes away on failure. Raises
+    what `replay` and `probe.build` raise.
     """
     ranks = [summary_of(read_calls(recording.folder, run.rank)) for run in recording.ranks]
     clusters = clusters_of(recording, ranks)
@@ -63,12 +67,19 @@ def build_mpi(
     clusters = [verified(recording, one, ranks) for one in clusters]
     make_folder(output)
     try:
-        for one in clusters:
+        too_short: ProgramTooShort | None = None
+        for number, one in enumerate(clusters):
             started = alone(recording, one.representative)
-            build(
-                started.command, output / probe_name(one), options=options, cwd=started.run.folder,
-                env={**os.environ, **started.environment}, display=display(f"rank {one.representative}"),
-            )  # fmt: skip
+            try:
+                build(
+                    started.command, output / probe_name(one), options=options, cwd=started.run.folder,
+                    env={**os.environ, **started.environment}, display=display(f"rank {one.representative}"),
+                )  # fmt: skip
+            except ProgramTooShort as error:
+                too_short = too_short or error
+                clusters[number] = replace(one, probed=False)
+        if too_short is not None and _unprobed(clusters) > MOST_UNPROBED:
+            raise too_short
         for path in (recording.folder / DESCRIPTION, *sorted(recording.folder.glob("calls.*"))):
             shutil.copy(path, output)
         (output / CLUSTERS).write_text(
@@ -81,6 +92,13 @@ def build_mpi(
             if not (output / CLUSTERS).exists():
                 shutil.rmtree(output)
     return read_mpi_probe(output)
+
+
+def _unprobed(clusters: Sequence[Cluster]) -> float:
+    """Share of all computing that ranks without a probe have; 1 where none has a probe."""
+    computing = [one.computing * len(one.ranks) for one in clusters]
+    without = sum(seconds for seconds, one in zip(computing, clusters, strict=True) if not one.probed)
+    return without / sum(computing) if any(one.probed for one in clusters) and sum(computing) > 0 else 1.0
 
 
 def read_mpi_probe(folder: Path) -> MpiProbe:
@@ -101,9 +119,11 @@ def read_mpi_probe(folder: Path) -> MpiProbe:
         raise ProbeFileDamaged(f"{path}: describes no clusters ({str(error)[:80]})") from error
     if sorted(rank for one in clusters for rank in one.ranks) != list(range(len(recording.ranks))):
         raise ProbeFileDamaged(f"{path}: its clusters are not those of {len(recording.ranks)} ranks")
+    if not any(one.probed for one in clusters):
+        raise ProbeFileDamaged(f"{path}: has no probe of any cluster")
     made = MpiProbe(recording, clusters)
     for one in clusters:
-        if not made.probe_of(one).is_file():
+        if one.probed and not made.probe_of(one).is_file():
             raise ProbeFileDamaged(f"{made.probe_of(one)}: is missing")
     return made
 
@@ -116,7 +136,10 @@ def _cluster(said: dict[str, Any]) -> Cluster:
     member, error = said["verified"], said["error"]
     if (member is None) != (error is None) or (member is not None and (type(member) is not int or member not in ranks)):
         raise ValueError("a cluster verified by another's rank")
+    probed = said.get("probed", True)
+    if not isinstance(probed, bool):
+        raise ValueError("a cluster that may have a probe")
     return Cluster(
         numbers[0], tuple(ranks), finite(said["computing"]), finite(said["spread"]), member,
-        None if error is None else finite(error),
+        None if error is None else finite(error), probed,
     )  # fmt: skip

@@ -27,7 +27,7 @@ class Cluster:
     """Ranks with equal calls. computing: seconds of the representative, in the recorded run. spread: relative.
 
     verified: the member that was replayed, too, if there is another. error: of its CPU time alone, as the
-    representative's gives it, relative.
+    representative's gives it, relative. probed: whether there is a probe of the representative, which computes enough.
     """
 
     representative: int
@@ -36,6 +36,7 @@ class Cluster:
     spread: float
     verified: int | None = None
     error: float | None = None
+    probed: bool = True
 
 
 @dataclass(frozen=True)

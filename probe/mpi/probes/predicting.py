@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,15 +48,19 @@ def predict(
 ) -> MpiPrediction:
     """Run the probe of each cluster by `run`, and simulate the program on the network with its computing scaled.
 
+    Ranks without a probe are scaled as the others: by their mean ratio, within the lowest and the highest end.
     The interval is that of two more simulations, with all clusters at their low and high ends. epochs: some
     stand for all, and the interval is wider by their error. Raises what `run` and `simulate` raise.
     """
     ratios, warnings = [], list(probe.recording.warnings)
     for cluster in probe.clusters:
+        if not cluster.probed:
+            continue
         result = run(probe.probe_of(cluster))
         told, reference = result.prediction, result.manifest.reference.seconds
         ratios.append(Ratio(cluster, told.seconds / reference, told.low / reference, told.high / reference))
         warnings += [f"rank {cluster.representative}: {warning}" for warning in result.warnings]
+    ratios += [_as_the_others(cluster, ratios) for cluster in probe.clusters if not cluster.probed]
     with prepared(probe.recording, epochs=epochs) as plays:
         middle, low, high = (
             simulate(probe.recording, where, scales=_scales(ratios, end), limit=limit, plays=plays)
@@ -64,6 +68,12 @@ def predict(
         )
     ends = low.seconds - low.error, high.seconds + high.error
     return MpiPrediction(middle.seconds, *ends, middle, tuple(ratios), tuple(warnings))
+
+
+def _as_the_others(cluster: Cluster, ratios: Sequence[Ratio]) -> Ratio:
+    weights = [one.cluster.computing * len(one.cluster.ranks) for one in ratios]
+    mean = sum(one.ratio * weight for one, weight in zip(ratios, weights, strict=True)) / sum(weights)
+    return Ratio(cluster, mean, min(one.low for one in ratios), max(one.high for one in ratios))
 
 
 def _scales(ratios: list[Ratio], end: str) -> dict[int, float]:
