@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import textwrap
 from collections.abc import Sequence
@@ -55,20 +56,25 @@ def tables(records: Sequence[Record]) -> str:
     below: list[str] = []
     for threads in sorted({r["threads"] for r in good}):
         below += bars([r for r in good if r["threads"] == threads], threads)
-    below += [f"refused: {r['program']}: {said}" for r in records if (said := refusal(r))]
+    below += [f"refused: {r['program']}: {_reason(said)}" for r in records if (said := refusal(r))]
     below += [f"FAILED: {r['program']} seed {r['seed']}" for r in records if "failure" in r and not refusal(r)]
     warned = {(r["program"], text) for r in good for text in r["warnings"]}
     below += [f"warned: {program}: {text}" for program, text in sorted(warned)]
     return "\n".join([*lines, "", *(f"- {text}" for text in below)])
 
 
+def _reason(said: str) -> str:
+    """Of a refusal, without this machine's folders and what to do without a probe."""
+    return re.sub(r"/\S*/(?=[^/\s]+: )", "", said.removeprefix("probe: ")).partition("; without a probe")[0]
+
+
 def write(page: Path, records: Sequence[Record]) -> None:
-    """Put the tables, with machine and dates, between the page's marks."""
+    """Put the tables, with machine and dates, but without warnings, between the page's marks."""
     if not records:
         return
-    head = f"{measured_here(r['date'] for r in records)}; {len({r['seed'] for r in records})} seeds."
+    head = f"{measured_here(r['date'] for r in records)}; seeds: {len({r['seed'] for r in records})}."
     lines = [textwrap.fill(line, _WIDTH, subsequent_indent="  ") if line.startswith("- ") else line
-             for line in tables(records).splitlines()]  # fmt: skip
+             for line in tables(records).splitlines() if not line.startswith("- warned")]  # fmt: skip
     said = "\n".join([textwrap.fill(head, _WIDTH), "", *lines])
     put_between(page, _BEGIN, _END, said)
 
