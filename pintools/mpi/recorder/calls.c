@@ -59,7 +59,7 @@ static int enter(const void *site)
 	record.used = 0;
 	is_noted = 0;
 	entered_wall = returned_wall = clock_of(CLOCK_MONOTONIC);
-	entered_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
+	entered_cpu = own_time(entered_wall);
 	burst += computed(entered_cpu - left_cpu);
 	return 1;
 }
@@ -84,7 +84,7 @@ static void leave_as(unsigned function, unsigned like)
 	depth = 0;
 	if (most_threads > 0)
 		note_left(0);
-	left_cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
+	left_cpu = own_time(clock_of(CLOCK_MONOTONIC));
 }
 
 static void leave(unsigned function)

@@ -48,7 +48,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 		return create(thread, attributes, begin, given);
 	*started = (Started){begin, given};
 	if (active && is_first && most_threads == 0)
-		note_left(clock_of(CLOCK_THREAD_CPUTIME_ID) - left_cpu);
+		note_left(own_time(clock_of(CLOCK_MONOTONIC)) - left_cpu);
 	const int now = __atomic_add_fetch(&own_threads, 1, __ATOMIC_RELAXED);
 	if (now > most_threads)
 		most_threads = now;
