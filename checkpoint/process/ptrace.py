@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -142,15 +143,16 @@ def run_to_breakpoint(number: int, seconds: float) -> bool:
     """Let a stopped thread run until it executes int3, past other stops, which come to nothing. False where it ends, or
     `seconds` pass."""
     deadline = time.monotonic() + seconds
-    ptrace(linux.PTRACE_CONT, number)
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(number, linux.WALL | os.WNOHANG)
-        if not found:
-            time.sleep(_POLL_SECONDS)
-            continue
-        if not os.WIFSTOPPED(status) or status >> 16 == linux.PTRACE_EVENT_EXIT:
-            break
-        if os.WSTOPSIG(status) == signal.SIGTRAP and not status >> 16 and is_breakpoint(number):
-            return True
+    with contextlib.suppress(ProcessLookupError):
         ptrace(linux.PTRACE_CONT, number)
+        while time.monotonic() < deadline:
+            found, status = os.waitpid(number, linux.WALL | os.WNOHANG)
+            if not found:
+                time.sleep(_POLL_SECONDS)
+                continue
+            if not os.WIFSTOPPED(status) or status >> 16 == linux.PTRACE_EVENT_EXIT:
+                break
+            if os.WSTOPSIG(status) == signal.SIGTRAP and not status >> 16 and is_breakpoint(number):
+                return True
+            ptrace(linux.PTRACE_CONT, number)
     return False

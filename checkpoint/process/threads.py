@@ -80,7 +80,7 @@ class HelperThreads(Children):
         ended, or the breakpoint was taken out meanwhile."""
         number = self._held.pop(0).pid
         self._acting.append(number)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):
             if stands_at(number, _BREAKPOINT):
                 move_by(number, 1)
                 return number
@@ -106,7 +106,7 @@ class HelperThreads(Children):
         So nothing runs in code that is about to be changed, nor writes to memory that is about to be copied.
         """
         deadline, seen = time.monotonic() + _SETTLE_SECONDS, list[int]()
-        while now := awake(self._living):
+        while now := awake(self._living) or self._wakes():
             seen.append(now)
             if time.monotonic() > deadline:
                 said = self._refused("works on by itself while the first is stopped")
@@ -114,8 +114,12 @@ class HelperThreads(Children):
                 raise WorkingThreads(str(said), statistics.median_low(seen) + self._first_works())
             time.sleep(_POLL_SECONDS)
             self.look()
-        # One may have met a breakpoint just now, which may be taken out next.
+
+    def _wakes(self) -> int:
+        """How many are awake behind a look: it lets those go on that stood at another stop than a breakpoint, which may
+        be taken out next."""
         self.look()
+        return awake(self._living)
 
     def names(self) -> tuple[str, ...]:
         """What each calls itself, in the order they were started."""

@@ -156,8 +156,7 @@ class Tracee(CallableProcess):
         self.attached = True
         os.kill(self.pid, signal.SIGCONT)
         while True:
-            occurrence = self.wait(_START_SECONDS)
-            if occurrence.what is What.EXECUTED:
+            if (occurrence := self.wait(_START_SECONDS)).what is What.EXECUTED:
                 break
             if occurrence.what in (What.ENDED, What.TIMEOUT):
                 raise ProgramNotRunnable(
@@ -244,6 +243,7 @@ class Tracee(CallableProcess):
             return _PASSED_ON
         if event == linux.PTRACE_EVENT_EXEC:
             self.originals.clear()
+            self.helpers.marking_ends = False
             self.reopen_memory()
             return Occurrence(What.EXECUTED)
         if event == linux.PTRACE_EVENT_EXIT:
@@ -261,6 +261,7 @@ class Tracee(CallableProcess):
                 if self._acting:
                     return Occurrence(What.BREAKPOINT)
                 self.resume()
+                self._ask_again()
             elif self._pause_requested:
                 return Occurrence(What.PAUSED)
             else:

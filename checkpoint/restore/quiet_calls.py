@@ -41,7 +41,8 @@ _RESTARTS = range(-516, -511)
 """What a call that was interrupted has returned before the kernel makes it again (ERESTARTSYS to its like)."""
 
 _OPTIONS = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACESECCOMP | PTRACE_O_EXITKILL
-_SET_MODE_FILTER = 1
+_SET_MODE_FILTER, _SPEC_ALLOW = 1, 4
+"""Operation of seccomp, and its flag without which older kernels make the processor speculate less from then on."""
 
 # struct sock_filter (linux/filter.h), and what seccomp looks at (linux/seccomp.h: struct seccomp_data)
 _FILTER = struct.Struct("<HBBI")
@@ -67,8 +68,9 @@ def let_through(pid: int, numbers: Collection[int], wait: Callable[[], int]) -> 
     saved = registers_of(pid)
     if not in_call(saved) or ctypes.c_long(saved.rax).value in _RESTARTS:
         return False
-    program, mask = _program(numbers), swap_signal_mask(pid)
+    program, mask = _program(numbers), None
     try:
+        mask = swap_signal_mask(pid)
         if _bytes_at(pid, saved.rip - len(_SYSCALL), len(_SYSCALL)) != _SYSCALL:
             return False
         ptrace(PTRACE_SETOPTIONS, pid, 0, _OPTIONS)
@@ -77,15 +79,19 @@ def let_through(pid: int, numbers: Collection[int], wait: Callable[[], int]) -> 
         head = struct.pack("<H6xQ", len(program) // _FILTER.size, at + mmap.PAGESIZE - len(program))
         patch_memory(pid, [(at, head), (at + mmap.PAGESIZE - len(program), program)])
         _call(pid, wait, saved, "prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        _call(pid, wait, saved, "seccomp", _SET_MODE_FILTER, 0, at)
-        _call(pid, wait, saved, "munmap", at, mmap.PAGESIZE)
+        try:
+            _call(pid, wait, saved, "seccomp", _SET_MODE_FILTER, _SPEC_ALLOW, at)
+        finally:
+            with contextlib.suppress(OSError):
+                _call(pid, wait, saved, "munmap", at, mmap.PAGESIZE)
         return True
     except OSError:
         return False
     finally:
         with contextlib.suppress(OSError):  # it ended
             set_registers(pid, saved)
-            swap_signal_mask(pid, mask)
+            if mask is not None:
+                swap_signal_mask(pid, mask)
 
 
 def in_call(registers: Registers) -> bool:

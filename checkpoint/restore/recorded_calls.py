@@ -311,7 +311,8 @@ class _Watch:
             if number in _STOPS:
                 # Its own stop, of which one of ours that is still to come would be a part.
                 self._ended = self._control.event(self._end)[0] != 0
-            found.complete = found.made < MOST_CALLS and time.monotonic() < self._watched_until
+            in_time = self._filtered or time.monotonic() < self._watched_until
+            found.complete = found.complete and found.made < MOST_CALLS and in_time
             self._path = self._path_of(number, registers)
             return
         self._returned = int(registers.rip)

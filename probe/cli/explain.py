@@ -55,7 +55,7 @@ def _print_overview(phases: list[dict[str, Any]]) -> None:
 
 
 def _calls(phase: dict[str, Any]) -> str:
-    if phase["calls_made"] is None:
+    if phase["calls_made"] is None or not (phase["all_calls"] or phase["calls_made"]):
         return "-"
     return f"{'' if phase['all_calls'] else '>'}{phase['calls_made']}"
 

@@ -279,7 +279,9 @@ def build_probes(
     for one in clusters:
         ranks = ", ".join(map(str, one.ranks))
         said = f"rank {one.representative}: {one.computing:.3f} s of computing, stands for {ranks}"
-        said += "" if one.probed else "; too little for a probe, scaled as the others"
+        if not one.probed:
+            say(one_line(f"{said}; too little for a probe, scaled as the others"))
+            continue
         say(one_line(said if one.error is None else f"{said}; error for rank {one.verified}: {one.error:+.1%}"))
     for warning in recording.warnings:
         say(one_line(f"warning: {warning}"), err=True)

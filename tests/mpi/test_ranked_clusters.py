@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,9 @@ from published import schema_errors
 
 from checkpoint.errors import ModelInvalid, NodesFailed, NodeUnreachable
 from probe.cli.main import cli
-from probe.mpi.probes import clusters
+from probe.mpi.probes import building, clusters, predicting
 from probe.mpi.probes.building import MpiProbe
-from probe.mpi.probes.predicting import predict
+from probe.mpi.probes.predicting import Ratio, predict
 from probe.mpi.probes.ranking import Cluster, rank
 from probe.mpi.simulate import Where
 from probe.simulation.platform import Links
@@ -64,6 +65,22 @@ def test_the_fastest_cluster_stands_first(tmp_path: Path) -> None:
     assert times == pytest.approx([0.5, 0.55, 0.7, 2.0], rel=0.02)
     assert [one.as_fast_as_best for one in found] == [True, True, False, False]
     assert ran == ["slow", "fast", "alike"]
+
+
+def test_the_others_count_by_their_computing() -> None:
+    small, large = clusters.Cluster(1, (1,), 1.0, 0.0), clusters.Cluster(2, (2, 3, 4), 1.0, 0.0)
+    known = [Ratio(small, 1.0, 0.5, 1.2), Ratio(large, 2.0, 1.9, 2.1)]
+    found = predicting._as_the_others(clusters.Cluster(0, (0,), 0.01, 0.0, probed=False), known)
+    assert (found.ratio, found.low, found.high) == (1.75, 0.5, 2.1)
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(0.04, 0.04), (0.06, 0.06)])
+def test_how_much_may_have_no_probe(seconds: float, share: float) -> None:
+    parts = [clusters.Cluster(0, (0,), seconds, 0.0, probed=False), clusters.Cluster(1, (1, 2), 0.48, 0.0)]
+    parts[1] = replace(parts[1], computing=(1 - seconds) / 2)
+    assert building._unprobed(parts) == pytest.approx(share)
+    assert (building._unprobed(parts) > building.MOST_UNPROBED) == (share > 0.05)
+    assert building._unprobed(parts[:1]) == 1.0
 
 
 def test_ranks_without_a_probe_are_scaled_as_the_others(tmp_path: Path) -> None:

@@ -67,7 +67,6 @@ def build_mpi(
     clusters = [verified(recording, one, ranks) for one in clusters]
     make_folder(output)
     try:
-        too_short: ProgramTooShort | None = None
         for number, one in enumerate(clusters):
             started = alone(recording, one.representative)
             try:
@@ -75,11 +74,10 @@ def build_mpi(
                     started.command, output / probe_name(one), options=options, cwd=started.run.folder,
                     env={**os.environ, **started.environment}, display=display(f"rank {one.representative}"),
                 )  # fmt: skip
-            except ProgramTooShort as error:
-                too_short = too_short or error
+            except ProgramTooShort:
                 clusters[number] = replace(one, probed=False)
-        if too_short is not None and _unprobed(clusters) > MOST_UNPROBED:
-            raise too_short
+                if _unprobed(clusters) > MOST_UNPROBED:
+                    raise
         for path in (recording.folder / DESCRIPTION, *sorted(recording.folder.glob("calls.*"))):
             shutil.copy(path, output)
         (output / CLUSTERS).write_text(
@@ -139,6 +137,8 @@ def _cluster(said: dict[str, Any]) -> Cluster:
     probed = said.get("probed", True)
     if not isinstance(probed, bool):
         raise ValueError("a cluster that may have a probe")
+    if finite(said["computing"]) < 0:
+        raise ValueError("computing of less than nothing")
     return Cluster(
         numbers[0], tuple(ranks), finite(said["computing"]), finite(said["spread"]), member,
         None if error is None else finite(error), probed,

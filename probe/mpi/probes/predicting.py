@@ -12,6 +12,8 @@ from probe.mpi.probes.building import MpiProbe
 from probe.mpi.probes.clusters import Cluster
 from probe.mpi.simulate import Simulated, Where, prepared, simulate
 
+_LEAST_WEIGHT = 1e-9
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -71,7 +73,7 @@ def predict(
 
 
 def _as_the_others(cluster: Cluster, ratios: Sequence[Ratio]) -> Ratio:
-    weights = [one.cluster.computing * len(one.cluster.ranks) for one in ratios]
+    weights = [max(one.cluster.computing, _LEAST_WEIGHT) * len(one.cluster.ranks) for one in ratios]
     mean = sum(one.ratio * weight for one, weight in zip(ratios, weights, strict=True)) / sum(weights)
     return Ratio(cluster, mean, min(one.low for one in ratios), max(one.high for one in ratios))
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,15 +84,58 @@ def test_it_stands_there_again_where_nobody_acts(builds: Path, monkeypatch: pyte
         watch = LoadWatch(tracee)
         watch.arm()
         tracee.resume()
-        monkeypatch.setattr(tracee, "_is_needed", lambda: False)
-        deadline = time.monotonic() + SECONDS
-        while not tracee.helpers.meet_breakpoint:
-            assert tracee.wait(0.01).what is What.TIMEOUT and time.monotonic() < deadline
+        held(tracee, monkeypatch)
         tracee.helpers.release()
         assert not tracee.helpers.meet_breakpoint
-        monkeypatch.undo()
         assert tracee.wait(SECONDS).what is What.BREAKPOINT
         watch.step_over()
+
+
+def held(tracee: Tracee, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread stands at the loader's breakpoint, and nobody acts."""
+    monkeypatch.setattr(tracee, "_is_needed", lambda: False)
+    deadline = time.monotonic() + SECONDS
+    while not tracee.helpers.meet_breakpoint:
+        assert tracee.wait(0.01).what is What.TIMEOUT and time.monotonic() < deadline
+    monkeypatch.undo()
+
+
+def test_a_breakpoint_that_was_taken_out_is_none(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread goes on with what had been there."""
+    with started(builds, HELPERS, "load") as tracee:
+        watch = LoadWatch(tracee)
+        watch.arm()
+        tracee.resume()
+        held(tracee, monkeypatch)
+        watch.disarm()
+        assert tracee.wait(0.5).what is What.TIMEOUT and not tracee.helpers.meet_breakpoint
+        assert loaded(tracee)
+        tracee.request_pause()
+        assert tracee.wait(SECONDS).what is What.PAUSED
+
+
+def test_a_thread_that_dies_there_is_forgotten(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(builds, HELPERS, "load") as tracee:
+        LoadWatch(tracee).arm()
+        tracee.resume()
+        held(tracee, monkeypatch)
+        os.kill(tracee.pid, signal.SIGKILL)
+        while (occurrence := tracee.wait(SECONDS)).what is not What.ENDED:
+            assert occurrence.what is What.EXITING
+            tracee.resume()
+    assert not tracee.helpers.meet_breakpoint
+
+
+def test_who_goes_on_from_a_stop_is_waited_for(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread at a stop that nobody has looked at counts as asleep, until a look lets it go on."""
+    with started(builds, HELPERS, "idle") as tracee:
+        tracee.resume()
+        assert tracee.wait(0.3).what is What.TIMEOUT
+        seen = iter([0, 2, 1, 0, 0])
+        monkeypatch.setattr("checkpoint.process.threads.awake", lambda _: next(seen))
+        tracee.request_pause()
+        assert tracee.wait(SECONDS).what is What.PAUSED
+        assert list(seen) == []
 
 
 def test_a_breakpoint_of_its_own_is_refused(builds: Path) -> None:

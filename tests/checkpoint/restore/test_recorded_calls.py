@@ -21,7 +21,7 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.criu.images import read_checkpoint
-from checkpoint.restore import recorded_calls
+from checkpoint.restore import quiet_calls, recorded_calls
 from checkpoint.restore.quiet_calls import FEWEST, worth_it
 
 SECONDS = 40.0
@@ -124,3 +124,33 @@ def test_what_is_worth_it() -> None:
     masks, opens = call_number("rt_sigprocmask"), call_number("openat")
     assert worth_it({masks: 4900, opens: 100}, 5000) == {masks}
     assert worth_it({masks: 1000, opens: 4000}, 5000) == worth_it({}, 5000) == frozenset()
+
+
+def test_where_the_kernel_takes_no_filter_all_are_watched(
+    builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quiet_calls, "_program", lambda _: bytes(8))
+    found = recorded(builds, tmp_path, "120000")
+    assert found.complete and found.counted and found.counts[call_number("rt_sigprocmask")] == 120_000
+    assert found.opened == [str(tmp_path / "data")]
+
+
+@pytest.mark.parametrize("what", ["", "_ended", "_looking", "_threads", "_inside", "_filtered"])
+def test_when_a_filter_may_be_put_in(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where a stop is on its way, in the midst of a call, twice, nor beside other threads."""
+    tried = []
+
+    def noted(*_: Any) -> bool:
+        tried.append(1)
+        return True
+
+    monkeypatch.setattr(recorded_calls, "let_through", noted)
+    watch = recorded_calls._Watch(
+        0, (0, 0), SimpleNamespace(), 1.0, 1.0, [], what == "_threads"  # type: ignore[arg-type]
+    )  # fmt: skip
+    watch._found.made = FEWEST
+    watch._found.counts = {call_number("read"): FEWEST}
+    if what:
+        setattr(watch, what, True)
+    watch._hurry()
+    assert bool(tried) == (what == "") and watch._found.counted == (what != "")
