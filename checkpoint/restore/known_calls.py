@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What system calls do to files by their paths, and until when they wait: those of which a recording tells."""
+"""Tell of system calls what they do to files by their paths, and until when they wait: what a recording notes."""
 
 from __future__ import annotations
 
