@@ -24,7 +24,6 @@ from checkpoint.errors import (
     ProbeFileDamaged,
     ProgramFailed,
     ProgramNotRunnable,
-    ProgramTooShort,
     ProgramUnsupported,
     StorageError,
     ToolMissing,
@@ -366,26 +365,6 @@ def test_verbs_from_end_to_end(place: Path) -> None:
     with pytest.raises(ProbeFileDamaged, match="a recording without probes"):
         printed("run", "--network", "torus:2", "--json", "rec")
     on_a_node(place / "app.mpiprobe", place / "machine")
-
-
-def test_a_master_that_hands_out_work_needs_no_probe(place: Path) -> None:
-    command = launched("openmpi", 2, built("workers", "openmpi", place), "60", "500000")
-    found = printed("build", "--capture", "direct", "-q", "-o", "app.mpiprobe", "--json", "--", *command)
-    assert schema_errors("probe-mpi-build", found) == []
-    probes = {one["representative"]: one["probe"] for one in found["clusters"]}
-    assert probes == {0: "", 1: "rank-1.probe"}
-    ran = printed("run", "-q", "--repeat", "2", "--network", "torus:2", "--json", "app.mpiprobe")
-    master, worker = sorted(ran["clusters"], key=lambda one: one["representative"])
-    assert {name: master[name] for name in ("ratio", "low", "high")} == pytest.approx(
-        {name: worker[name] for name in ("ratio", "low", "high")}
-    )
-
-
-def test_programs_of_which_all_ranks_are_too_short(place: Path) -> None:
-    command = launched("openmpi", 2, built("halo", "openmpi", place), "20", "20")
-    done = CliRunner().invoke(cli, ["mpi", "build", "-q", "--capture", "direct", "-o", "app.mpiprobe", "--", *command])
-    assert isinstance(done.exception, ProgramTooShort) and "at least 5 are needed" in str(done.exception)
-    assert not (place / "app.mpiprobe").exists()
 
 
 def on_a_node(probe: Path, folder: Path) -> None:
