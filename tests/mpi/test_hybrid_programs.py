@@ -55,6 +55,14 @@ def test_computing_of_other_threads_is_computing(library: str, place: Path) -> N
     assert simulate(made, Where(network="torus:2")).seconds > 0.9 * max(float(seconds) for _, seconds in spent)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", ["ocean", "cg"])
+def test_threads_of_the_library_are_not_the_programs(name: str, library: str, place: Path) -> None:
+    """Neither where Fortran begins it: its computing was taken for that of all threads, the library's among them."""
+    made = record(launched(library, RANKS, built(name, library, place)), place / "recording")
+    assert [one.threads for one in made.ranks] == [1, 1] and made.warnings == ()
+
+
 def test_binding_threads_takes_no_processors_away(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenMP binds the first thread to one of them, at its first parallel region."""
     monkeypatch.setenv("OMP_PROC_BIND", "true")

@@ -52,12 +52,16 @@ extern void pmpi_init_thread_(MPI_Fint *required, MPI_Fint *provided, MPI_Fint *
 
 void mpi_init_(MPI_Fint *error)
 {
+	in_library = 1;
 	pmpi_init_(error);
+	in_library = 0;
 	begin(MPI_THREAD_SINGLE);
 }
 
 void mpi_init_thread_(MPI_Fint *required, MPI_Fint *provided, MPI_Fint *error)
 {
+	in_library = 1;
 	pmpi_init_thread_(required, provided, error);
+	in_library = 0;
 	begin(*provided);
 }
