@@ -195,7 +195,7 @@ class Team(HelperThreads):
         """Stop the first thread, which waits, give it slot 0, and let it go on. What else it stops for is kept."""
         if self._stopped.pop(self._pid, None) is not None:
             # At a breakpoint, which it executes again as the marking thread.
-            self._held = [child for child in self._held if child is not self._first]
+            self._forget(self._first)
             self._bases.give(self._pid, 0)
             ptrace(linux.PTRACE_CONT, self._pid)
             return

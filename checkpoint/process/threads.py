@@ -183,8 +183,12 @@ class HelperThreads(Children):
         if not self._living:
             self._beside += max(0.0, running_time(self._pid) - self._ran)
 
-    def _note_end(self, child: Child) -> None:
+    def _forget(self, child: Child) -> None:
+        """That it stands at a breakpoint, where it does."""
         self._held = [one for one in self._held if one is not child]
+
+    def _note_end(self, child: Child) -> None:
+        self._forget(child)
         self._left[child.pid] = time.monotonic()
         child.own_cpu = running_time(child.pid)
 

@@ -8,11 +8,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from mpi_programs import LIBRARIES, allow_root, built, launched, recorded, results
+from mpi_programs import LIBRARIES, allow_root, built, launched, printed, recorded, results
 from published import schema_errors
 from small_probe import ROOT
 from sshd import machine
@@ -331,12 +330,6 @@ def test_a_simulation_that_takes_too_long(halo: Recording) -> None:
 
 
 # -- the command line
-
-
-def printed(*words: str | Path) -> Any:
-    done = CliRunner().invoke(cli, ["mpi", *map(str, words)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 def test_verbs_from_end_to_end(place: Path) -> None:

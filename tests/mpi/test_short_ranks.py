@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from mpi_programs import allow_root, built, launched
+from mpi_programs import allow_root, built, launched, printed
 from published import schema_errors
 
 from checkpoint.errors import ProgramTooShort
@@ -23,12 +21,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     allow_root(monkeypatch)
     return tmp_path
-
-
-def printed(*words: str | Path) -> Any:
-    done = CliRunner().invoke(cli, ["mpi", *map(str, words)], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
 
 
 def test_a_master_that_hands_out_work_needs_no_probe(place: Path) -> None:

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from small_probe import ROOT
 
+from probe.cli.main import cli
 from probe.mpi.record import record
 from probe.mpi.recording import Recording
 
@@ -54,3 +58,10 @@ def results(name: str, folder: Path, ranks: int) -> list[bytes]:
     for path in paths:
         path.unlink()
     return found
+
+
+def printed(*words: str | Path) -> Any:
+    """What `probe mpi` says in JSON."""
+    done = CliRunner().invoke(cli, ["mpi", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)

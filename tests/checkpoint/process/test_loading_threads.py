@@ -32,6 +32,14 @@ def started(builds: Path, name: str, how: str, size: str = "60000") -> Iterator[
         yield tracee
 
 
+def running(tracee: Tracee) -> LoadWatch:
+    """The program, with the loader's breakpoint in it."""
+    watch = LoadWatch(tracee)
+    assert watch.arm()
+    tracee.resume()
+    return watch
+
+
 def loaded(tracee: Tracee) -> int:
     """Mappings of the library that one of the threads loads."""
     return sum("libutil" in (one.path or "") for one in tracee.mappings())
@@ -40,9 +48,7 @@ def loaded(tracee: Tracee) -> int:
 @pytest.mark.parametrize(("name", "size"), [(HELPERS, "60000"), (TEAM, "400")])
 def test_a_library_is_seen_before_it_runs(name: str, size: str, builds: Path) -> None:
     with started(builds, name, "load", size) as tracee:
-        watch = LoadWatch(tracee)
-        assert watch.arm()
-        tracee.resume()
+        watch = running(tracee)
         found = []
         while len(found) < 2:
             assert tracee.wait(SECONDS).what is What.BREAKPOINT
@@ -63,9 +69,7 @@ def test_a_library_is_seen_before_it_runs(name: str, size: str, builds: Path) ->
 def test_a_pause_is_answered_by_it(builds: Path) -> None:
     """No second stop follows the one for the library."""
     with started(builds, HELPERS, "load") as tracee:
-        watch = LoadWatch(tracee)
-        watch.arm()
-        tracee.resume()
+        watch = running(tracee)
         tracee.request_pause()
         first = tracee.wait(SECONDS).what
         seen = [first]
@@ -81,9 +85,7 @@ def test_a_pause_is_answered_by_it(builds: Path) -> None:
 def test_it_stands_there_again_where_nobody_acts(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another stop came first: it executes the breakpoint once more."""
     with started(builds, HELPERS, "load") as tracee:
-        watch = LoadWatch(tracee)
-        watch.arm()
-        tracee.resume()
+        watch = running(tracee)
         held(tracee, monkeypatch)
         tracee.helpers.release()
         assert not tracee.helpers.meet_breakpoint
@@ -103,9 +105,7 @@ def held(tracee: Tracee, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_breakpoint_that_was_taken_out_is_none(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread goes on with what had been there."""
     with started(builds, HELPERS, "load") as tracee:
-        watch = LoadWatch(tracee)
-        watch.arm()
-        tracee.resume()
+        watch = running(tracee)
         held(tracee, monkeypatch)
         watch.disarm()
         assert tracee.wait(0.5).what is What.TIMEOUT and not tracee.helpers.meet_breakpoint
@@ -116,8 +116,7 @@ def test_a_breakpoint_that_was_taken_out_is_none(builds: Path, monkeypatch: pyte
 
 def test_a_thread_that_dies_there_is_forgotten(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with started(builds, HELPERS, "load") as tracee:
-        LoadWatch(tracee).arm()
-        tracee.resume()
+        running(tracee)
         held(tracee, monkeypatch)
         os.kill(tracee.pid, signal.SIGKILL)
         while (occurrence := tracee.wait(SECONDS)).what is not What.ENDED:
@@ -140,9 +139,7 @@ def test_who_goes_on_from_a_stop_is_waited_for(builds: Path, monkeypatch: pytest
 
 def test_a_breakpoint_of_its_own_is_refused(builds: Path) -> None:
     with started(builds, HELPERS, "int3") as tracee:
-        watch = LoadWatch(tracee)
-        watch.arm()
-        tracee.resume()
+        watch = running(tracee)
         assert tracee.wait(SECONDS).what is What.BREAKPOINT
         with pytest.raises(ProgramNotRunnable, match="a breakpoint instruction of its own"):
             watch.step_over()
@@ -151,9 +148,7 @@ def test_a_breakpoint_of_its_own_is_refused(builds: Path) -> None:
 def test_nobody_acts_when_the_first_has_ended(builds: Path) -> None:
     """It cannot be stopped for another any more: the other stood there for ever."""
     with started(builds, HELPERS, "leave") as tracee:
-        watch = LoadWatch(tracee)
-        watch.arm()
-        tracee.resume()
+        watch = running(tracee)
         while (occurrence := tracee.wait(SECONDS)).what is What.BREAKPOINT:  # pthread_exit loads a library, too
             watch.step_over()
             tracee.resume()
