@@ -233,7 +233,8 @@ def test_a_prober_that_goes_away_is_noticed(agent: Agent) -> None:
 
 
 def test_a_prober_that_falls_silent_is_noticed(agent: Agent) -> None:
-    agent.order(silence_seconds=0.5)
+    # Long enough for us to be kept from the processor while the order is on its way.
+    agent.order(silence_seconds=3.0)
     agent.said("need")
     agent.assert_gone()
 

@@ -14,6 +14,7 @@ SUITE = Path(__file__).parents[2] / "scripts/suite.py"
 
 _TESTS = """
 import os
+import pytest
 
 def test_sound(): pass
 
@@ -23,36 +24,39 @@ def test_needs_quiet():
 def test_broken():
     assert not {broken}
 
-def test_of_many_0(): assert {many} < 1
-def test_of_many_1(): assert {many} < 2
-def test_of_many_2(): assert {many} < 3
-def test_of_many_3(): assert {many} < 4
-def test_of_many_4(): assert {many} < 5
-def test_of_many_5(): assert {many} < 6
-def test_of_many_6(): assert {many} < 7
-def test_of_many_7(): assert {many} < 8
+@pytest.fixture(scope="module")
+def shared(): assert not {shared}
+
+@pytest.mark.parametrize("user", range(20))
+def test_of_many_users(shared, user): pass
+"""
+
+_OTHER_FILE = """
+def test_broken(): assert False
 """
 
 _MARKERS = "[pytest]\nmarkers =\n  slow: x\n  alone: x\n"
 
 
 @pytest.mark.parametrize(
-    ("broken", "many", "status"),
-    [(False, 0, 0), (True, 0, 1), (False, 7, 1), (False, 8, 1)],
-    ids=["disturbed", "broken", "broken-eight", "too-many"],
+    ("broken", "shared", "others", "status"),
+    [(False, False, 0, 0), (True, False, 0, 1), (False, True, 0, 1), (False, False, 7, 1), (False, False, 8, 1)],
+    ids=["disturbed", "broken", "broken-for-all", "broken-eight", "too-many"],
 )
-def test_failures_are_tried_again_alone(broken: bool, many: int, status: int, tmp_path: Path) -> None:
+def test_failures_are_tried_again_alone(broken: bool, shared: bool, others: int, status: int, tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(_MARKERS)
-    (tmp_path / "test_it.py").write_text(_TESTS.format(broken=broken, many=many))
+    (tmp_path / "test_it.py").write_text(_TESTS.format(broken=broken, shared=shared))
+    for number in range(others):
+        (tmp_path / f"test_other_{number}.py").write_text(_OTHER_FILE)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, SUITE, f"--basetemp={tmp_path / 'base'}"],
         cwd=tmp_path, env=environment | {"PYTHONPATH": str(SUITE.parent)}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == status, done.stdout
-    again = many < 8
+    again = others < 8
     passed = "suite: passed alone, failed beside others: test_it.py::test_needs_quiet"
     assert (passed in done.stdout) == again
-    assert f"suite: {1 + broken + many} failed; once more, alone" in done.stdout or not again
+    assert f"suite: {1 + broken + 20 * shared + others} failed; once more, alone" in done.stdout or not again
     assert "once more" not in done.stdout or again
     assert done.stdout.count("suite: passed alone") == again

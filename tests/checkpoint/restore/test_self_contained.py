@@ -52,7 +52,8 @@ def home(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("household", "libown.so"):
         shutil.copy(program.parent / name, folder / name)
     (folder / "input").write_text("".join(f"{n:063d}\n" for n in range(100)))
-    options = BuildOptions(interval=0.02, runs=1, repeats=1, selection=SelectionOptions(max_phases=2))
+    # Of a single repeat a neighbour's burst makes a phase that is refused.
+    options = BuildOptions(interval=0.02, runs=1, repeats=7, selection=SelectionOptions(max_phases=2))
     build_probe([str(folder / "household"), "500"], folder.parent / "household.probe", options=options, cwd=str(folder))
     return folder
 
