@@ -23,6 +23,7 @@ from probe.pipeline.runs.boundaries import Candidate, candidates, cheap_boundari
 from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
+from probe.pipeline.runs.straying import Straying
 from probe.pipeline.runs.witnesses import witnesses
 from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
@@ -79,7 +80,10 @@ def _timed(
             _remove(streams)
         wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
         counted = witnesses(profile, wanted, native_seconds=native_seconds)
-        run = stamped_run(profile, wanted, streams=streams, cpu=cpu, progress=progress, counted=counted)
+        run = stamped_run(
+            profile, wanted, streams=streams, cpu=cpu, progress=progress, counted=counted,
+            look=Straying(profile, wanted).look,
+        )  # fmt: skip
         stray = stray_columns(profile, run)
         kept = {c.boundary for i, c in enumerate(wanted) if c.column not in stray and np.isfinite(run.wall[i])}
         if not stray or kept == {c.boundary for c in wanted}:
@@ -162,7 +166,7 @@ def _time_and_capture(build: Build, early: EarlyCapture, progress: Callable[[flo
     streams = output_streams(folder, CAPTURE_RUN)
     run = stamped_run(
         build.profile, early.candidates, streams=streams, cpu=build.cpu, progress=progress, halts=early,
-        counted=witnesses(build.profile, early.candidates),
+        counted=witnesses(build.profile, early.candidates), look=Straying(build.profile, early.candidates).look,
     )  # fmt: skip
     build.timed = early.undisturbed(merge_bad_boundaries(build.profile, early.candidates, run), run)
     build.early = early.checkpoints(build.timed)

@@ -49,6 +49,7 @@ from benchmarks.inputs import make_inputs, make_programs, make_short_inputs  # n
 from benchmarks.measure import measure  # noqa: E402
 from benchmarks.mpi import suite as mpi  # noqa: E402
 from benchmarks.noise import measurement as noise  # noqa: E402
+from benchmarks.noise import recorded as noise_recorded  # noqa: E402
 from benchmarks.noise import report as noise_report  # noqa: E402
 from benchmarks.programs import (  # noqa: E402
     ACCURACY,
@@ -287,16 +288,16 @@ def measure_breadth(arguments: argparse.Namespace) -> None:
 
 def measure_noise(arguments: argparse.Namespace) -> None:
     """Measure what has no record yet, quiet and beside a competitor, then the table of all records there are."""
-    folder = HERE / "noise"
     if not arguments.report:
         make_inputs(HERE / "data", media=True, say=say)
+        make_short_inputs(HERE / "data")
         benchmarks = named(arguments.programs or [*ACCURACY, *(b.name for b in ARRAYS)])
         for record in noise.measure(
-            benchmarks, noise.STATES, folder, HERE / "data", interval=arguments.interval, full_runs=noise.FULL_RUNS,
-            say=say,
+            benchmarks, noise.STATES, HERE / "noise", HERE / "data", interval=arguments.interval,
+            full_runs=noise.FULL_RUNS, again=arguments.again, say=say,
         ):  # fmt: skip
             print(noise_report.line(record), flush=True)
-    records = noise.load_all(folder)
+    records = noise_recorded.load_all()
     print(noise_report.tables(records))
     if arguments.write:
         noise_report.write(ROOT / "docs" / "accuracy.md", records)

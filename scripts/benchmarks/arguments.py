@@ -82,7 +82,8 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--again",
         action="store_true",
-        help="measure `arrays`, `breadth`, `hosts`, `mpi`, `rootless`, `threads` or `emulation` though there are rows",
+        help="measure `arrays`, `breadth`, `hosts`, `mpi`, `noise`, `rootless`, `threads` or `emulation` though there "
+        "are rows",
     )
     parser.add_argument(
         "--only",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.noise import report
 from benchmarks.noise.offline import predicted
+from benchmarks.noise.recorded import is_due, keep, load_all
 from made_probe import made_manifest
 
 from checkpoint.restore.criu_restore import RegionTime
@@ -60,3 +61,18 @@ def test_tables_and_bars(tmp_path: Path) -> None:
     assert report.line(record("quiet")).startswith("made, quiet: ") and "FAILED: x" in report.line(
         {"program": "gone", "state": "quiet", "failure": "x"}
     )
+
+
+def test_records_are_kept_and_not_made_again(tmp_path: Path) -> None:
+    made = record()
+    assert is_due("made", "quiet", tmp_path)
+    keep({"program": "made", "state": "quiet", "failure": "x"}, tmp_path)
+    assert is_due("made", "quiet", tmp_path)
+    keep(made, tmp_path)
+    assert not is_due("made", "quiet", tmp_path) and is_due("made", "disturbed", tmp_path)
+    (kept,) = load_all(tmp_path)
+    assert [*tmp_path.iterdir()] == [tmp_path / "made-quiet.json"]
+    assert kept["manifest"] == made["manifest"] and kept["truth"] == made["truth"]
+    # Times are rounded, and say the same.
+    assert max(len(str(t[0])) for times in kept["candidate"].values() for t in times) <= 8
+    assert predicted(kept).seconds == pytest.approx(predicted(made).seconds, rel=1e-4)

@@ -11,6 +11,7 @@ overlap, so a site is executed as often as all blocks together that cover it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -298,22 +299,23 @@ def split(timed: TimedProfile, at: IntArray, run: StampedRun) -> IntervalRun:
 
 
 def longest_rising(values: FloatArray) -> IntArray:
-    """Positions of a longest strictly rising subsequence, in order (patience sorting, O(n log n))."""
-    tails: list[float] = []
-    tail_at: list[int] = []
-    previous = np.full(len(values), -1, dtype=np.int64)
-    for i, value in enumerate(values.tolist()):
-        place = int(np.searchsorted(np.array(tails), value)) if tails else 0
-        if place:
-            previous[i] = tail_at[place - 1]
-        if place == len(tails):
-            tails.append(value)
-            tail_at.append(i)
-        else:
-            tails[place], tail_at[place] = value, i
-    chain = []
-    at = tail_at[-1] if tail_at else -1
-    while at >= 0:
-        chain.append(at)
-        at = int(previous[at])
+    """Positions of a longest strictly rising subsequence, in order."""
+    lengths = rising_lengths(values)
+    chain: list[int] = []
+    due = max(lengths, default=0)
+    for at in range(len(lengths) - 1, -1, -1):
+        if lengths[at] == due and (not chain or values[at] < values[chain[-1]]):
+            chain.append(at)
+            due -= 1
     return np.array(chain[::-1], dtype=np.int64)
+
+
+def rising_lengths(values: FloatArray) -> list[int]:
+    """How long the longest strictly rising subsequence is that ends with each value (patience sorting, O(n log n))."""
+    tails: list[float] = []
+    lengths = []
+    for value in values.tolist():
+        place = bisect_left(tails, value)
+        tails[place : place + 1] = [value]
+        lengths.append(place + 1)
+    return lengths

@@ -85,7 +85,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     if inner and missing + out_of_order > MOST_BAD_BOUNDARIES * inner:
         raise NotRepeated(
             f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {inner} interval boundaries "
-            f"{missing} were not reached and {out_of_order} came out of order. {_why(profile)}",
+            f"{missing} were not reached and {out_of_order} came out of order. {why_unlike(profile)}",
             partly=missing + out_of_order < inner / 2,
         )
     keep = best[rising]
@@ -106,7 +106,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     ):
         raise NotRepeated(
             f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {len(shifts)} markers only "
-            f"{agreeing} were executed equally often. {_why(profile)}"
+            f"{agreeing} were executed equally often. {why_unlike(profile)}"
         )
     if len(keep) < 2:
         raise Diverged(f"{profile.program.argv[0]}: no interval boundary could be marked")
@@ -140,7 +140,7 @@ def _outside(run: StampedRun, beside: float) -> Outside:
     return replace(run.others, wall=run.others.wall + max(0.0, beside)) if run.others.commands else Outside()
 
 
-def _why(profile: Profile) -> str:
+def why_unlike(profile: Profile) -> str:
     """What makes runs differ, and what to do."""
     if profile.unit == INSTRUCTIONS:
         return (

@@ -51,9 +51,10 @@ def stamped_run(
     progress: Callable[[float], None] | None = None,
     halts: Halts | None = None,
     counted: Collection[int] = (),
+    look: Callable[[MarkedRun], None] | None = None,
 ) -> StampedRun:
     """Run the program once more, untraced but for a stamp at every candidate. `counted`: columns whose executions are
-    counted besides."""
+    counted besides. `look` sees the run now and then while it goes on, and may end it by what it raises."""
     events: dict[Marker, dict[int, Event]] = defaultdict(dict)
     halting = halts.places if halts else ()
     for c in wanted:
@@ -62,7 +63,7 @@ def stamped_run(
     marked: dict[Marker, list[Event]] = {marker_of(profile, column): [] for column in counted}
     marked |= {marker: list(those.values()) for marker, those in events.items()}
     with Tracee.start(profile.program, streams, cpu=cpu) as tracee:
-        ran = _run_to_exit(tracee, marked, progress, halts)
+        ran = _run_to_exit(tracee, marked, progress, halts, look)
         markers, ended, waited = ran.run.markers, _now(), run_delay(tracee.pid) - ran.delayed
         stamps = _stamps(markers, events)
         resident = peak_resident(tracee.pid)
@@ -147,6 +148,7 @@ def _run_to_exit(
     events: dict[Marker, list[Event]],
     progress: Callable[[float], None] | None,
     halts: Halts | None,
+    look: Callable[[MarkedRun], None] | None,
 ) -> _Ran:
     """Let the program run to its exit event."""
     while True:
@@ -160,6 +162,8 @@ def _run_to_exit(
             if occurrence.what is What.TIMEOUT:
                 if progress:
                     progress(_now() - tracee.started_at)
+                if look:
+                    look(run)
                 continue
             stopped = _now()
             if occurrence.what is What.EXITING:

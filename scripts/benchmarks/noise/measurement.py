@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build and run each program's probe, quiet and beside a competitor, with full runs around it.
 
-Each program and state leaves a record as soon as it is done, and is not measured again. The record holds all that an
-estimator is made of, so that estimators can be compared without a machine: repeats on both nodes, and the intervals of
-full runs.
+Each program and state leaves a record as soon as it is done, and is not measured again. Records are kept in
+data/noise (benchmarks.noise.recorded).
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.disturbance import watched
+from benchmarks.hosts.processor import this_processor
 from benchmarks.measure import environment
 from benchmarks.noise.competitor import competing
+from benchmarks.noise.recorded import DISTURBED, FOLDER, QUIET, Record, is_due, keep
 from benchmarks.programs import Benchmark, resolved
 from checkpoint.errors import ProbeError
 from probe import BuildOptions, build, run
@@ -34,9 +35,6 @@ from probe.pipeline.validate import interval_run
 from probe.prediction.target_error import DEFAULT_BUDGET
 from reducer.unpack import open_probe
 
-Record = dict[str, Any]
-
-QUIET, DISTURBED = "quiet", "disturbed"
 STATES = (QUIET, DISTURBED)
 
 FULL_RUNS = 8
@@ -45,31 +43,23 @@ FULL_RUNS = 8
 
 def measure(
     benchmarks: Sequence[Benchmark], states: Sequence[str], folder: Path, data: Path, *, interval: float,
-    full_runs: int, say: Callable[[str], None],
+    full_runs: int, again: bool, say: Callable[[str], None], kept: Path = FOLDER,
 ) -> Iterator[Record]:  # fmt: skip
-    """The records that are missing yet, each on disk when it is yielded."""
+    """The records that are missing yet below `kept`, or all `again`, each on disk when it is yielded. Builds are made
+    below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for benchmark in benchmarks:
         for state in states:
-            path = folder / f"{benchmark.name}-{state}.json"
-            if path.exists() and "failure" not in json.loads(path.read_text()):
-                continue
-            say(f"bench: {benchmark.name}, {state}")
-            record = _one(benchmark, state, folder, data, interval, full_runs)
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(record) + "\n")
-            partial.replace(path)
-            yield record
-
-
-def load_all(folder: Path) -> list[Record]:
-    """The records there are, by name."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+            if again or is_due(benchmark.name, state, kept):
+                say(f"bench: {benchmark.name}, {state}")
+                record = _one(benchmark, state, folder, data, interval, full_runs)
+                keep(record, kept)
+                yield record
 
 
 def _one(benchmark: Benchmark, state: str, folder: Path, data: Path, interval: float, full_runs: int) -> Record:
     record: Record = {"program": benchmark.name, "kind": benchmark.kind, "state": state}
-    record["date"] = time.strftime("%Y-%m-%d")
+    record["date"], record["machine"] = time.strftime("%Y-%m-%d"), this_processor()
     begun = time.monotonic()
     beside = competing(folder, seed=len(benchmark.name)) if state == DISTURBED else contextlib.nullcontext()
     try:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+from benchmarks.noise.recorded import Record
 from checkpoint.restore.criu_restore import RegionTime
 from probe.candidates.result import predict_from
 from probe.formats.manifest import Manifest
@@ -13,7 +13,7 @@ from probe.node.measuring import MeasuredPhase
 from probe.prediction.estimators import Prediction
 
 
-def predicted(record: dict[str, Any], *, stamped: bool = True) -> Prediction:
+def predicted(record: Record, *, stamped: bool = True) -> Prediction:
     """From the repeats and reference runs of a record. `stamped`: with the levels of stamped runs, as now; else by the
     calibrated estimate from medians alone. Raises as `predict_from`."""
     manifest = Manifest.from_json(record["manifest"])

@@ -6,14 +6,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.noise.competitor import KIND
-from benchmarks.noise.measurement import DISTURBED, QUIET
 from benchmarks.noise.offline import predicted
+from benchmarks.noise.recorded import DISTURBED, QUIET, Record
 from benchmarks.pages import put_between
-
-Record = dict[str, Any]
 
 BARS = {
     QUIET: {"median half width": 0.015, "worst error": 0.04},
