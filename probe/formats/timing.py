@@ -140,6 +140,12 @@ class TimedProfile:
         """Of the timing run, what its stamps took; all of it where earlier versions did not tell."""
         return float(self.stamping.sum()) / max(float(self.seconds.sum()), LEAST_SECONDS) if len(self.stamping) else 1.0
 
+    def fastest(self, clock: str) -> float:
+        """Seconds of the whole program in the fastest run with stubs: the timing run, less its stamps, or another."""
+        plain, again = self.unstamped(), self.again_cpu if clock == "cpu" else self.again_wall
+        whole, own = getattr(plain, clock), getattr(plain, f"interval_{clock}").sum()
+        return float(min([whole, *(whole - own + again.sum(axis=1))]))
+
     def unstamped(self) -> IntervalRun:
         """The timing run as a plain one: less what its stamps took, but of no interval more than half."""
         stamping = self.stamping if len(self.stamping) else np.zeros(self.intervals)

@@ -22,7 +22,7 @@ from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.runs.plan import EARLY_RUNS, VOTING, FullRuns, full_runs_for, length
 from probe.pipeline.stage import Build
 from probe.prediction.level import level_of_sum
-from probe.prediction.limits import doubts_of_reference
+from probe.prediction.limits import doubts_of_reference, doubts_of_stubs
 from probe.progress import Report
 
 NAME = "reference"
@@ -233,6 +233,8 @@ def doubts(build: Build) -> list[str]:
     if build.profile.exit_status:
         build.notes.append(f"every run exited with status {build.profile.exit_status}")
     found = doubts_of_reference(build.reference) if build.reference.early_wall else []
+    if len(build.reference.early_wall) >= EARLY_RUNS and build.profile.unit == SECONDS:
+        found += doubts_of_stubs(build.reference, build.timed.fastest(build.reference.clock))
     if len(early := early_run_names(build.reference)) < EARLY_RUNS:
         return found  # the self-check compares, when all runs are made
     before = {"trace": "the traced run"}

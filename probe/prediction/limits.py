@@ -43,6 +43,7 @@ class Limits:
     asleep: the run's wall time in which the program slept: waited for disks, networks, timers.
     waited: full reference runs' wall time in which something else had the processor.
     outside: time in processes that the program starts, or in its wrapper: other than that with the phases.
+    stubbed: how much longer the program takes with stubs beside it than without, whatever they execute.
     unlike: intervals that have less than half of their counted instructions in common with their representative.
     single: phases of one interval, which the rest of the run does not repeat.
     held_out: error of the estimate for intervals that selection did not see: same code, other times.
@@ -55,6 +56,7 @@ class Limits:
     asleep: Limit = Limit(0.05, 0.5)
     waited: Limit = Limit(0.2, 0.95)
     outside: Limit = Limit(0.1, 0.9)
+    stubbed: Limit = Limit(0.3, 1.0)
     unlike: Limit = Limit(0.1, 0.5)
     single: Limit = Limit(0.3, 0.9)
     held_out: Limit = Limit(0.1, 0.5)
@@ -92,6 +94,23 @@ def doubts_of_outside(share: float, commands: Sequence[str]) -> list[str]:
         share, LIMITS.outside,
         f"{share:.0%} of the run's time is that of other processes ({', '.join(list(dict.fromkeys(commands))[:3])}): "
         "no phase shows how long they would take elsewhere",
+    )  # fmt: skip
+
+
+def doubts_of_stubs(reference: Reference, stubbed: float) -> list[str]:
+    """Warnings where runs with a few stubs, of which the fastest took `stubbed` seconds by the program's clock, took
+    longer than the plain ones. Raises Diverged.
+
+    Some programs take as much memory as they find, and stubs take addresses: what is traced is then another run.
+    """
+    apart = stubbed / reference.early_seconds - 1.0
+    return _judged(
+        apart, LIMITS.stubbed,
+        f"the program takes {apart + 1.0:.1f} times as long where our stubs have some of its addresses ({stubbed:.2g} "
+        f"s for {reference.early_seconds:.2g} s): what it does depends on how much memory it finds behind its heap; "
+        "fix the size that it takes, by its own option",
+        refuse=not _blurred(reference),
+        error=Diverged,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import pytest
 from command import Command
 from conftest import MakeProgram
 from programs import bad_file
+from tracing import compile_small
 
 import probe.pipeline.build
 from checkpoint.criu.tool import Criu
@@ -233,6 +234,30 @@ def test_all_that_is_at_fault_is_named() -> None:
     faults = {3: ["a socket (descriptor 4)", "a memfd (descriptor 5)"], 1: ["a memfd (descriptor 5)"]}
     said = str(refusal_of_phases("solver", faults))
     assert "a socket (descriptor 4) (phase 3); a memfd (descriptor 5) (phase 1, 3)" in said
+
+
+_GREEDY = """
+#include <unistd.h>
+static volatile long done;
+__attribute__((noipa)) static void turns(void) { for (int i = 0; i < 200000; i++) done++; }
+int main(void)
+{
+	/* As GNU Common Lisp sizes its heap: how far could it grow? */
+	char *heap = sbrk(0);
+	int pieces = brk(heap + (1L << 31)) ? 3000 : 1000;
+	for (int i = 0; i < pieces; i++)
+		turns();
+	return 0;
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_does_more_with_less_memory(tmp_path: Path) -> None:
+    path = compile_small(tmp_path, "greedy", _GREEDY, "-fno-pie", "-no-pie")
+    with pytest.raises(Diverged, match=r"takes \d\.\d times as long where our stubs have some of its addresses"):
+        build([str(path)], tmp_path / "out", options=QUICK)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from probe.prediction.limits import (
     doubts_of_reference,
     doubts_of_run,
     doubts_of_selection,
+    doubts_of_stubs,
     unlike_share,
 )
 from probe.prediction.sharing import Sharing
@@ -86,6 +87,16 @@ def test_a_busy_reference_node() -> None:
     assert "something else had the processor for 50%" in said
     with pytest.raises(Unpredictable, match="build on an idle node"):
         doubts_of_reference(replace(REFERENCE, waited_share=0.96))
+
+
+def test_a_program_that_takes_longer_with_stubs() -> None:
+    plain = replace(REFERENCE, early_wall=(2.0, 2.0), early_cpu=(2.0, 2.0))
+    assert doubts_of_stubs(plain, 2.5) == []
+    (said,) = doubts_of_stubs(plain, 3.0)
+    assert "takes 1.5 times as long where our stubs have some of its addresses (3 s for 2 s)" in said
+    with pytest.raises(Diverged, match=r"takes 2\.1 times"):
+        doubts_of_stubs(plain, 4.2)
+    assert doubts_of_stubs(replace(plain, clock="wall", waited_share=0.5), 4.2)
 
 
 def test_reference_runs_tell_how_long_they_waited() -> None:

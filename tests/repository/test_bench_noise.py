@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.noise import report
 from benchmarks.noise.offline import predicted
-from benchmarks.noise.recorded import is_due, keep, load_all
+from benchmarks.noise.recorded import FOLDER, is_due, keep, load_all
 from made_probe import made_manifest
 
 from checkpoint.restore.criu_restore import RegionTime
@@ -73,6 +73,8 @@ def test_records_are_kept_and_not_made_again(tmp_path: Path) -> None:
     (kept,) = load_all(tmp_path)
     assert [*tmp_path.iterdir()] == [tmp_path / "made-quiet.json"]
     assert kept["manifest"] == made["manifest"] and kept["truth"] == made["truth"]
+    keep({**made, "state": "disturbed", "failure": f"{FOLDER}: x"}, tmp_path)
+    assert next(r for r in load_all(tmp_path) if r["state"] == "disturbed")["failure"] == "/project/data/noise: x"
     # Times are rounded, and say the same.
     assert max(len(str(t[0])) for times in kept["candidate"].values() for t in times) <= 8
     assert predicted(kept).seconds == pytest.approx(predicted(made).seconds, rel=1e-4)

@@ -13,8 +13,12 @@ from typing import Any
 
 Record = dict[str, Any]
 
-FOLDER = Path(__file__).resolve().parents[3] / "data" / "noise"
+_ROOT = Path(__file__).resolve().parents[3]
+FOLDER = _ROOT / "data" / "noise"
 QUIET, DISTURBED = "quiet", "disturbed"
+
+ANYWHERE = "/project"
+"""Stands for the checkout's folder: where a checkout was is nobody's business."""
 
 _DIGITS = 6
 
@@ -24,7 +28,8 @@ def keep(record: Record, folder: Path = FOLDER) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(record["program"], record["state"], folder)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({**record, **_rounded(record)}, allow_nan=False) + "\n")
+    text = json.dumps({**record, **_rounded(record)}, allow_nan=False)
+    partial.write_text(text.replace(str(_ROOT), ANYWHERE) + "\n")
     partial.replace(path)
 
 
