@@ -153,6 +153,7 @@ def reference_of(manifest: Manifest) -> ReferenceRun:
         voted=full.level,
         selection_error=manifest.selection.held_out_error if judged else None,
         outside=manifest.outside.share if manifest.outside is not None else 0.0,
+        all_runs=full.all_runs,
     )
 
 

@@ -64,6 +64,11 @@ class Reference:
         return wall_and_cpu[1 if self.clock == "cpu" else 0]
 
     @property
+    def all_runs(self) -> tuple[float, ...]:
+        """The times of the early runs, and of those that ET_ref is of, by `clock`: minutes lie between them."""
+        return (*(self.early_cpu if self.clock == "cpu" else self.early_wall), *self.runs)
+
+    @property
     def early_seconds(self) -> float:
         """The median run beside the timing run; ET_ref where there was none."""
         if not self.early_wall:

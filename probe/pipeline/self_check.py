@@ -96,7 +96,9 @@ class Known:
         """ET_ref with its error. Of time, as of nothing, there is no direct estimate."""
         amount = 0.0 if self.profile.thin else float(work(self.profile, self.timed).sum())
         outside = outside_share(self.timed, reference)
-        return ReferenceRun(reference.runs, amount, voted=reference.level, outside=outside)
+        return ReferenceRun(
+            reference.runs, amount, voted=reference.level, outside=outside, all_runs=reference.all_runs
+        )  # fmt: skip
 
     def timings(self, measured: Sequence[MeasuredPhase], clock: str) -> list[PhaseTiming]:
         """Each phase as if this node were the candidate as well, restored directly where that works."""

@@ -18,6 +18,8 @@ from probe.formats.arrays import FloatArray
 from probe.node.quietness import DISTURBED
 from probe.prediction.location import MEDIAN, Location, relative_variance
 
+_FEWEST_RUNS = 4
+
 
 @dataclass(frozen=True)
 class PredictionOptions:
@@ -62,6 +64,21 @@ class PredictionOptions:
 
 
 @dataclass(frozen=True)
+class Scatter:
+    """Of full runs, one against the other: relative variance of one, and its degrees of freedom."""
+
+    variance: float
+    freedom: float
+
+
+def scatter_of(runs: Sequence[float]) -> Scatter | None:
+    """None for fewer than four runs: of three, one that was disturbed would be a third of all there is to know."""
+    if len(runs) < _FEWEST_RUNS:
+        return None
+    return Scatter(relative_variance(np.asarray(runs, dtype=np.float64)), len(runs) - 1.0)
+
+
+@dataclass(frozen=True)
 class ReferenceRun:
     """Plain native runs of the whole program on the reference node.
 
@@ -73,6 +90,7 @@ class ReferenceRun:
     selection_error: relative error of a direct estimate for intervals held out; None where the direct estimate is not
         to be trusted, and then it has no part in the prediction.
     outside: share of these seconds in other processes than the one with the phases.
+    all_runs: seconds of these runs and of others before them, all that tell how much equal runs differ.
     """
 
     runs: Sequence[float]
@@ -82,6 +100,12 @@ class ReferenceRun:
     voted: tuple[float, float, float] | None = None
     selection_error: float | None = None
     outside: float = 0.0
+    all_runs: Sequence[float] = ()
+
+    @property
+    def scatter(self) -> Scatter | None:
+        """How much full runs minutes apart differ; None where too few were made to tell."""
+        return scatter_of(self.all_runs or self.runs)
 
     @property
     def et_ref_seconds(self) -> float:

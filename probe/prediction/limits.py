@@ -6,6 +6,7 @@ Runs that differ are judged where they are compared (probe/pipeline/validate.py,
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from probe.formats.reference import Reference
 from probe.formats.selection import Selection
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.node.quietness import DISTURBED
+from probe.prediction.inputs import scatter_of
 from probe.prediction.sharing import Sharing
 
 if TYPE_CHECKING:
@@ -67,6 +69,9 @@ class Limits:
 
 
 LIMITS = Limits()
+
+EXCUSED = 2.0
+"""Standard deviations of full runs: regions may be off by as much more where equal runs of the program differ so."""
 
 HALF = 0.5
 """Shared part of two intervals' instructions; below this shared part, they are no repetition."""
@@ -217,7 +222,7 @@ def doubts_of_phases(
             error, LIMITS.restore,
             f"restored regions take {error:.0%} more or less than in the run, in the median: try --warmup auto, or a "
             "longer --interval",
-            refuse=not _blurred(reference),
+            refuse=not _blurred(reference) and error > LIMITS.restore.refuse + _excused(reference),
         )  # fmt: skip
     cost = probing_seconds(measured)
     return found + _judged(
@@ -226,6 +231,12 @@ def doubts_of_phases(
         "program, or give it more work",
         error=ProgramTooShort,
     )  # fmt: skip
+
+
+def _excused(reference: Reference) -> float:
+    """By how much regions may be off besides, where equal runs of the program are."""
+    scatter = scatter_of(reference.all_runs)
+    return 0.0 if scatter is None else EXCUSED * math.sqrt(scatter.variance)
 
 
 def probing_seconds(measured: Sequence[MeasuredPhase]) -> float:

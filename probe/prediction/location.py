@@ -73,13 +73,10 @@ def common_error(series: Sequence[FloatArray], shares: FloatArray, location: Loc
     A burst of other load lasts for many phases of a round, so their errors do not cancel. Series are aligned by round,
     about: repeats that something disturbed are missing. Of series much shorter than most nothing is told.
     """
-    usual = float(np.median([len(values) for values in series])) if len(series) else 0.0
-    long = [len(values) >= _MUCH_SHORTER * usual for values in series]
-    series, shares = [values for values, kept in zip(series, long, strict=True) if kept], shares[long]
-    rounds = min(min((len(values) for values in series), default=0), _MOST_DRAWN)
+    table, shares = _by_rounds(series, shares, location)
+    rounds = len(table)
     if rounds < _FEWEST:
         return 0.0, math.inf
-    table = np.array([values[:rounds] / location.of(values[:rounds]) for values in series]).T
     apart = float((shares**2 * [location.own_error(t, relative_variance(t)) for t in table.T]).sum())
     if location is MEAN:
         whole, freedom = _error_of_mean(table @ shares)
@@ -87,6 +84,21 @@ def common_error(series: Sequence[FloatArray], shares: FloatArray, location: Loc
         together = location.along(np.moveaxis(_drawn(table), 1, 0)) @ shares
         whole, freedom = float(together.var()) * rounds / (rounds - 1), float(rounds - 1)
     return max(0.0, whole - apart), freedom
+
+
+def spread_of_rounds(series: Sequence[FloatArray], shares: FloatArray) -> float | None:
+    """Relative variance of one round's weighted sum of all series; None where there are too few rounds to tell."""
+    table, shares = _by_rounds(series, shares, MEAN)
+    return relative_variance(table @ shares) if len(table) >= _FEWEST else None
+
+
+def _by_rounds(series: Sequence[FloatArray], shares: FloatArray, location: Location) -> tuple[FloatArray, FloatArray]:
+    """Rounds x series, each relative to its location, and the shares of those series; without much shorter series."""
+    usual = float(np.median([len(values) for values in series])) if len(series) else 0.0
+    long = [len(values) >= _MUCH_SHORTER * usual for values in series]
+    series, shares = [values for values, kept in zip(series, long, strict=True) if kept], shares[long]
+    rounds = min(min((len(values) for values in series), default=0), _MOST_DRAWN)
+    return np.array([values[:rounds] / location.of(values[:rounds]) for values in series if rounds]).T, shares
 
 
 def _error_of_mean(series: FloatArray) -> tuple[float, float]:

@@ -11,7 +11,15 @@ import numpy as np
 
 from probe.formats.arrays import FloatArray
 from probe.prediction.inputs import Measured, PredictionOptions, ReferenceRun
-from probe.prediction.location import MEDIAN, Location, common_error, median_factor, relative_variance
+from probe.prediction.location import (
+    MEAN,
+    MEDIAN,
+    Location,
+    common_error,
+    median_factor,
+    relative_variance,
+    spread_of_rounds,
+)
 
 CAUSES = (
     "repeats_candidate",
@@ -71,7 +79,7 @@ def variance_terms(
     if there is not MEDIAN:
         common = common_error([m.ref.values for m in measured], candidate_shares, there)
         terms.append(Term("repeats_reference", *common, of=CALIBRATED_ALONE))
-    terms += _run_terms(reference, options)
+    terms += _run_terms(reference, options, _likeness(measured, candidate_shares) if here is MEAN else 0.0)
     terms += _mix_terms(measured, candidate_shares, coverage, reference.outside, options)
     # Once for the session on either node; repeats cannot lessen what they share.
     session = options.session_spread**2
@@ -84,8 +92,11 @@ def _of_one_estimate(cause: str, shared: float, alone: float, freedom: float) ->
     return [Term(cause, part, freedom, of=of, joint=True) for part, of in parts]
 
 
-def _run_terms(reference: ReferenceRun, options: PredictionOptions) -> list[Term]:
-    """The error of ET_ref itself, and the noise of the one future run predicted, taken from the same runs."""
+def _run_terms(reference: ReferenceRun, options: PredictionOptions, likeness: float) -> list[Term]:
+    """The error of ET_ref itself, and the noise of the one future run predicted, taken from the same runs.
+
+    `likeness`: how much of what makes full runs differ the future run meets, as a share of their variance.
+    """
     runs = np.asarray(reference.runs, dtype=np.float64)
     count = len(runs)
     freedom = float(count - 1) if count > 1 else math.inf
@@ -94,7 +105,21 @@ def _run_terms(reference: ReferenceRun, options: PredictionOptions) -> list[Term
     else:
         one = relative_variance(runs) if count > 1 else options.unrepeated_spread**2
         error = one * median_factor(count) / count
+    scatter = reference.scatter
+    if scatter is not None and likeness * scatter.variance > one:
+        one, freedom = likeness * scatter.variance, scatter.freedom
     return _of_one_estimate("reference_runs", one, error, freedom)
+
+
+def _likeness(measured: Sequence[Measured], shares: FloatArray) -> float:
+    """How much the candidate's rounds differ from each other, against those of the reference node: ratio of variances,
+    at most 1. What comes and goes there comes and goes here as well, unless these rounds agree much better."""
+    here, there = (
+        spread_of_rounds([getattr(m, side).values for m in measured], shares) for side in ("cand", "ref")
+    )  # fmt: skip
+    if here is None or there is None or here >= there:
+        return 1.0
+    return here / there
 
 
 def _mix_terms(

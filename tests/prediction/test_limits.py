@@ -27,6 +27,7 @@ from probe.formats.phase_record import CRIU, DIRECT, InRun, Times
 from probe.formats.reference import Reference
 from probe.node.measuring import DEFAULT_REPEATS, MeasuredPhase
 from probe.prediction import limits as doubts
+from probe.prediction.inputs import scatter_of
 from probe.prediction.limits import (
     LIMITS,
     Limit,
@@ -218,6 +219,15 @@ def test_regions_that_take_another_time_restored() -> None:
     assert "take 20% more or less" in said
     with pytest.raises(Unpredictable, match="take 60% more or less"):
         doubts_of_phases([phase(restore_error=lambda _: 0.6)], REFERENCE, quick)
+    # Where equal runs of the program differ by a fifth regions may, too; not by anything.
+    rough = replace(REFERENCE, early_wall=(1.6, 2.4, 2.0), early_cpu=(1.6, 2.4, 2.0))
+    scatter = scatter_of(rough.all_runs)
+    assert (
+        scatter and scatter.variance**0.5 == pytest.approx(0.163, rel=0.01) and scatter_of(REFERENCE.all_runs) is None
+    )
+    assert len(doubts_of_phases([phase(restore_error=lambda _: 0.6)], rough, quick)) == 1
+    with pytest.raises(Unpredictable, match=r"take 100% more or less"):
+        doubts_of_phases([phase(restore_error=lambda _: 1.0)], rough, quick)
     assert doubts_of_phases([phase(restore_error=lambda _: None)], REFERENCE, quick) == []
 
 

@@ -22,9 +22,9 @@ from simulated_hosts import (
     trial,
 )
 
-HELD, HELD_DISTURBED = 0.93, 0.9
+HELD, HELD_DISTURBED, HELD_SINGLE = 0.93, 0.9, 0.8
 """Shares of the trials whose interval holds; a stretch that was disturbed in most of the reference's runs is not
-outvoted: docs/estimators.md has the figures."""
+outvoted: docs/estimators.md has the figures. Last, of a single run that is paused by chance."""
 
 TRIALS = {"quiet": 20, "bursts": 60, "neighbours": 60, "drift": 40, "one processor": 40, "pauses": 40}
 
@@ -49,8 +49,11 @@ def test_the_interval_holds_where_disturbances_come_and_go(kind: str, reference_
     # What two neighbours leave undisturbed is a quarter of the time: just what the level needs.
     if kind != "neighbours":
         assert share([one.holds_alone for one in done]) >= needed
+    # A single run is held where the reference node shows how much its runs differ.
+    if reference_too:
+        assert share([one.holds(one.one) for one in done]) >= (HELD_SINGLE if kind == "pauses" else needed)
     # No interval is endless; where much is slower for half of the time, there are two numbers.
-    assert np.median([one.said.half_width for one in done]) < 0.1
+    assert np.median([one.said.half_width for one in done]) < (0.2 if reference_too else 0.1)
     if kind == "bursts":
         apart = [one.said.seconds / one.said.undisturbed.seconds for one in done if one.said.undisturbed]
         assert np.median(apart) > 1.04

@@ -150,12 +150,13 @@ class Host:
 
 @dataclass(frozen=True)
 class Trial:
-    """A prediction, and the truth in CPU seconds: `meanwhile`, a full run while the phases were timed; `later`, one
-    at any time; `alone`, one with nothing else on the host."""
+    """A prediction, and the truth in CPU seconds: `meanwhile`, the mean of full runs while the phases were timed;
+    `later`, at any time; `one`, a single run at any time; `alone`, one with nothing else on the host."""
 
     said: Prediction
     meanwhile: float
     later: float
+    one: float
     alone: float
 
     def holds(self, truth: float) -> bool:
@@ -204,7 +205,9 @@ def trial(rng: np.random.Generator, kind: Kind, *, reference_too: bool, rounds: 
         phases,
     )  # fmt: skip
     alone = INTERVAL * speed * INTERVALS
-    return Trial(said, candidate.mean_run(begun, ended), candidate.mean_run(0.0, LASTS), alone)
+    whole = candidate.mean_run(begun, ended), candidate.mean_run(0.0, LASTS)
+    candidate.now = float(rng.uniform(0, LASTS))
+    return Trial(said, *whole, float(candidate.run()[:, 1].sum()), alone)
 
 
 def coverage(seed: int, trials: int, kind: Kind, *, reference_too: bool, runs: int = 10) -> dict[str, float]:
@@ -216,6 +219,7 @@ def coverage(seed: int, trials: int, kind: Kind, *, reference_too: bool, runs: i
     return {
         "meanwhile": float(np.mean([one.holds(one.meanwhile) for one in done])),
         "later": float(np.mean([one.holds(one.later) for one in done])),
+        "one": float(np.mean([one.holds(one.one) for one in done])),
         "alone": float(np.mean([one.holds_alone for one in done])),
         "half width": float(np.median([one.said.half_width for one in done])),
         "error": float(np.median(np.abs(apart))),
@@ -226,7 +230,7 @@ def coverage(seed: int, trials: int, kind: Kind, *, reference_too: bool, runs: i
 def main() -> None:
     """Print the table."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    columns = ("meanwhile", "later", "alone", "half width", "error", "bias")
+    columns = ("meanwhile", "later", "one", "alone", "half width", "error", "bias")
     print(f"{'host':14} {'reference':10}", *(f"{name:>10}" for name in columns), flush=True)
     for name, kind in KINDS.items():
         for too in (False, True):
