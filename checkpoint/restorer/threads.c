@@ -47,6 +47,30 @@ static i64 start_one(u64 stack)
 	return result;
 }
 
+/* Processors that a mask has room for. */
+#define MASK_WORDS 128
+
+/*
+ * Of as many threads as processors each has one of its own from the start: the kernel would find that out in
+ * milliseconds of the region, in which two threads share a processor. Where that fails, they share as they did.
+ */
+static void give_processor(u64 number, u64 threads, i64 tid)
+{
+	u64 mask[MASK_WORDS], seen = 0, word;
+	i64 size = CALL3(SYS_sched_getaffinity, 0, sizeof(mask), mask);
+	i64 words = size / (i64)sizeof(*mask), at = -1;
+
+	for (i64 i = 0; i < words; i++)
+		for (word = mask[i]; word; word &= word - 1, seen++)
+			if (seen == number)
+				at = i * 64 + __builtin_ctzl(word);
+	if (seen != threads)
+		return;
+	for (i64 i = 0; i < words; i++)
+		mask[i] = i == at / 64 ? 1UL << (at % 64) : 0;
+	CALL3(SYS_sched_setaffinity, tid, size, mask);
+}
+
 void start_threads(struct context *c)
 {
 	u64 count = thread_count(c->image), room = c->park + park_image_end(c->image);
@@ -70,7 +94,9 @@ void start_threads(struct context *c)
 		result = start_one((u64)stack);
 		if (result < 0)
 			fail(c->report, STEP_CLONE, result, 0, i);
+		give_processor(i + 1, count + 1, result);
 	}
+	give_processor(0, count + 1, 0);
 	while (__atomic_load_n(&c->gate->ready, __ATOMIC_SEQ_CST) < count)
 		CALL0(SYS_sched_yield);
 	CALL4(SYS_prlimit, 0, RLIMIT_NPROC, &none, 0);

@@ -22,13 +22,13 @@ DISTURBED = 0.05
 _STOLEN = 0.05
 """Share of a repeat that the hypervisor may give to other machines."""
 
-_SWITCHES = 2
-"""Times that threads may lose a processor in any region; besides, once a second each. A thread that waits for another
-by spinning is not slowed down when that loses its processor: CPU time would not tell."""
-
 _DELAY, _SHORT_DELAY = 0.02, 0.002
-"""Share of warm-up and region, and seconds besides, that one of several threads may wait for a processor. One that
-sleeps at each barrier leaves its processor by itself: no count of switches tells when others take its place."""
+"""Share of warm-up and region, and seconds besides, that one of several threads may wait for a processor. A thread that
+waits for another by spinning is not slowed down when that loses its processor: CPU time would not tell."""
+
+_SWITCHES = 2
+"""Times that threads may lose a processor in any region, besides once a second each, where nobody knows for how long.
+The kernel's own threads take it five to sixteen times in 30 ms, for 0.1 ms each: so the delay is the better judge."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -78,11 +78,15 @@ class QuietJudge:
         stolen = _processor_seconds(self._cpu)[1] - self._stolen_before
         if stolen > _STOLEN * (time.restore + time.warm + time.wall) + 2 / _TICK:
             return OTHER_WORK
-        if time.switches is not None and time.switches > _SWITCHES + self._threads * time.wall:
-            return OTHER_WORK
-        if time.delay is not None and time.delay > _DELAY * (time.warm + time.wall) + _SHORT_DELAY:
+        if self._waited(time):
             return OTHER_WORK
         return OTHER_WORK if time.cpu <= 0 or time.wall / time.cpu > self._usual(phase, restorer) else ""
+
+    def _waited(self, time: RegionTime) -> bool:
+        """Whether one of several threads was without its processor for long, or too often."""
+        if time.delay is not None:
+            return time.delay > _DELAY * (time.warm + time.wall) + _SHORT_DELAY
+        return time.switches is not None and time.switches > _SWITCHES + self._threads * time.wall
 
     def _usual(self, phase: int, restorer: str) -> float:
         times = self._phases[phase].restored(restorer)
