@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
@@ -197,14 +197,16 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
         warm, start, end = (control.event(spec[name]) for name in ("warm", "start", "end"))
         if end[0]:
             found = {"restored": restored, "copied": copied, "confined": confined}
-            delayed = {"delay": longest_delay(restoring_delays)} if spec["threads"] else {}
-            return {**region_times(warm, start, end), **found, **delayed}
+            delay = longest_delay(restoring_delays) if spec["threads"] else None
+            return {**region_times(warm, start, end), **found, **({} if delay is None else {"delay": delay})}
         os.kill(pid, signal.SIGCONT)
 
 
-def longest_delay(before: Dict[str, int]) -> float:
-    """Seconds that the thread of the stopped phase that waited longest for a processor has waited since `before`."""
-    return max((delay - before.get(thread, 0) for thread, delay in run_delays().items()), default=0) * 1e-9
+def longest_delay(before: Dict[str, int]) -> Optional[float]:
+    """Seconds that the thread of the stopped phase that waited longest for a processor has waited since `before`; None
+    where the kernel does not tell."""
+    waited = [delay - before.get(thread, 0) for thread, delay in run_delays().items()]
+    return max(waited) * 1e-9 if waited else None
 
 
 def run_delays() -> Dict[str, int]:

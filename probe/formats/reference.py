@@ -65,8 +65,10 @@ class Reference:
 
     @property
     def all_runs(self) -> tuple[float, ...]:
-        """The times of the early runs, and of those that ET_ref is of, by `clock`: minutes lie between them."""
-        return (*(self.early_cpu if self.clock == "cpu" else self.early_wall), *self.runs)
+        """The times of the early runs, and of those that ET_ref is of where these are others, by `clock`: minutes lie
+        between them."""
+        early = self.early_cpu if self.clock == "cpu" else self.early_wall
+        return early if early == self.runs else (*early, *self.runs)
 
     @property
     def early_seconds(self) -> float:

@@ -19,7 +19,7 @@ from probe.formats.profile import Profile
 from probe.formats.reference import Clock, Reference
 from probe.formats.timing import LEAST_SECONDS, IntervalRun, TimedProfile
 from probe.pipeline.outputs import compare_run, note_run, output_streams
-from probe.pipeline.runs.plan import EARLY_RUNS, VOTING, FullRuns, full_runs_for, length
+from probe.pipeline.runs.plan import EARLY_RUNS, VOTING, FullRuns, full_runs_for, length, trusted
 from probe.pipeline.stage import Build
 from probe.prediction.level import level_of_sum
 from probe.prediction.limits import doubts_of_reference, doubts_of_stubs
@@ -228,12 +228,20 @@ def load(build: Build) -> None:
     build.reference = found if found.early_wall else seen_in_timing_run(found, build.timed, build.program.threads)
 
 
+def _comparable(build: Build) -> bool:
+    """Whether runs with stubs and without should take equally long. By the wall clock the tracer's stops count, too;
+    and a single run with stubs that are often executed takes longer than anybody knows."""
+    told = len(build.timed.again_wall) > 0 or trusted(build.timed.stamped_share)
+    short = len(build.reference.early_wall) >= EARLY_RUNS
+    return short and told and build.reference.clock == "cpu" and build.profile.unit == SECONDS
+
+
 def doubts(build: Build) -> list[str]:
     """Doubts about the runs themselves, and about what the runs before them printed and wrote."""
     if build.profile.exit_status:
         build.notes.append(f"every run exited with status {build.profile.exit_status}")
     found = doubts_of_reference(build.reference) if build.reference.early_wall else []
-    if len(build.reference.early_wall) >= EARLY_RUNS and build.profile.unit == SECONDS:
+    if _comparable(build):
         found += doubts_of_stubs(build.reference, build.timed.fastest(build.reference.clock))
     if len(early := early_run_names(build.reference)) < EARLY_RUNS:
         return found  # the self-check compares, when all runs are made

@@ -112,9 +112,9 @@ def doubts_of_stubs(reference: Reference, stubbed: float) -> list[str]:
     return _judged(
         apart, LIMITS.stubbed,
         f"the program takes {apart + 1.0:.1f} times as long where our stubs have some of its addresses ({stubbed:.2g} "
-        f"s for {reference.early_seconds:.2g} s): what it does depends on how much memory it finds behind its heap; "
+        f"s for {reference.early_seconds:.2g} s): what it does may depend on how much memory it finds behind its heap; "
         "fix the size that it takes, by its own option",
-        refuse=not _blurred(reference),
+        refuse=apart > LIMITS.stubbed.refuse + _excused(reference),
         error=Diverged,
     )  # fmt: skip
 

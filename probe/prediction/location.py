@@ -86,10 +86,11 @@ def common_error(series: Sequence[FloatArray], shares: FloatArray, location: Loc
     return max(0.0, whole - apart), freedom
 
 
-def spread_of_rounds(series: Sequence[FloatArray], shares: FloatArray) -> float | None:
-    """Relative variance of one round's weighted sum of all series; None where there are too few rounds to tell."""
+def spread_of_rounds(series: Sequence[FloatArray], shares: FloatArray) -> tuple[float, float] | None:
+    """Relative variance of one round's weighted sum of all series, and its degrees of freedom; None where there are too
+    few rounds to tell."""
     table, shares = _by_rounds(series, shares, MEAN)
-    return relative_variance(table @ shares) if len(table) >= _FEWEST else None
+    return (relative_variance(table @ shares), len(table) - 1.0) if len(table) >= _FEWEST else None
 
 
 def _by_rounds(series: Sequence[FloatArray], shares: FloatArray, location: Location) -> tuple[FloatArray, FloatArray]:

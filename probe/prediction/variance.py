@@ -36,6 +36,9 @@ CAUSES = (
 _FARTHEST = 50.0
 """Logarithm: an interval that reaches farther says nothing, and its ends are no numbers."""
 
+_BY_CHANCE = 0.1
+"""Probability of taking a candidate for quieter than it is."""
+
 SHARED, CALIBRATED_ALONE, DIRECT = "shared", "calibrated", "direct"
 """Which estimate a term is of: of both, of one alone."""
 
@@ -113,13 +116,18 @@ def _run_terms(reference: ReferenceRun, options: PredictionOptions, likeness: fl
 
 def _likeness(measured: Sequence[Measured], shares: FloatArray) -> float:
     """How much the candidate's rounds differ from each other, against those of the reference node: ratio of variances,
-    at most 1. What comes and goes there comes and goes here as well, unless these rounds agree much better."""
+    at most 1. What comes and goes there comes and goes here as well, unless these rounds agree much better: more than
+    few rounds do by chance (F distribution)."""
     here, there = (
         spread_of_rounds([getattr(m, side).values for m in measured], shares) for side in ("cand", "ref")
     )  # fmt: skip
-    if here is None or there is None or here >= there:
+    if here is None or there is None or there[0] <= 0:
         return 1.0
-    return here / there
+    # As for `reach`, which comes later anyway.
+    from scipy.special import fdtri  # type: ignore[import-untyped, unused-ignore]
+
+    by_chance = float(fdtri(here[1], there[1], _BY_CHANCE))
+    return min(1.0, here[0] / there[0] / by_chance)
 
 
 def _mix_terms(

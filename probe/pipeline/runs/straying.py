@@ -32,12 +32,13 @@ class Straying:
         self._profile = profile
         self._inner = profile.intervals - 1
         self._next = 0.0
-        of: dict[Marker, list[Candidate]] = defaultdict(list)
-        # Of other traces some markers turn out at the end to be none, and their stamps with them.
-        if profile.unit != INSTRUCTIONS and profile.first is None:
+        of: dict[Marker, dict[int, int]] = defaultdict(dict)
+        # Of other traces some markers turn out at the end to be none, and their stamps with them. What ran before an
+        # execve is none of the traced image's run, and may execute the same libraries.
+        if profile.unit != INSTRUCTIONS and profile.first is None and not profile.prologue:
             for one in wanted:
-                of[marker_of(profile, one.column)].append(one)
-        self._boundaries = {m: [c.boundary for c in sorted(those, key=lambda c: c.count)] for m, those in of.items()}
+                of[marker_of(profile, one.column)][one.count] = one.boundary
+        self._boundaries = {marker: [at for _, at in sorted(those.items())] for marker, those in of.items()}
 
     def look(self, run: MarkedRun) -> None:
         """Raises NotRepeated where the run cannot repeat the traced one any more."""
@@ -51,7 +52,8 @@ class Straying:
             except OSError:
                 return  # it has ended just now, or executes another program
             for boundary, stamp in zip(boundaries, stamps, strict=True):
-                if stamp is not None:
+                # All as it was at one moment: what is read later has seen more.
+                if stamp is not None and stamp.wall <= begun:
                     stamped[boundary - 1] = np.fmin(stamped[boundary - 1], stamp.wall)
         self._judge(stamped)
         self._next = begun + (time.monotonic() - begun) / _LOOKING
@@ -66,7 +68,7 @@ class Straying:
                 f"{self._profile.program.argv[0]}: the timing run did not repeat the traced run, and was stopped: of "
                 f"{self._inner} interval boundaries {lost} can no longer come in order, of which the run was at the "
                 f"{reached}th. {why_unlike(self._profile)}",
-                partly=lost < reached / 2,
+                partly=lost < self._inner / 2,
             )
 
 

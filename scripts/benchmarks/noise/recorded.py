@@ -24,9 +24,12 @@ _DIGITS = 6
 
 
 def keep(record: Record, folder: Path = FOLDER) -> None:
-    """Write it, whole or not at all, in place of an older one of the same program and state."""
+    """Write it, whole or not at all, in place of an older one of the same program and state; a failure in place of no
+    measurement."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(record["program"], record["state"], folder)
+    if "failure" in record and not is_due(record["program"], record["state"], folder):
+        return
     partial = path.with_suffix(".partial")
     text = json.dumps({**record, **_rounded(record)}, allow_nan=False)
     partial.write_text(text.replace(str(_ROOT), ANYWHERE) + "\n")
@@ -49,7 +52,7 @@ def _path(program: str, state: str, folder: Path) -> Path:
 
 
 def _rounded(record: Record) -> Record:
-    """What there are thousands of: repeats and intervals. The manifest keeps all digits, which its identity needs."""
+    """What there are thousands of: repeats and intervals. The manifest keeps all digits."""
     return {name: _round(record[name]) for name in ("full", "candidate", "intervals") if name in record}
 
 
