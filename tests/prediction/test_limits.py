@@ -97,7 +97,9 @@ def test_a_program_that_takes_longer_with_stubs() -> None:
     assert "takes 1.5 times as long where our stubs have some of its addresses (3 s for 2 s)" in said
     with pytest.raises(Diverged, match=r"takes 2\.1 times"):
         doubts_of_stubs(plain, 4.2)
-    assert doubts_of_stubs(replace(plain, clock="wall", waited_share=0.5), 4.2)
+    # Not where equal runs differ by as much.
+    rough = (1.6, 2.4) * 2
+    assert len(doubts_of_stubs(replace(plain, early_wall=rough, early_cpu=rough), 4.2)) == 1
 
 
 def test_reference_runs_tell_how_long_they_waited() -> None:
@@ -222,7 +224,7 @@ def test_regions_that_take_another_time_restored() -> None:
     # Where equal runs of the program differ by a fifth regions may, too; not by anything.
     rough = replace(REFERENCE, early_wall=(1.6, 2.4) * 2, early_cpu=(1.6, 2.4) * 2)
     scatter = scatter_of(rough.all_runs)
-    assert scatter is not None and scatter.variance**0.5 == pytest.approx(0.231, rel=0.01)
+    assert scatter is not None and scatter.variance**0.5 == pytest.approx(0.2)
     assert scatter_of(REFERENCE.all_runs) is None
     assert len(doubts_of_phases([phase(restore_error=lambda _: 0.6)], rough, quick)) == 1
     with pytest.raises(Unpredictable, match=r"take 100% more or less"):
