@@ -164,14 +164,17 @@ def best_cut(values: FloatArray, weights: FloatArray, eligible: BoolArray) -> fl
     left = mass[:-1] * second[:-1] - first[:-1] ** 2
     right = (mass[-1] - mass[:-1]) * (second[-1] - second[:-1]) - (first[-1] - first[:-1]) ** 2
     cost = np.sqrt(np.maximum(left, 0.0)) + np.sqrt(np.maximum(right, 0.0))
-    allowed = (v[1:] > v[:-1]) & (e[:-1] > 0) & (e[-1] - e[:-1] > 0)
+    own = values[order]
+    allowed = (own[1:] > own[:-1]) & (e[:-1] > 0) & (e[-1] - e[:-1] > 0)
     if not allowed.any():
         return None
     at = int(np.argmin(np.where(allowed, cost, np.inf)))
     whole = np.sqrt(max(float(mass[-1] * second[-1] - first[-1] ** 2), 0.0))
     if cost[at] >= whole:
         return None
-    return float((v[at] + v[at + 1]) / 2.0 + centre)
+    middle = float((own[at] + own[at + 1]) / 2.0)
+    # Between neighbours that differ in their last digit there is no number: members up to the lower one stay.
+    return middle if middle < own[at + 1] else float(own[at])
 
 
 def next_cut(

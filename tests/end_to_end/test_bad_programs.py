@@ -252,7 +252,7 @@ int main(void)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.alone("beside others its runs wait, and are timed by the wall clock")
 def test_a_program_that_does_more_with_less_memory(tmp_path: Path) -> None:
     path = compile_small(tmp_path, "greedy", _GREEDY, "-fno-pie", "-no-pie")
     with pytest.raises(Diverged, match=r"takes \d\.\d times as long where our stubs have some of its addresses"):

@@ -111,7 +111,7 @@ def test_a_million_calls_are_not_watched_one_by_one(builds: Path, tmp_path: Path
     # Looked at in equal steps of time, calls aside: `compute` is one small loop.
     at, times = max(found.seen.items(), key=lambda one: one[1])
     near = sum(n for address, n in found.seen.items() if abs(address - at) < 64)
-    assert times and near > 0.5 * sum(found.seen.values())
+    assert times and near > 0.35 * sum(found.seen.values())
 
 
 def test_few_calls_are_counted(builds: Path, tmp_path: Path) -> None:
