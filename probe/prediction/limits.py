@@ -70,6 +70,9 @@ class Limits:
 
 LIMITS = Limits()
 
+HANDED_OUT = 0.3
+"""In place of the limit `restore.refuse` where one thread hands out the work: such regions are other pieces of it."""
+
 EXCUSED = 2.0
 """Standard deviations of full runs: regions may be off by as much more where equal runs of the program differ so."""
 
@@ -211,7 +214,7 @@ def doubts_of_phases(
     if errors:
         error = statistics.median(errors)
         # Other load does not excuse these: the regions would be other pieces of work on a quiet machine, too.
-        if sharing is not None and sharing.hands_out and error > LIMITS.restore.refuse:
+        if sharing is not None and sharing.hands_out and error > HANDED_OUT:
             raise Diverged(
                 f"restored regions take {error:.0%} more or less than in the run, in the median: the thread that tells "
                 f"places does {sharing.marking:.2%} of the work and hands out the rest, so that each time the others "
