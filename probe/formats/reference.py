@@ -67,15 +67,18 @@ class Reference:
     def all_runs(self) -> tuple[float, ...]:
         """The times of the early runs, and of those that ET_ref is of where these are others, by `clock`: minutes lie
         between them."""
-        early = self.early_cpu if self.clock == "cpu" else self.early_wall
-        return early if early == self.runs else (*early, *self.runs)
+        return self._early if self._early == self.runs else (*self._early, *self.runs)
+
+    @property
+    def _early(self) -> tuple[float, ...]:
+        return self.early_cpu if self.clock == "cpu" else self.early_wall
 
     @property
     def early_seconds(self) -> float:
         """The median run beside the timing run; ET_ref where there was none."""
         if not self.early_wall:
             return self.seconds
-        return statistics.median(self.early_cpu if self.clock == "cpu" else self.early_wall)
+        return statistics.median(self._early)
 
     @property
     def plain_seconds(self) -> float | None:

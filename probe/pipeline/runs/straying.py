@@ -39,6 +39,8 @@ class Straying:
             for one in wanted:
                 of[marker_of(profile, one.column)][one.count] = one.boundary
         self._boundaries = {marker: [at for _, at in sorted(those.items())] for marker, those in of.items()}
+        self._marked = np.zeros(self._inner, dtype=bool)
+        self._marked[[at - 1 for those in self._boundaries.values() for at in those]] = True
 
     def look(self, run: MarkedRun) -> None:
         """Raises NotRepeated where the run cannot repeat the traced one any more."""
@@ -59,9 +61,7 @@ class Straying:
         self._next = begun + (time.monotonic() - begun) / _LOOKING
 
     def _judge(self, stamped: FloatArray) -> None:
-        marked = np.zeros(self._inner, dtype=bool)
-        marked[[b - 1 for those in self._boundaries.values() for b in those]] = True
-        lost = surely_lost(stamped[marked])
+        lost = surely_lost(stamped[self._marked])
         if lost > MOST_BAD_BOUNDARIES * self._inner:
             reached = int(np.flatnonzero(np.isfinite(stamped))[-1]) + 1
             raise NotRepeated(
