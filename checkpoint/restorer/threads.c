@@ -47,28 +47,37 @@ static i64 start_one(u64 stack)
 	return result;
 }
 
-/* Processors that a mask has room for. */
+/* Processors that a mask has room for, 64 in each word. */
 #define MASK_WORDS 128
 
-/*
- * Of as many threads as processors each has one of its own from the start: the kernel would find that out in
- * milliseconds of the region, in which two threads share a processor. Where that fails, they share as they did.
- */
-static void give_processor(u64 number, u64 threads, i64 tid)
-{
-	u64 mask[MASK_WORDS], seen = 0, word;
-	i64 size = CALL3(SYS_sched_getaffinity, 0, sizeof(mask), mask);
-	i64 words = size / (i64)sizeof(*mask), at = -1;
+struct mask {
+	i64 size;
+	u64 words[MASK_WORDS];
+};
 
-	for (i64 i = 0; i < words; i++)
-		for (word = mask[i]; word; word &= word - 1, seen++)
-			if (seen == number)
-				at = i * 64 + __builtin_ctzl(word);
-	if (seen != threads)
-		return;
-	for (i64 i = 0; i < words; i++)
-		mask[i] = i == at / 64 ? 1UL << (at % 64) : 0;
-	CALL3(SYS_sched_setaffinity, tid, size, mask);
+static u64 count_of(const struct mask *mask)
+{
+	u64 found = 0;
+
+	for (i64 i = 0; i < mask->size / 8; i++)
+		for (u64 left = mask->words[i]; left; left &= left - 1)
+			found++;
+	return found;
+}
+
+/* Put a thread on the processor with that place in the mask. */
+static void put_on_processor(const struct mask *mask, u64 place, i64 tid)
+{
+	struct mask own;
+
+	own.size = mask->size;
+	for (i64 i = 0; i < mask->size / 8; i++) {
+		own.words[i] = 0;
+		for (u64 left = mask->words[i]; left; left &= left - 1)
+			if (!place--)
+				own.words[i] = left & -left;
+	}
+	CALL3(SYS_sched_setaffinity, tid, own.size, own.words);
 }
 
 void start_threads(struct context *c)
@@ -76,9 +85,17 @@ void start_threads(struct context *c)
 	u64 count = thread_count(c->image), room = c->park + park_image_end(c->image);
 	const struct thread *all = count ? table_at(c, threads_of(c->image)) : 0;
 	const struct limit none = {0, 0};
+	struct mask all_of_it;
+	int apart;
 
 	if (!count)
 		return;
+	/*
+	 * Of as many threads as processors each begins on one of its own: the kernel would find that out in
+	 * milliseconds of the region, in which two threads share a processor. The program sees the mask that it had.
+	 */
+	all_of_it.size = CALL3(SYS_sched_getaffinity, 0, sizeof(all_of_it.words), all_of_it.words);
+	apart = all_of_it.size > 0 && count_of(&all_of_it) == count + 1;
 	/* Nobody uses the stack this far down. */
 	c->gate = (struct gate *)(c->park + PARK_STACK);
 	c->gate->ready = c->gate->open = 0;
@@ -94,11 +111,22 @@ void start_threads(struct context *c)
 		result = start_one((u64)stack);
 		if (result < 0)
 			fail(c->report, STEP_CLONE, result, 0, i);
-		give_processor(i + 1, count + 1, result);
+		own->own_number = result;
+		if (apart)
+			put_on_processor(&all_of_it, i + 1, result);
 	}
-	give_processor(0, count + 1, 0);
+	if (apart)
+		put_on_processor(&all_of_it, 0, 0);
 	while (__atomic_load_n(&c->gate->ready, __ATOMIC_SEQ_CST) < count)
 		CALL0(SYS_sched_yield);
+	/* Asleep at the gate they stay where they are. */
+	for (; apart && count; count--) {
+		struct context *own = (struct context *)((room -= THREAD_ROOM) + ROOM_CONTEXT);
+
+		CALL3(SYS_sched_setaffinity, own->own_number, all_of_it.size, all_of_it.words);
+	}
+	if (apart)
+		CALL3(SYS_sched_setaffinity, 0, all_of_it.size, all_of_it.words);
 	CALL4(SYS_prlimit, 0, RLIMIT_NPROC, &none, 0);
 }
 

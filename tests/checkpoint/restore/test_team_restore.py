@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.flat.image import MOST_THREADS, NAME, FlatImage, Header, Table, Thread, checksum, decode, encode
 from checkpoint.process.team import SLOT_BYTES
-from checkpoint.processors import processors
 from checkpoint.restore import direct_restore
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
@@ -78,33 +76,6 @@ def test_another_process_on_a_threads_processor_is_seen(how: str, builds: Path, 
         times = [agent.repeat() for _ in range(3)]
     # Longer than probe/node/quietness.py lets pass.
     assert all(time.delay is not None and time.delay > 0.02 * (time.warm + time.wall) + 0.002 for time in times)
-
-
-def _masks_of_threads(ours: set[int]) -> Iterator[list[str]]:
-    """The processors of each thread of the processes that began just now, as often as anybody can look."""
-    for pid in {int(one.name) for one in Path("/proc").glob("[0-9]*")} - ours:
-        with suppress(OSError):
-            said = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-            if len(said) > 1:
-                yield [text.split("Cpus_allowed_list:")[1].split()[0] for text in said]
-
-
-def test_each_thread_has_a_processor_of_its_own(builds: Path, tmp_path: Path) -> None:
-    """The kernel would put both on the same for some milliseconds of the region."""
-    job = region(builds, tmp_path / "of", "barrier")
-    flat_job(job, tmp_path)
-    first = max(os.sched_getaffinity(0))
-    own = sorted(str(cpu) for cpu in processors(first, 2))
-    assert len(own) == 2, "two threads need two processors"
-    with DirectAgent(job, restorer(), scratch=tmp_path, cpu=first) as agent:
-        ours = {int(one.name) for one in Path("/proc").glob("[0-9]*")}
-        seen: list[list[str]] = []
-        with ThreadPoolExecutor(1) as beside:
-            repeats = beside.submit(lambda: [agent.repeat() for _ in range(20)])
-            while not repeats.done():
-                seen += _masks_of_threads(ours)
-            assert all(time.wall < 5 for time in repeats.result())
-    assert own in [sorted(masks) for masks in seen]
 
 
 def test_a_region_is_that_of_the_marking_thread(builds: Path, tmp_path: Path) -> None:
