@@ -15,7 +15,7 @@ from checkpoint.errors import ProbeError, ToolMissing
 from probe.candidates.result import RunResult, _predicted, check_coverage
 from probe.candidates.wanted_width import FirstRounds, WantedWidth
 from probe.formats.manifest import Manifest
-from probe.node.facts import available_memory, check_node, memory_needed, this_node
+from probe.node.facts import available_memory, check_node, memory_needed, where_measured
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import (
@@ -150,4 +150,4 @@ def run(
 
             rounds = wanted.rounds(repeats, seconds_of_a_round(manifest) + _readings_of_a_round(manifest))
             measured, narrowed = wanted.reach(rounds, first=first, again=again, predicted=predicted)
-    return RunResult(str(probe_path), manifest, this_node(), tuple(measured), predicted(measured), narrowed)
+    return RunResult(str(probe_path), manifest, where_measured(), tuple(measured), predicted(measured), narrowed)

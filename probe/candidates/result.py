@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +42,16 @@ class RunResult:
         """What makes the prediction less trustworthy, or the run less safe; each once."""
         node = (warning for measured in self.phases for warning in measured.warnings)
         wide = [self.narrowed.sentence()] if self.narrowed is not None and self.narrowed.limit else []
-        return said_once([*self.prediction.to_json()["warnings"], *wide, *node], self.manifest.warnings)
+        told = [*self.prediction.to_json()["warnings"], *wide, *node, *self._throttled()]
+        return said_once(told, self.manifest.warnings)
+
+    def _throttled(self) -> Iterator[str]:
+        granted, threads = self.node.get("granted"), self.manifest.threads
+        if isinstance(granted, (int, float)) and 0 < granted < threads:
+            yield (
+                f"a control group of the node grants the time of {granted:g} processors: by the wall clock the program "
+                f"takes up to {threads / granted:.3g} times as long there"
+            )
 
     def slowdowns(self) -> dict[str, dict[str, float]]:
         """How busy both nodes were by their yardsticks (probe/node/yardsticks.py); {} where there are none."""

@@ -26,7 +26,7 @@ from checkpoint.restore.criu_restore import RegionTime
 from probe.formats.manifest import Manifest
 from probe.formats.phase_record import CRIU
 from probe.node.criu_member import CRIU_NAME, unpack_criu
-from probe.node.facts import check_node, this_node
+from probe.node.facts import check_node, where_measured
 from probe.node.files import check_external, differing_files
 from probe.node.machine_lock import measuring_alone
 from probe.node.measuring import MeasuredPhase, check_processors, measure_phases, measuring_cpu
@@ -164,7 +164,7 @@ def _serve(folder: Path, answers: Answers) -> None:
         "hello",
         version=VERSION,
         boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        node={**this_node(), "cpus": len(cpus)},
+        node={**where_measured(), "cpus": len(cpus)},
         python=platform.python_version(),
         user=os.geteuid(),
     )

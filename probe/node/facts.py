@@ -36,6 +36,12 @@ def this_node() -> dict[str, Any]:
     }
 
 
+def where_measured() -> dict[str, Any]:
+    """The same, and as `granted` the processors whose time our control groups grant, where that is not all of it."""
+    granted = granted_processors()
+    return {**this_node(), **({"granted": round(granted, 3)} if granted < (os.cpu_count() or 1) else {})}
+
+
 def cpu_flags() -> set[str]:
     """Feature flags of this machine, by the names of /proc/cpuinfo."""
     return set(_cpuinfo("flags").split())

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import hashlib
 import io
 import math
@@ -13,12 +12,13 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from control_group import group_with_processors
 from small_probe import small_probe
 
 from checkpoint.errors import NodeUnfit
@@ -194,24 +194,6 @@ def test_processors_are_those_that_groups_grant(
     assert facts.granted_processors() == expected
 
 
-@contextlib.contextmanager
-def group_of(processors: float) -> Iterator[Path]:
-    """A real control group whose processes together get the time of so many processors, in either version."""
-    second = Path(_V2) / "cgroup.controllers"
-    group = Path(_V2) / ("" if second.exists() else "cpu") / f"probe-test-{os.getpid()}"
-    group.mkdir()
-    quota = str(int(processors * 100000))
-    try:
-        if second.exists():
-            (group / "cpu.max").write_text(f"{quota} 100000")
-        else:
-            (group / "cpu.cfs_period_us").write_text("100000")
-            (group / "cpu.cfs_quota_us").write_text(quota)
-        yield group
-    finally:
-        group.rmdir()
-
-
 @pytest.mark.parametrize(("granted", "said"), [(1.5, "2 threads, but 1 processors allowed here (taskset, cgroup"),
                                                (0.5, "2 threads, but 1 processors"), (2.0, "")])  # fmt: skip
 def test_a_group_with_the_time_of_fewer_processors(granted: float, said: str) -> None:
@@ -225,7 +207,7 @@ def test_a_group_with_the_time_of_fewer_processors(granted: float, said: str) ->
         "check_processors('one', 1, None)\n"
         "check_processors('two', 2, None)\n"
     )
-    with group_of(granted) as group:
+    with group_with_processors(granted) as group:
         done = subprocess.run([sys.executable, "-c", code, str(group)], capture_output=True, text=True, timeout=60)
     assert done.returncode == (1 if said else 0) and said in done.stderr, done.stderr
     assert "one: " not in done.stderr

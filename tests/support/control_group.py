@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real control group with little memory, in either version, and commands in it."""
+"""A real control group with little memory or time, in either version, and commands in it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ def group_with_memory(most: int) -> Iterator[Path]:
         (group / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(most))
         with contextlib.suppress(OSError):
             (group / ("memory.swap.max" if second else "memory.swappiness")).write_text("0")
+        yield group
+    finally:
+        _remove(group)
+
+
+@contextlib.contextmanager
+def group_with_processors(processors: float) -> Iterator[Path]:
+    """A group, made and removed here, whose processes together get the time of so many processors."""
+    second = (_V2 / "cgroup.controllers").exists()
+    group = _V2 / ("" if second else "cpu") / f"probe-test-{os.getpid()}"
+    group.mkdir()
+    quota = str(int(processors * 100000))
+    try:
+        if second:
+            (group / "cpu.max").write_text(f"{quota} 100000")
+        else:
+            (group / "cpu.cfs_period_us").write_text("100000")
+            (group / "cpu.cfs_quota_us").write_text(quota)
         yield group
     finally:
         _remove(group)
