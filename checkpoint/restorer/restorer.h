@@ -57,8 +57,10 @@ struct context {
 	u64 described;		   /* those of them whose open file a descriptor has; bit n: object n */
 	u64 node_clock;		   /* clock_gettime of the node's vDSO; 0: system calls */
 	u64 first_free;		   /* no descriptor of the program's has this number, or a higher one */
-	i64 own_number;		   /* the kernel's, of the thread that this is the context of */
+	i64 tid;		   /* the kernel's number of the thread that this is the context of; 0: the first */
 };
+
+_Static_assert(sizeof(struct context) <= THREAD_ROOM - ROOM_CONTEXT, "a thread's context has a page");
 
 /* Where threads wait until all can go on. */
 struct gate {

@@ -65,19 +65,19 @@ static u64 count_of(const struct mask *mask)
 	return found;
 }
 
-/* Put a thread on the processor with that place in the mask. */
-static void put_on_processor(const struct mask *mask, u64 place, i64 tid)
+/* Put a thread, 0: this one, on the processor with that place in the mask. */
+static void put_on_processor(const struct mask *allowed, u64 place, i64 tid)
 {
-	struct mask own;
+	struct mask one;
 
-	own.size = mask->size;
-	for (i64 i = 0; i < mask->size / 8; i++) {
-		own.words[i] = 0;
-		for (u64 left = mask->words[i]; left; left &= left - 1)
+	one.size = allowed->size;
+	for (i64 i = 0; i < allowed->size / 8; i++) {
+		one.words[i] = 0;
+		for (u64 left = allowed->words[i]; left; left &= left - 1)
 			if (!place--)
-				own.words[i] = left & -left;
+				one.words[i] = left & -left;
 	}
-	CALL3(SYS_sched_setaffinity, tid, own.size, own.words);
+	CALL3(SYS_sched_setaffinity, tid, one.size, one.words);
 }
 
 void start_threads(struct context *c)
@@ -85,7 +85,7 @@ void start_threads(struct context *c)
 	u64 count = thread_count(c->image), room = c->park + park_image_end(c->image);
 	const struct thread *all = count ? table_at(c, threads_of(c->image)) : 0;
 	const struct limit none = {0, 0};
-	struct mask all_of_it;
+	struct mask allowed;
 	int apart;
 
 	if (!count)
@@ -94,39 +94,37 @@ void start_threads(struct context *c)
 	 * Of as many threads as processors each begins on one of its own: the kernel would find that out in
 	 * milliseconds of the region, in which two threads share a processor. The program sees the mask that it had.
 	 */
-	all_of_it.size = CALL3(SYS_sched_getaffinity, 0, sizeof(all_of_it.words), all_of_it.words);
-	apart = all_of_it.size > 0 && count_of(&all_of_it) == count + 1;
+	allowed.size = CALL3(SYS_sched_getaffinity, 0, sizeof(allowed.words), allowed.words);
+	apart = allowed.size > 0 && count_of(&allowed) == count + 1;
 	/* Nobody uses the stack this far down. */
 	c->gate = (struct gate *)(c->park + PARK_STACK);
 	c->gate->ready = c->gate->open = 0;
-	for (u64 i = 0; i < count; i++, room += THREAD_ROOM) {
-		struct context *own = (struct context *)(room + ROOM_CONTEXT);
-		u64 *stack = (u64 *)(room + ROOM_STACK_END - 16);
-		i64 result;
+	for (u64 i = 0; i < count; i++) {
+		struct context *own = (struct context *)(room + i * THREAD_ROOM + ROOM_CONTEXT);
+		u64 *stack = (u64 *)(room + i * THREAD_ROOM + ROOM_STACK_END - 16);
 
 		copy(own, c, sizeof(*own));
 		own->thread = all + i;
-		own->frame = room;
+		own->frame = room + i * THREAD_ROOM;
 		*stack = (u64)own;
-		result = start_one((u64)stack);
-		if (result < 0)
-			fail(c->report, STEP_CLONE, result, 0, i);
-		own->own_number = result;
+		/* Before it begins: once asleep at the gate it would be moved no more. */
 		if (apart)
-			put_on_processor(&all_of_it, i + 1, result);
+			put_on_processor(&allowed, i + 1, 0);
+		own->tid = start_one((u64)stack);
+		if (own->tid < 0)
+			fail(c->report, STEP_CLONE, own->tid, 0, i);
 	}
 	if (apart)
-		put_on_processor(&all_of_it, 0, 0);
+		put_on_processor(&allowed, 0, 0);
 	while (__atomic_load_n(&c->gate->ready, __ATOMIC_SEQ_CST) < count)
 		CALL0(SYS_sched_yield);
-	/* Asleep at the gate they stay where they are. */
-	for (; apart && count; count--) {
-		struct context *own = (struct context *)((room -= THREAD_ROOM) + ROOM_CONTEXT);
+	for (u64 i = 0; apart && i < count; i++) {
+		const struct context *own = (struct context *)(room + i * THREAD_ROOM + ROOM_CONTEXT);
 
-		CALL3(SYS_sched_setaffinity, own->own_number, all_of_it.size, all_of_it.words);
+		CALL3(SYS_sched_setaffinity, own->tid, allowed.size, allowed.words);
 	}
 	if (apart)
-		CALL3(SYS_sched_setaffinity, 0, all_of_it.size, all_of_it.words);
+		CALL3(SYS_sched_setaffinity, 0, allowed.size, allowed.words);
 	CALL4(SYS_prlimit, 0, RLIMIT_NPROC, &none, 0);
 }
 

@@ -168,7 +168,9 @@ class _Candidate:
         measured, narrowed = self._wanted.reach(
             self._orders.repeats, first=lambda _: self._first(), again=self._again, predicted=predicted
         )
-        node = next(answer.node for answer in self._answers if answer.phases)
+        used = [answer.node for answer in self._answers if answer.phases]
+        granted = [found for node in used if isinstance(found := node.get("granted"), (int, float))]
+        node = {**used[0], **({"granted": min(granted)} if granted else {})}
         return RunResult(str(self._probe), self._manifest, node, tuple(measured), predicted(measured), narrowed)
 
     def _first(self) -> FirstRounds:

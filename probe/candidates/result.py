@@ -19,6 +19,9 @@ from probe.prediction.estimators import PhaseTiming, Prediction, PredictionOptio
 from probe.prediction.limits import doubts_of_run, said_once
 from probe.prediction.target_error import Narrowed
 
+_LEAST_GRANTED = 0.001
+"""Processors: a millisecond of each second is the least that a kernel grants."""
+
 _UNPUBLISHED = ("switches", "delay", "warm_cpu")
 """What a repeat knows for us alone."""
 
@@ -46,12 +49,15 @@ class RunResult:
         return said_once(told, self.manifest.warnings)
 
     def _throttled(self) -> Iterator[str]:
-        granted, threads = self.node.get("granted"), self.manifest.threads
-        if isinstance(granted, (int, float)) and 0 < granted < threads:
-            yield (
-                f"a control group of the node grants the time of {granted:g} processors: by the wall clock the program "
-                f"takes up to {threads / granted:.3g} times as long there"
-            )
+        """Of a program with one working thread: a node grants others whole processors, or refuses them."""
+        granted = self.node.get("granted")
+        if not isinstance(granted, (int, float)) or not _LEAST_GRANTED <= granted < 1:
+            return
+        said = f"a control group of the node grants the time of {granted:g} processors: "
+        if self.manifest.reference.clock == "cpu":
+            yield said + f"by the wall clock the program takes up to {1 / granted:.4g} times as long there"
+        else:
+            yield said + "repeats may have waited for their share, and the prediction has that in it"
 
     def slowdowns(self) -> dict[str, dict[str, float]]:
         """How busy both nodes were by their yardsticks (probe/node/yardsticks.py); {} where there are none."""

@@ -230,9 +230,10 @@ def load(build: Build) -> None:
 
 def _comparable(build: Build) -> bool:
     """Whether runs with stubs and without should take equally long. By the wall clock the tracer's stops count, too;
-    and a single run with stubs that are often executed takes longer than anybody knows."""
+    a single run with stubs that are often executed takes longer than anybody knows; and of an exact trace the runs with
+    stubs are still to come."""
     if build.profile.unit != SECONDS or build.reference.clock != "cpu":
-        return False  # of an exact trace the runs with stubs are still to come
+        return False
     told = len(build.timed.again_wall) > 0 or trusted(build.timed.stamped_share)
     return told and len(build.reference.early_wall) >= EARLY_RUNS
 

@@ -192,6 +192,9 @@ def test_processors_are_those_that_groups_grant(
 ) -> None:
     with_files(monkeypatch, tmp_path, files)
     assert facts.granted_processors() == expected
+    said = {"granted": round(expected, 3)} if expected < (os.cpu_count() or 1) else {}
+    monkeypatch.setattr(facts, "this_node", dict)
+    assert facts.where_measured() == said
 
 
 @pytest.mark.parametrize(("granted", "said"), [(1.5, "2 threads, but 1 processors allowed here (taskset, cgroup"),

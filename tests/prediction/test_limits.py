@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import fields, replace
@@ -280,6 +281,25 @@ def test_that_the_program_is_shorter_is_said_once() -> None:
     # A node on which it is worth its while says what the build said.
     quick = replace(found, warnings=())
     assert RunResult("x", manifest, {}, tuple(slow), quick).warnings == (built, "another")
+
+
+@pytest.mark.parametrize(
+    ("granted", "times"),
+    [(0.5, "2"), (0.3, "3.333"), (0.001, "1000"), (1, ""), (1.5, ""), (0, ""), (-1, ""), (5e-324, ""), (True, ""),
+     ("0.5", ""), (math.nan, ""), (math.inf, ""), (None, "")],
+)  # fmt: skip
+@pytest.mark.parametrize("clock", ["cpu", "wall"])
+def test_a_node_that_grants_a_part_of_a_processor(granted: Any, times: str, clock: str) -> None:
+    """Its own word for it is not trusted either."""
+    manifest, _ = made_manifest(3, 30)
+    manifest = replace(manifest, reference=replace(manifest.reference, clock=clock))
+    usual = [MeasuredPhase(p.id, (RegionTime(t, t, 0.0, 0.0),) * 3) for p in manifest.phases for t in (p.in_run.wall,)]
+    result = RunResult("x", manifest, {"granted": granted}, tuple(usual), predict_from(manifest, usual))
+    said = [warning for warning in result.warnings if "control group" in warning]
+    assert len(said) == bool(times)
+    if times:
+        assert f"the time of {granted:g} processors" in said[0]
+        assert (f"up to {times} times as long there" if clock == "cpu" else "waited for their share") in said[0]
 
 
 # -- a run of a probe

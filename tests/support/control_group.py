@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ _GONE_SECONDS = 10.0
 def group_with_memory(most: int) -> Iterator[Path]:
     """A group, made and removed here, whose processes may take so many bytes together, and swap none of them."""
     second = (_V2 / "cgroup.controllers").exists()
-    group = _V2 / ("" if second else "memory") / f"probe-test-{os.getpid()}"
+    group = _V2 / ("" if second else "memory") / f"probe-test-{os.getpid()}-{time.monotonic_ns()}"
     group.mkdir()
     try:
         (group / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(most))
@@ -32,7 +33,7 @@ def group_with_memory(most: int) -> Iterator[Path]:
 def group_with_processors(processors: float) -> Iterator[Path]:
     """A group, made and removed here, whose processes together get the time of so many processors."""
     second = (_V2 / "cgroup.controllers").exists()
-    group = _V2 / ("" if second else "cpu") / f"probe-test-{os.getpid()}"
+    group = _V2 / ("" if second else "cpu") / f"probe-test-{os.getpid()}-{time.monotonic_ns()}"
     group.mkdir()
     quota = str(int(processors * 100000))
     try:
@@ -47,9 +48,12 @@ def group_with_processors(processors: float) -> Iterator[Path]:
 
 
 def _remove(group: Path) -> None:
-    """What was killed in it may take a moment to be gone."""
+    """End what is still in it. What was killed may take a moment to be gone."""
     deadline = time.monotonic() + _GONE_SECONDS
     while True:
+        with contextlib.suppress(OSError):
+            for number in (group / "cgroup.procs").read_text().split():
+                os.kill(int(number), signal.SIGKILL)
         try:
             group.rmdir()
             return
@@ -66,4 +70,4 @@ def join(group: Path) -> None:
 
 def joining(group: Path) -> list[str]:
     """A prefix that runs a command in the group."""
-    return ["sh", "-c", f"echo $$ > '{group}/cgroup.procs'; exec \"$@\"", "sh"]
+    return ["sh", "-c", f"echo $$ > '{group}/cgroup.procs' && exec \"$@\"", "sh"]

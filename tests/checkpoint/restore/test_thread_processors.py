@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from direct_runs import flat_job
@@ -29,6 +30,14 @@ CALL = signal.SIGTRAP | 0x80
 OURS = os.sched_getaffinity(0)
 
 
+class Placed(NamedTuple):
+    """A call for a thread, with the processors that it may use from then on; where all threads are at that moment."""
+
+    number: int
+    allowed: set[int]
+    standing: dict[int, int]
+
+
 class Threads:
     """The threads of a restorer that stands at its execve, traced."""
 
@@ -38,8 +47,8 @@ class Threads:
         self.first = pid
         self._inside = {pid: False}
 
-    def placed(self) -> Iterator[tuple[int, set[int]]]:
-        """Each call of sched_setaffinity until the region ends: the thread that it is for, and the processors."""
+    def placed(self) -> Iterator[Placed]:
+        """Each call of sched_setaffinity, until the region ends."""
         ptrace(linux.PTRACE_SYSCALL, self.first)
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
@@ -53,11 +62,17 @@ class Threads:
                     self._inside[number] = not self._inside[number]
                     registers = registers_of(number)
                     if self._inside[number] and registers.orig_rax == call_number("sched_setaffinity"):
-                        yield registers.rdi or number, processors_in(number, registers.rdx, registers.rsi)
+                        allowed = processors_in(number, registers.rdx, registers.rsi)
+                        yield Placed(registers.rdi or number, allowed, self._standing())
                 elif status >> 16 == linux.PTRACE_EVENT_CLONE:
                     self._inside[event_message(number)] = False
                 ptrace(linux.PTRACE_SYSCALL, number)
         raise AssertionError("the region did not end")
+
+    def _standing(self) -> dict[int, int]:
+        """The processor of each thread (proc_pid_stat(5), field 39)."""
+        stats = {number: Path(f"/proc/{number}/stat").read_text() for number in self._inside}
+        return {number: int(said.rpartition(")")[2].split()[39 - 3]) for number, said in stats.items()}
 
 
 def processors_in(number: int, address: int, size: int) -> set[int]:
@@ -97,7 +112,10 @@ def test_each_thread_begins_on_a_processor_of_its_own(builds: Path, tmp_path: Pa
     with traced_restorer(builds, tmp_path, max(OURS)) as threads:
         placed = list(threads.placed())
     apart, anywhere = placed[:2], placed[2:]
-    assert len({number for number, _ in apart}) == len(apart) == 2
-    first, second = (allowed for _, allowed in apart)
+    # The first thread goes where the other is to begin, and comes back.
+    assert [call.number for call in apart] == [threads.first] * 2
+    first, second = (call.allowed for call in apart)
     assert (len(first), len(second)) == (1, 1) and first != second
-    assert sorted(anywhere) == sorted((number, first | second) for number, _ in apart)
+    assert len(anywhere) == len({call.number for call in anywhere}) == 2
+    assert all(call.allowed == first | second for call in anywhere)
+    assert set(anywhere[0].standing.values()) == first | second, "both wait on one processor"
