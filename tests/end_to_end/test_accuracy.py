@@ -35,9 +35,10 @@ def test_predictions_are_within_their_bounds(
     # Where too little of the instructions could be counted there is no direct estimate, and the probe says so.
     assert "direct" in told or any("there is no direct estimate" in note for note in built["notes"])
     errors = {name: told[name] / native - 1 for name in ("calibrated", "direct") if name in told}
-    # Where full runs of the build differ by more than the bound nobody can be nearer, and the interval says so.
+    # Where full runs of the build differ by more than the bound nobody can be nearer, and the interval says so. Twice
+    # the bound is no noise of theirs.
     wide = said["prediction"]["high"] / said["prediction"]["seconds"] - 1
-    bounds = {name: max(bound, wide) for name, bound in SHORT_FORM.items()}
+    bounds = {name: max(bound, min(wide, 2 * bound)) for name, bound in SHORT_FORM.items()}
     errors["selection"], bounds["selection"] = built["errors"]["selection"], SHORT_FORM["selection"]
     outside = {what: error for what, error in errors.items() if abs(error) > bounds[what]}
     assert outside == {}, (errors, full, said["prediction"])

@@ -17,32 +17,34 @@ _GONE_SECONDS = 10.0
 @contextlib.contextmanager
 def group_with_memory(most: int) -> Iterator[Path]:
     """A group, made and removed here, whose processes may take so many bytes together, and swap none of them."""
-    second = (_V2 / "cgroup.controllers").exists()
-    group = _V2 / ("" if second else "memory") / f"probe-test-{os.getpid()}-{time.monotonic_ns()}"
-    group.mkdir()
-    try:
+    with _group("memory") as (group, second):
         (group / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(most))
         with contextlib.suppress(OSError):
             (group / ("memory.swap.max" if second else "memory.swappiness")).write_text("0")
         yield group
-    finally:
-        _remove(group)
 
 
 @contextlib.contextmanager
 def group_with_processors(processors: float) -> Iterator[Path]:
     """A group, made and removed here, whose processes together get the time of so many processors."""
-    second = (_V2 / "cgroup.controllers").exists()
-    group = _V2 / ("" if second else "cpu") / f"probe-test-{os.getpid()}-{time.monotonic_ns()}"
-    group.mkdir()
     quota = str(int(processors * 100000))
-    try:
+    with _group("cpu") as (group, second):
         if second:
             (group / "cpu.max").write_text(f"{quota} 100000")
         else:
             (group / "cpu.cfs_period_us").write_text("100000")
             (group / "cpu.cfs_quota_us").write_text(quota)
         yield group
+
+
+@contextlib.contextmanager
+def _group(controller: str) -> Iterator[tuple[Path, bool]]:
+    """A group without limits that has this controller, and whether it is of the second version."""
+    second = (_V2 / "cgroup.controllers").exists()
+    group = _V2 / ("" if second else controller) / f"probe-test-{os.getpid()}-{time.monotonic_ns()}"
+    group.mkdir()
+    try:
+        yield group, second
     finally:
         _remove(group)
 
