@@ -53,11 +53,16 @@ class RunResult:
         granted = self.node.get("granted")
         if not isinstance(granted, (int, float)) or not _LEAST_GRANTED <= granted < 1:
             return
-        said = f"a control group of the node grants the time of {granted:g} processors: "
         if self.manifest.reference.clock == "cpu":
-            yield said + f"by the wall clock the program takes up to {1 / granted:.4g} times as long there"
+            yield (
+                f"a control group of the node grants the time of {granted:g} processors: "
+                f"by the wall clock the program takes up to {1 / granted:.4g} times as long there"
+            )
         else:
-            yield said + "repeats may have waited for their share, and the prediction has that in it"
+            yield (
+                f"a control group of the node grants the time of {granted:g} processors: "
+                "repeats may have waited for their share, and the prediction has that in it"
+            )
 
     def slowdowns(self) -> dict[str, dict[str, float]]:
         """How busy both nodes were by their yardsticks (probe/node/yardsticks.py); {} where there are none."""
