@@ -21,6 +21,7 @@ from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProbeError, ProgramUnsupported
 from checkpoint.process.plain_run import running_time
+from checkpoint.process.program import Lineage
 from checkpoint.process.ptrace import ptrace
 from checkpoint.process.waiting import process_cpu, threads_of
 
@@ -66,9 +67,10 @@ class Child:
 
 @dataclass
 class Life:
-    """A thread that the first has started; CPU seconds of the first before that, and while the thread lived."""
+    """A thread that the program has started; CPU seconds of the first before that, and while the thread lived."""
 
     thread: Child
+    lineage: Lineage
     first_before: float
     first: float | None = None
 

@@ -44,14 +44,19 @@ class Worker:
         return Worker(**{**value, "argv": tuple(value["argv"])})
 
 
+Lineage = tuple[int, ...]
+"""Which thread: (2, 0) is the first that the third one started by the first thread starts itself. Threads that start
+others at the same time are told apart by it in every run."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A command line with everything that decides how it runs. `executable` is absolute.
 
     `worker`: the process to probe, where it is another one than what the command line starts. `threads`: how many
-    threads share its work, and so how many processors every run gets. `marking`: which of the threads that the first
-    starts, by their order from 0 on, tell places in its stead while they live. `choosing`: libraries that choose their
-    code by the processor carry counters, too.
+    threads share its work, and so how many processors every run gets. `marking`: which threads tell places in the
+    first one's stead while they live, each by its lineage. `choosing`: libraries that choose their code by the
+    processor carry counters, too.
     """
 
     argv: tuple[str, ...]
@@ -62,7 +67,7 @@ class Program:
     env: dict[str, str] = field(default_factory=dict, repr=False)
     worker: Worker | None = None
     threads: int = 1
-    marking: tuple[int, ...] = ()
+    marking: tuple[Lineage, ...] = ()
     choosing: bool = False
 
     @property
@@ -95,7 +100,8 @@ class Program:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
         del said["worker"]
-        said["marking"] = list(self.marking)
+        # A number alone for those that the first starts: older versions know no others.
+        said["marking"] = [line[0] if len(line) == 1 else list(line) for line in self.marking]
         for name, usual in (("threads", 1), ("marking", []), ("choosing", False)):
             if said[name] == usual:
                 del said[name]
@@ -105,8 +111,12 @@ class Program:
     def from_json(value: Mapping[str, Any]) -> Program:
         worker = value.get("worker")
         found = {} if worker is None else {"worker": Worker.from_json(worker)}
-        marking = tuple(int(number) for number in value.get("marking", ()))
+        marking = tuple(_lineage(line) for line in value.get("marking", ()))
         return Program(**{**value, "argv": tuple(value["argv"]), "marking": marking, **found})
+
+
+def _lineage(value: int | Sequence[int]) -> Lineage:
+    return (value,) if isinstance(value, int) else tuple(int(number) for number in value)
 
 
 def resolve_program(

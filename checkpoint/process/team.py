@@ -14,6 +14,7 @@ from checkpoint import linux
 from checkpoint.errors import ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import Child, Children, Life, name_thread, seconds_of
 from checkpoint.process.plain_run import running_time
+from checkpoint.process.program import Lineage
 from checkpoint.process.ptrace import GsBases, ptrace
 from checkpoint.process.threads import ADVICE, HelperThreads
 from checkpoint.process.waiting import is_killed
@@ -37,10 +38,10 @@ class Team(HelperThreads):
     with it copies of all counters. `working`: about how many do work.
 
     The marking thread has slot 0: its executions tell places. It is the first thread of process `pid`. Where that one
-    waits for others, some of these mark while they live: those of `marks`, by the order in which the first starts them.
+    waits for others, some of these mark while they live: those of `marks`.
     """
 
-    def __init__(self, name: str, working: int, pid: int, marks: Sequence[int] = ()) -> None:
+    def __init__(self, name: str, working: int, pid: int, marks: Sequence[Lineage] = ()) -> None:
         super().__init__(name, pid)
         self.most = min(MOST_SLOTS, max(_FEWEST_SLOTS, _SLOTS_PER_WORKER * working))
         """Slots that there are."""
@@ -50,6 +51,11 @@ class Team(HelperThreads):
         self._marks = frozenset(marks)
         self._first, self._marker = Child(pid, None, True, time.monotonic(), name), Child(pid, None, True, 0.0)
         self._lives: list[Life] = []
+        self._lineages: dict[int, Lineage] = {pid: ()}
+        self._started_by: dict[int, int] = {}
+        """How many threads each has started so far."""
+        self._due: Child | None = None
+        """Is to mark, and stands before its first instruction until the first thread is stopped for that."""
         self._slots: dict[int, int] = {}
         self._bases = GsBases()
         self._stopped: dict[int, int] = {}
@@ -63,6 +69,9 @@ class Team(HelperThreads):
     def look(self) -> None:
         """See Children.look. Raises ProgramUnsupported where a thread does what only the marking one may."""
         Children.look(self)
+        # Once the marking thread's stop is told it stays the marking one until all go on.
+        if self._due is not None and not self._stopping and not self.marking_ends:
+            self._hand_over_to(self._due)
         if self._refusal is not None:
             raise self._refusal
 
@@ -91,6 +100,8 @@ class Team(HelperThreads):
         if self._waited:
             # The first thread stays at its exit event until `wait` has told it.
             stopped.pop(self._pid, None)
+        if self._due is not None:
+            self._stopped[self._due.pid] = stopped.pop(self._due.pid)
         for number, deliver in stopped.items():
             with contextlib.suppress(OSError):
                 ptrace(linux.PTRACE_CONT, number, 0, deliver)
@@ -107,10 +118,10 @@ class Team(HelperThreads):
         """That of a thread: its counters are so many SLOT_BYTES from the marking one's."""
         return self._slots[number]
 
-    def lives(self) -> list[tuple[Child, float, float]]:
-        """Threads in the order in which the first started them: each, its CPU seconds, and the first's meanwhile."""
+    def lives(self) -> list[tuple[Life, float, float]]:
+        """Threads in the order of their starts: each, its CPU seconds, and the first's meanwhile."""
         now = running_time(self._pid)
-        return [(life.thread, seconds_of(life.thread), life.meanwhile(now)) for life in self._lives]
+        return [(life, seconds_of(life.thread), life.meanwhile(now)) for life in self._lives]
 
     def _refused(self, what: str, child: Child | None = None) -> ProgramUnsupported:
         said = f"{self._name}: a thread beside its first one {what}: in a probe only the first may; {ADVICE}"
@@ -136,24 +147,48 @@ class Team(HelperThreads):
                 f"{self._name}: threads were started {self.starts} times (over {MOST_STARTS}): use its thread "
                 "pool, or one thread"
             )
-        number = self._pid if self._is_to_mark(child) else child.pid
-        if number == self._pid:
+        self._slots[child.pid] = slot
+        marks = self._is_to_mark(child)
+        if self._refusal is not None:
+            return
+        self._bases.give(child.pid, slot * SLOT_BYTES)
+        if marks and child.parent is None:
             self._hand_over(child)
-        self._slots[number] = slot
-        if self._refusal is None:
-            self._bases.give(number, slot * SLOT_BYTES)
+        elif marks:
+            self._due = child
 
     def _is_to_mark(self, child: Child) -> bool:
-        if (self.marking if child.parent is None else child.parent.pid) != self._pid:
-            return False
-        self._lives.append(Life(child, running_time(self._pid)))
-        return self.marking == self._pid and len(self._lives) - 1 in self._marks
+        starter = self.marking if child.parent is None else child.parent.pid
+        number = self._started_by.get(starter, 0)
+        self._started_by[starter] = number + 1
+        self._lineages[child.pid] = lineage = (*self._lineages[starter], number)
+        self._lives.append(Life(child, lineage, running_time(self._pid)))
+        return self.marking == self._pid and self._due is None and lineage in self._marks
 
     def _hand_over(self, child: Child) -> None:
-        """Let `child` mark, which the first has just started and which has executed nothing; both are stopped."""
+        """Let `child` mark, which has executed nothing, in place of the first thread; both are stopped."""
         self.marking, self._marker = child.pid, child
         del self._living[child.pid]
         self._living[self._pid] = self._first
+        self._slots[self._pid] = slot = self._slots.pop(child.pid)
+        self._bases.give(child.pid, 0)
+        self._bases.give(self._pid, slot * SLOT_BYTES)
+
+    def _hand_over_to(self, due: Child) -> None:
+        """As `_hand_over`, where another thread than the first has started it: the first runs, and is stopped for it.
+
+        What it stopped for, our interrupt or anything else, is not taken here: it is looked at as other threads are.
+        """
+        with contextlib.suppress(OSError):
+            ptrace(linux.PTRACE_INTERRUPT, self._pid)
+        deadline, told = time.monotonic() + _STOP_SECONDS, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while (found := os.waitid(os.P_PID, self._pid, told | linux.WALL)) is None:
+            self._pause(deadline)
+        self._due = None
+        deliver = self._stopped.pop(due.pid)
+        if found.si_code == os.CLD_TRAPPED and found.si_status >> 8 != linux.PTRACE_EVENT_EXIT:
+            self._hand_over(due)
+        ptrace(linux.PTRACE_CONT, due.pid, 0, deliver)
 
     def wait(self) -> tuple[int, int, resource.struct_rusage | None]:
         """As wait4 of the marking thread; number 0 where there is nothing new."""
@@ -222,8 +257,9 @@ class Team(HelperThreads):
 
     def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
         super()._end(child, usage, status)
-        self._slots.pop(child.pid, None)
-        self._stopped.pop(child.pid, None)
+        for found in (self._slots, self._stopped, self._lineages, self._started_by):
+            found.pop(child.pid, None)
+        self._due = None if child is self._due else self._due
 
     def _check_base(self, child: Child, event: int) -> None:
         """Refuse a stopped thread that gave itself another GS base: it counts elsewhere, or faults. It stays so."""
@@ -256,7 +292,7 @@ class Team(HelperThreads):
         self._stopped[child.pid] = 0
 
     def _let_go(self, child: Child, deliver: int = 0) -> None:
-        if self._stopping:
+        if self._stopping or child is self._due:
             self._stopped[child.pid] = deliver
         else:
             super()._let_go(child, deliver)

@@ -286,8 +286,11 @@ class Tracee(CallableProcess):
                 if waited[0]:
                     _, status, self.usage = waited
                     return status
+                marking = self.marking
                 for others in followed:
                     others.look()
+                if self.marking != marking:
+                    self._ask_again()
                 if self._is_needed():
                     with contextlib.suppress(ProcessLookupError):
                         ptrace(linux.PTRACE_INTERRUPT, self.marking)

@@ -13,8 +13,8 @@ import numpy as np
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import ProgramUnsupported
-from checkpoint.process.children import Child
-from checkpoint.process.program import Program
+from checkpoint.process.children import Child, Life
+from checkpoint.process.program import Lineage, Program
 from checkpoint.process.team import Team
 from checkpoint.process.threads import ADVICE
 from checkpoint.process.tracee import Tracee
@@ -49,16 +49,15 @@ class OthersMark(ProgramUnsupported):
         self.program = program
 
 
-def best_marks(tracee: Tracee) -> tuple[int, ...]:
-    """Threads of the ended run that could tell places, one at a time, by the order in which the first started them:
-    those that work most, and more than the first meanwhile."""
+def best_marks(tracee: Tracee) -> tuple[Lineage, ...]:
+    """Threads of the ended run that could tell places, one at a time: those that work most, and more than the first
+    meanwhile. One that the first started is taken before one that works a little more and was started by that."""
     lives = tracee.team.lives() if tracee.team else []
-    chosen: list[int] = []
-    for number in sorted(range(len(lives)), key=lambda n: -lives[n][1]):
-        thread, own, of_first = lives[number]
-        if own > of_first and not any(_overlap(thread, lives[other][0]) for other in chosen):
-            chosen.append(number)
-    return tuple(sorted(chosen))
+    chosen: list[Life] = []
+    for life, own, of_first in sorted(lives, key=lambda found: -found[1] / len(found[0].lineage)):
+        if own > of_first and not any(_overlap(life.thread, other.thread) for other in chosen):
+            chosen.append(life)
+    return tuple(sorted(life.lineage for life in chosen))
 
 
 def _overlap(one: Child, other: Child) -> bool:
@@ -115,7 +114,7 @@ class FirstThread:
         join_neighbours(self.own, operator.add, together)
         join_neighbours(self.work, added, together)
 
-    def refuse_unmarked(self, program: Program, interval: float, marks: tuple[int, ...]) -> None:
+    def refuse_unmarked(self, program: Program, interval: float, marks: tuple[Lineage, ...]) -> None:
         """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
         the marking thread executes; OthersMark where the threads `marks` have not been tried, there and where the first
         looks after them from time to time: how often differs from run to run, and tells no place."""

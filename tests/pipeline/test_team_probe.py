@@ -139,6 +139,7 @@ def test_working_threads_are_told_apart_from_waiting_ones(builds: Path) -> None:
         ("crew", "no place that its first thread reaches"),
         ("crews", "no place that its first thread reaches"),
         ("poll", "its first thread sleeps by the clock in"),
+        ("boss", "its first thread sleeps by the clock in"),
     ],
 )
 def test_others_mark_where_the_first_thread_only_waits(how: str, said: str, builds: Path) -> None:
@@ -146,7 +147,10 @@ def test_others_mark_where_the_first_thread_only_waits(how: str, said: str, buil
     with streams_of() as streams, pytest.raises(OthersMark, match=said) as raised:
         trace(program, interval=INTERVAL, streams=streams)
     # Of two in each crew one marks, whichever.
-    assert [number // 2 for number in raised.value.program.marking] == list(range(8 if how == "crews" else 1))
+    marking = raised.value.program.marking
+    assert [line[-1] // 2 for line in marking] == list(range(8 if how == "crews" else 1))
+    assert {line[:-1] for line in marking} == {(0,) if how == "boss" else ()}
+    assert Program.from_json(json.loads(json.dumps(raised.value.program.to_json()))).marking == marking
     with streams_of() as streams:
         profile = trace(raised.value.program, interval=INTERVAL, streams=streams)
     assert profile.first is not None and profile.program == raised.value.program
@@ -167,7 +171,7 @@ def test_too_many_that_mark_are_refused_before_they_are_traced(
         if program.threads == 1:
             raise WorkingThreads("two")
         assert not program.marking, "it was traced once more"
-        raise OthersMark("many more", replace(program, threads=4000, marking=(0,)))
+        raise OthersMark("many more", replace(program, threads=4000, marking=((0,),)))
 
     monkeypatch.setattr(trace_stage, "trace_program", trace_program)
     with pytest.raises(NodeUnfit, match="4000 threads, but"):
@@ -189,7 +193,7 @@ def test_threads_of_a_wrapper_are_not_its_workers(
         if program.threads == 1:
             raise WorkingThreads("two")
         if not program.marking:
-            raise OthersMark("the second", replace(program, marking=(0,)))
+            raise OthersMark("the second", replace(program, marking=((0,),)))
         raise WorkedByChildren("its children")
 
     monkeypatch.setattr(trace_stage, "trace_program", trace_program)
@@ -203,13 +207,13 @@ def test_threads_of_a_wrapper_are_not_its_workers(
 
 
 def test_nobody_that_marks_is_refused(builds: Path) -> None:
-    program = replace(program_of(build("crews", builds), "200", "crew"), threads=2, marking=(7,))
+    program = replace(program_of(build("crews", builds), "200", "crew"), threads=2, marking=((7,),))
     with streams_of() as streams, pytest.raises(ProgramUnsupported, match="nor one that it starts, where a phase"):
         trace(program, interval=INTERVAL, streams=streams)
 
 
 def test_what_the_waiting_first_thread_may_not_do(builds: Path) -> None:
-    program = replace(program_of(build("crews", builds), "200", "fork"), threads=2, marking=(0,))
+    program = replace(program_of(build("crews", builds), "200", "fork"), threads=2, marking=((0,),))
     with (
         streams_of() as streams,
         pytest.raises(
@@ -220,7 +224,7 @@ def test_what_the_waiting_first_thread_may_not_do(builds: Path) -> None:
 
 
 def test_a_marking_thread_may_end_the_run(builds: Path) -> None:
-    program = replace(program_of(build("crews", builds), "200", "kill"), threads=2, marking=(0,))
+    program = replace(program_of(build("crews", builds), "200", "kill"), threads=2, marking=((0,),))
     with streams_of() as streams:
         assert trace(program, interval=INTERVAL, streams=streams).exit_status == 3
 

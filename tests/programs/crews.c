@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first thread starts others and waits for them. Each of these has its own part of the work, the same in every run.
+// HOW is boss: it starts one that starts the others, and looks after them from time to time.
 // Usage: crews [ROUNDS] [HOW] [THREADS]
 #include <asm/prctl.h>
 #include <pthread.h>
@@ -84,6 +85,24 @@ static void hire(int threads)
         pthread_join(crew[i], NULL);
 }
 
+static void *boss(void *of)
+{
+    usleep(100000);
+    hire((int)(intptr_t)of);
+    return NULL;
+}
+
+static void hire_by_another(int threads)
+{
+    pthread_t other;
+
+    if (pthread_create(&other, NULL, boss, (void *)(intptr_t)threads))
+        exit(2);
+    while (finished < threads)
+        usleep(1000);
+    pthread_join(other, NULL);
+}
+
 int main(int argc, char **argv)
 {
     int threads = argc > 3 ? atoi(argv[3]) : 2;
@@ -100,8 +119,11 @@ int main(int argc, char **argv)
     for (long i = 0; i < rounds / 4; i++)
         states[0] = labour(states[0], 0);
     rounds /= crews;
-    for (int i = 0; i < crews; i++)
-        hire(threads);
+    if (is("boss"))
+        hire_by_another(threads);
+    else
+        for (int i = 0; i < crews; i++)
+            hire(threads);
     for (int i = 1; i < threads; i++)
         states[0] += states[i];
     printf("crews %016llx\n", (unsigned long long)states[0]);

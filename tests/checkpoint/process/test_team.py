@@ -24,6 +24,7 @@ from checkpoint.process import team as team_module
 from checkpoint.process.children import Child
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_plain
+from checkpoint.process.program import Lineage
 from checkpoint.process.ptrace import registers_of
 from checkpoint.process.team import SLOT_BYTES, Team
 from checkpoint.process.threads import HelperThreads
@@ -34,11 +35,13 @@ from checkpoint.stubs.counters import SiteCounters
 from probe.tracers.team import refuse_orphans
 
 ROUNDS = "150"
+OFTEN = 2000
+"""Executions of what works, and not of what looks after it."""
 
 
 @contextmanager
 def started(
-    builds: Path, how: str, threads: int = 2, rounds: str = ROUNDS, *, name: str = "team", marks: Sequence[int] = ()
+    builds: Path, how: str, threads: int = 2, rounds: str = ROUNDS, *, name: str = "team", marks: Sequence[Lineage] = ()
 ) -> Iterator[tuple[Tracee, Team]]:
     program = program_of(build(name, builds), rounds, how, str(threads))
     program = replace(program, threads=threads, marking=tuple(marks))
@@ -47,15 +50,26 @@ def started(
         yield tracee, tracee.team
 
 
-def counted(tracee: Tracee) -> SiteCounters:
-    """Counters at every site, and the program at its exit event."""
+def installed(tracee: Tracee) -> SiteCounters:
+    """Counters at every site that there is so far."""
     watch, counters = LoadWatch(tracee), SiteCounters(tracee)
     for loaded in watch.new_images():
         counters.install(loaded)
-    tracee.resume()
+    return counters
+
+
+def to_the_end(tracee: Tracee) -> None:
+    """The running program at its exit event."""
     while (occurrence := tracee.wait(SECONDS)).what is not What.EXITING:
         assert occurrence.what is What.PAUSED
         tracee.resume()
+
+
+def counted(tracee: Tracee) -> SiteCounters:
+    """Counters at every site, and the program at its exit event."""
+    counters = installed(tracee)
+    tracee.resume()
+    to_the_end(tracee)
     return counters
 
 
@@ -142,14 +156,14 @@ def test_slots_of_ended_threads_are_used_again(builds: Path) -> None:
 def test_ends_of_marking_threads_are_no_starts(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No phase lies where either is. Eight crews of two are started."""
     monkeypatch.setattr(team_module, "MOST_STARTS", 16)
-    with started(builds, "crews", name="crews", marks=range(0, 16, 2)) as (tracee, team):
+    with started(builds, "crews", name="crews", marks=[(n,) for n in range(0, 16, 2)]) as (tracee, team):
         counted(tracee)
         assert team.starts == 16 and len(team.started) == 24
 
 
 def test_a_first_thread_that_ends_while_another_that_marks_is_stopped(builds: Path) -> None:
     """What it may not do is said when all go on, not waited for."""
-    with started(builds, "leave", name="crews", rounds="2000", marks=[0]) as (tracee, team):
+    with started(builds, "leave", name="crews", rounds="2000", marks=[(0,)]) as (tracee, team):
         tracee.resume()
         while team.starts < 2:
             assert tracee.wait(0.01).what is What.TIMEOUT
@@ -165,9 +179,39 @@ def test_a_first_thread_that_ends_while_another_that_marks_is_stopped(builds: Pa
             refuse_orphans(tracee)
 
 
+def test_a_thread_that_another_has_started_marks(builds: Path) -> None:
+    """The first is stopped for it wherever it is, and counts for itself from there on. Where it stands already, and
+    that was told, it marks until all go on."""
+    found = []
+    for stands in (False, True):
+        with started(builds, "boss", name="crews", marks=[(0, 0)]) as (tracee, team):
+            counters = installed(tracee)
+            tracee.resume()
+            while team.starts < 1:
+                assert tracee.wait(0.005).what is What.TIMEOUT
+            (boss,) = threads_of(tracee.pid) - {tracee.pid}
+            if stands:
+                tracee.request_pause()
+                await_stop(tracee.pid)
+                await_stop(boss)
+                assert tracee.wait(SECONDS).what is What.PAUSED
+                assert team.starts == 2 and tracee.marking == tracee.pid
+                tracee.resume()
+            while team.starts < 3:
+                assert tracee.wait(0.005).what is What.TIMEOUT
+            assert tracee.marking not in (tracee.pid, boss)
+            to_the_end(tracee)
+            whole, of_marking = counters.read_both()
+            often = whole > OFTEN
+            assert of_marking[often].sum() > 0.4 * whole[often].sum()
+            assert tracee.marking == tracee.pid and len(team.started) == 4
+            found.append(of_marking[often])
+    assert len(found[0]) > 1 and found[0].tolist() == found[1].tolist()
+
+
 def test_the_first_thread_may_replace_the_program_while_another_marks(builds: Path) -> None:
     """The new program has one thread, which marks."""
-    with started(builds, "execute", name="crews", rounds="2000", marks=[0]) as (tracee, team):
+    with started(builds, "execute", name="crews", rounds="2000", marks=[(0,)]) as (tracee, team):
         tracee.resume()
         while team.starts < 2:
             assert tracee.wait(0.01).what is What.TIMEOUT
@@ -207,7 +251,7 @@ def test_a_thread_with_a_gs_base_of_its_own_is_named(how: str, who: str, builds:
 
 def test_a_first_thread_with_a_gs_base_of_its_own_is_named_while_another_marks(builds: Path) -> None:
     with (
-        started(builds, "gs", name="crews", marks=[0]) as (tracee, _),
+        started(builds, "gs", name="crews", marks=[(0,)]) as (tracee, _),
         pytest.raises(ProgramUnsupported, match="/crews: its first thread uses the GS register itself"),
     ):
         counted(tracee)

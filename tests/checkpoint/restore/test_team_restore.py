@@ -23,6 +23,7 @@ from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed, ProbeFileDamaged, ProgramUnsupported
 from checkpoint.flat.image import MOST_THREADS, NAME, FlatImage, Header, Table, Thread, checksum, decode, encode
+from checkpoint.process.program import Lineage
 from checkpoint.process.team import SLOT_BYTES
 from checkpoint.restore import direct_restore
 from checkpoint.restore.criu_restore import RestoreJob
@@ -78,13 +79,14 @@ def test_another_process_on_a_threads_processor_is_seen(how: str, builds: Path, 
     assert all(time.delay is not None and time.delay > 0.02 * (time.warm + time.wall) + 0.002 for time in times)
 
 
-def test_a_region_is_that_of_the_marking_thread(builds: Path, tmp_path: Path) -> None:
-    """The first thread waits in pthread_join, and comes back as one of the others."""
-    path = build("crews", builds)
-    (job,) = captured_regions(path, ROUNDS, "crew", "3", folder=tmp_path / "of", direct=True, threads=3, marking=(0,))
+@pytest.mark.parametrize(("how", "marking"), [("crew", (0,)), ("boss", (0, 0))])
+def test_a_region_is_that_of_the_marking_thread(how: str, marking: Lineage, builds: Path, tmp_path: Path) -> None:
+    """The first thread waits in pthread_join, or sleeps by the clock, and comes back as one of the others."""
+    path, crew = build("crews", builds), "3"
+    (job,) = captured_regions(path, ROUNDS, how, crew, folder=tmp_path / "of", direct=True, threads=3, marking=(marking,))
     flat = flat_job(job, tmp_path)
     assert flat.header.registers.gs_base == 0
-    assert sorted(one.registers.gs_base // SLOT_BYTES for one in flat.threads) == [1, 2, 3]
+    assert sorted(one.registers.gs_base // SLOT_BYTES for one in flat.threads) == [1, 2, 3, 4][: 2 + len(marking)]
     state = read_state(job.images)
     (stack,) = (vma for vma in state.vmas if vma.start <= state.layout.start_stack < vma.end)
     on_it = [one.slot for one in state.others if stack.start <= one.registers["sp"] < stack.end]
