@@ -100,8 +100,7 @@ class Program:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
         del said["worker"]
-        # A number alone for those that the first starts: older versions know no others.
-        said["marking"] = [line[0] if len(line) == 1 else list(line) for line in self.marking]
+        said["marking"] = lineages_to_json(self.marking)
         for name, usual in (("threads", 1), ("marking", []), ("choosing", False)):
             if said[name] == usual:
                 del said[name]
@@ -111,12 +110,18 @@ class Program:
     def from_json(value: Mapping[str, Any]) -> Program:
         worker = value.get("worker")
         found = {} if worker is None else {"worker": Worker.from_json(worker)}
-        marking = tuple(_lineage(line) for line in value.get("marking", ()))
+        marking = lineages_from_json(value.get("marking", ()))
         return Program(**{**value, "argv": tuple(value["argv"]), "marking": marking, **found})
 
 
-def _lineage(value: int | Sequence[int]) -> Lineage:
-    return (value,) if isinstance(value, int) else tuple(int(number) for number in value)
+def lineages_to_json(lineages: Sequence[Lineage]) -> list[int | list[int]]:
+    """A number alone for threads that the first one starts: older versions know no others."""
+    return [line[0] if len(line) == 1 else list(line) for line in lineages]
+
+
+def lineages_from_json(value: Sequence[int | Sequence[int]]) -> tuple[Lineage, ...]:
+    """Raises TypeError or ValueError where these are no lineages."""
+    return tuple((int(line),) if isinstance(line, int) else tuple(map(int, line)) for line in value)
 
 
 def resolve_program(

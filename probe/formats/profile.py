@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from checkpoint.process.program import Program
+from checkpoint.process.program import Lineage, Program, lineages_from_json, lineages_to_json
 from checkpoint.process.team import MOST_SLOTS
 from probe.formats.arrays import FloatArray, IntArray, write_arrays
 
@@ -102,6 +102,7 @@ class Profile:
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
     first        N x B sparse, the part of `counts` that the marking thread executed, by which boundaries are found;
                  None where no other thread shares its work
+    could_mark   threads that could tell places in the first one's stead, where that one did
     thread_work  N x S, instructions that each thread executed in counted blocks, in column 0 the marking one; others in
                  slots, which threads take over from those that have ended. None where one thread works, or older
     """
@@ -128,6 +129,7 @@ class Profile:
     counted_share: float = 1.0
     first: sp.csr_array | None = field(default=None, repr=False)
     thread_work: FloatArray | None = field(default=None, repr=False)
+    could_mark: tuple[Lineage, ...] = ()
 
     @property
     def intervals(self) -> int:
@@ -170,6 +172,8 @@ def save_profile(profile: Profile, path: Path) -> None:
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
     }
+    if profile.could_mark:
+        header["could_mark"] = lineages_to_json(profile.could_mark)
     arrays: dict[str, Any] = {
         "header": np.frombuffer(strict_json.dumps(header).encode(), dtype=np.uint8),
         "counts_data": profile.counts.data,
@@ -254,6 +258,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         counted_share=_number(header.get("counted_share", 1.0)),
         first=first,
         thread_work=work,
+        could_mark=lineages_from_json(header.get("could_mark", ())),
     )
 
 

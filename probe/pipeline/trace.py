@@ -136,6 +136,22 @@ def _with_its_threads(
         return traced(error.program)
 
 
+def trace_with_others(build: Build) -> bool:
+    """Where the first thread tells too few places, or a later run was not where the traced one had been by these: trace
+    once more, with places of threads that work. False where there are none. Errors as in `run`."""
+    if not build.profile.could_mark:
+        return False
+    said = f"{build.program.argv[0]}: its first thread tells too few places; traced once more by places of others"
+    build.display.note(said)
+    build.notes.append(said)
+    build.program = replace(build.program, marking=build.profile.could_mark)
+    _trace(build)
+    build.program = build.profile.program
+    check_processors(build.program.argv[0], build.program.threads, build.cpu)
+    save(build)
+    return True
+
+
 def with_threads(program: Program, tracer: str, found: WorkingThreads, cpu: int | None) -> Program:
     """The program as one whose threads share the work, as was found out. Raises `found` where the tracer cannot follow
     them, NodeUnfit where there are too few processors for them."""

@@ -18,7 +18,7 @@ from probe.formats.profile import Profile
 from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
 from probe.pipeline.at_once import EarlyCapture, as_traced, there
 from probe.pipeline.outputs import compare_run, note_run, output_streams
-from probe.pipeline.reference import early_run_names, seen_in_timing_run
+from probe.pipeline.reference import early_run_names, seen_in_timing_run, seen_in_trace
 from probe.pipeline.runs.boundaries import Candidate, candidates, cheap_boundaries, split
 from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
@@ -27,6 +27,7 @@ from probe.pipeline.runs.straying import Straying
 from probe.pipeline.runs.witnesses import witnesses
 from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
+from probe.pipeline.trace import trace_with_others
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
 from probe.work_folder import link_or_copy
@@ -37,6 +38,9 @@ FILES = ("timing.npz", "early.json", "validate.stdout", "validate.stderr", "vali
 
 _RESULT, _EARLY = "timing.npz", "early.json"
 AGAIN = "timed-again"
+
+_MOST_UNMARKED = 0.2
+"""Share of the boundaries that nothing marks which repeats itself, beyond which others are to mark."""
 
 MARKER_ROUNDS = 3
 """Timing runs, each with other candidates in place of those that did not repeat."""
@@ -111,13 +115,33 @@ def runs(plan: FullRuns) -> int:
 
 
 def run(build: Build, report: Report) -> None:
-    """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Raises Diverged,
+    """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Where the first
+    of several threads tells no places, and others could, the program is traced again, and they do. Raises Diverged,
     ProgramFailed, Unpredictable."""
-    expected = build.reference.wall[0]
 
     def progress(seconds: float) -> None:
-        report(seconds / expected)
+        report(seconds / build.reference.wall[0])
 
+    try:
+        _time(build, progress)
+        placed = build.timed.unmarked <= _MOST_UNMARKED * build.profile.intervals
+    except NotRepeated:
+        if not build.profile.could_mark:
+            raise
+        placed = False
+    if not placed and trace_with_others(build):
+        build.reference, build.early = seen_in_trace(build.profile), None
+        _time(build, progress)
+    note_run(build.folder.path, NAME, build.profile.written)
+    again = [
+        interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
+    ]
+    build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
+    build.timed = build.timed.with_runs(again)
+
+
+def _time(build: Build, progress: Callable[[float], None]) -> None:
+    expected = build.reference.wall[0]
     early = _seen_in_trace(build)
     if early is not None:
         _time_and_capture(build, early, progress)
@@ -130,17 +154,11 @@ def run(build: Build, report: Report) -> None:
             native_seconds=expected,
             once_more=partial(_once_more, build, expected),
         )
-    note_run(build.folder.path, NAME, build.profile.written)
-    again = [
-        interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
-    ]
-    build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
-    build.timed = build.timed.with_runs(again)
 
 
 def _once_more(build: Build, seconds: float, error: NotRepeated) -> bool:
     """Whether to make the timing run again, which takes so long. Says so."""
-    if not made_again(seconds, error.partly):
+    if build.profile.could_mark or not made_again(seconds, error.partly):
         return False
     said = f"{build.program.argv[0]}: a timing run did not repeat the traced run, and was made once more"
     build.display.note(said)

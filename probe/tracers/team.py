@@ -32,6 +32,9 @@ MOST_UNMARKED = 0.1
 MOST_POLLED = 0.5
 """Share of the intervals at whose end the first thread may sleep by the clock."""
 
+CLEARLY = 2.0
+"""So many times as much as the first a thread works that is to mark if that one turns out to tell too few places."""
+
 _SLEEPS = {str(call_number(name)) for name in ("nanosleep", "clock_nanosleep")}
 _LONG = 5.0
 _SIGKILL_BIT = 1 << 8
@@ -49,13 +52,14 @@ class OthersMark(ProgramUnsupported):
         self.program = program
 
 
-def best_marks(tracee: Tracee) -> tuple[Lineage, ...]:
-    """Threads of the ended run that could tell places, one at a time: those that work most, and more than the first
-    meanwhile. One that the first started is taken before one that works a little more and was started by that."""
+def best_marks(tracee: Tracee, times: float = 1.0) -> tuple[Lineage, ...]:
+    """Threads of the ended run that could tell places, one at a time: those that work most, and more than so many times
+    as much as the first meanwhile. One that the first started is taken before one that works a little more and was
+    started by that."""
     lives = tracee.team.lives() if tracee.team else []
     chosen: list[Life] = []
     for life, own, of_first in sorted(lives, key=lambda found: -found[1] / len(found[0].lineage)):
-        if own > of_first and not any(_overlap(life.thread, other.thread) for other in chosen):
+        if own > times * of_first and not any(_overlap(life.thread, other.thread) for other in chosen):
             chosen.append(life)
     return tuple(sorted(life.lineage for life in chosen))
 
@@ -69,7 +73,7 @@ class FirstThread:
     """The first thread's part of what is counted: its interval under way, and its rows so far.
 
     `now`: its executions at the last look. `work`: instructions of each interval, by the threads' slots. `polling`: how
-    often it slept by the clock when an interval ended, `ended`: of so many.
+    often it slept by the clock when an interval ended, `ended`: of so many. `could_mark`: others, which work far more.
     """
 
     pid: int
@@ -83,6 +87,7 @@ class FirstThread:
     now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     polling: int = 0
     ended: int = 0
+    could_mark: tuple[Lineage, ...] = ()
 
     def fresh(self, of_all: IntArray) -> IntArray:
         """Executions since the last look by the busiest thread, as far as is known: the first, or one of the others.
@@ -141,7 +146,8 @@ class FirstThread:
         work = np.zeros((len(self.work), max(map(len, self.work), default=1)))
         for row, of_row in zip(work, self.work, strict=True):
             row[: len(of_row)] = of_row
-        return replace(profile, first=counts_of(self.rows, counted), thread_work=work)
+        could_mark = () if profile.program.marking else self.could_mark
+        return replace(profile, first=counts_of(self.rows, counted), thread_work=work, could_mark=could_mark)
 
 
 def sleeps_by_clock(number: int) -> bool:

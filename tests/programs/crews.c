@@ -3,6 +3,7 @@
 // HOW is boss: it starts one that starts the others, and looks after them from time to time.
 // Usage: crews [ROUNDS] [HOW] [THREADS]
 #include <asm/prctl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -81,6 +82,8 @@ static void hire(int threads)
     }
     while (is("poll") && finished < threads)
         usleep(1000);
+    while (is("look") && finished < threads)
+        poll(NULL, 0, 1);
     for (int i = 0; i < threads; i++)
         pthread_join(crew[i], NULL);
 }

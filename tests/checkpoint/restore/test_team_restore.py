@@ -83,7 +83,8 @@ def test_another_process_on_a_threads_processor_is_seen(how: str, builds: Path, 
 def test_a_region_is_that_of_the_marking_thread(how: str, marking: Lineage, builds: Path, tmp_path: Path) -> None:
     """The first thread waits in pthread_join, or sleeps by the clock, and comes back as one of the others."""
     path, crew = build("crews", builds), "3"
-    (job,) = captured_regions(path, ROUNDS, how, crew, folder=tmp_path / "of", direct=True, threads=3, marking=(marking,))
+    as_it_ran: dict[str, Any] = {"direct": True, "threads": 3, "marking": (marking,)}
+    (job,) = captured_regions(path, ROUNDS, how, crew, folder=tmp_path / "of", **as_it_ran)
     flat = flat_job(job, tmp_path)
     assert flat.header.registers.gs_base == 0
     assert sorted(one.registers.gs_base // SLOT_BYTES for one in flat.threads) == [1, 2, 3, 4][: 2 + len(marking)]
