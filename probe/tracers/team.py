@@ -29,13 +29,15 @@ from probe.tracers.joining import join_neighbours, sum_of_vectors
 MOST_UNMARKED = 0.1
 """Share of the run that may pass in intervals that are far too long."""
 
-MOST_POLLED = 0.5
-"""Share of the intervals at whose end the first thread may sleep by the clock."""
+MOST_POLLED, _POLLED_AT_LEAST = 0.5, 0.1
+"""Share of the intervals at whose end the first thread may sleep by the clock: of those where it sleeps, and of all.
+Where all processors are taken it often waits for one instead."""
 
 CLEARLY = 2.0
 """So many times as much as the first a thread works that is to mark if that one turns out to tell too few places."""
 
 _SLEEPS = {str(call_number(name)) for name in ("nanosleep", "clock_nanosleep")}
+_NO_CALL = ("running", "-1")
 _LONG = 5.0
 _SIGKILL_BIT = 1 << 8
 _ENDING_SECONDS, _POLL_SECONDS = 1.0, 0.002
@@ -73,7 +75,8 @@ class FirstThread:
     """The first thread's part of what is counted: its interval under way, and its rows so far.
 
     `now`: its executions at the last look. `work`: instructions of each interval, by the threads' slots. `polling`: how
-    often it slept by the clock when an interval ended, `ended`: of so many. `could_mark`: others, which work far more.
+    often it slept by the clock when an interval ended, `asleep`: slept, `ended`: of so many. `could_mark`: others, which
+    work far more.
     """
 
     pid: int
@@ -86,6 +89,7 @@ class FirstThread:
     looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     polling: int = 0
+    asleep: int = 0
     ended: int = 0
     could_mark: tuple[Lineage, ...] = ()
 
@@ -111,7 +115,9 @@ class FirstThread:
         self.rows.append(row)
         self.own.append(own)
         self.before = self.now
-        self.polling += sleeps_by_clock(self.pid)
+        call = sleeps_in(self.pid)
+        self.polling += call in _SLEEPS
+        self.asleep += call is not None
         self.ended += 1
 
     def join(self, together: int) -> None:
@@ -123,7 +129,8 @@ class FirstThread:
         """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
         the marking thread executes; OthersMark where the threads `marks` have not been tried, there and where the first
         looks after them from time to time: how often differs from run to run, and tells no place."""
-        if marks and not program.marking and self.polling > MOST_POLLED * self.ended:
+        polls = self.polling > max(MOST_POLLED * self.asleep, _POLLED_AT_LEAST * self.ended)
+        if marks and not program.marking and polls:
             raise OthersMark(
                 f"{program.argv[0]}: its first thread sleeps by the clock in {self.polling / self.ended:.0%} of the "
                 "run, while others work",
@@ -150,12 +157,14 @@ class FirstThread:
         return replace(profile, first=counts_of(self.rows, counted), thread_work=work, could_mark=could_mark)
 
 
-def sleeps_by_clock(number: int) -> bool:
-    """Whether a thread stands in a call that ends by time alone (/proc/PID/syscall, proc_pid_syscall(5))."""
+def sleeps_in(number: int) -> str | None:
+    """The number of the call that a thread sleeps in (/proc/PID/syscall, proc_pid_syscall(5)); None where it is ready
+    to run, stopped, or gone."""
     try:
-        return Path(f"/proc/{number}/syscall").read_text().split()[0] in _SLEEPS
+        call = Path(f"/proc/{number}/syscall").read_text().split()[0]
     except OSError:
-        return False
+        return None
+    return None if call in _NO_CALL else call
 
 
 def refuse_orphans(tracee: Tracee) -> None:
