@@ -75,7 +75,7 @@ class FirstThread:
     """The first thread's part of what is counted: its interval under way, and its rows so far.
 
     `now`: its executions at the last look. `work`: instructions of each interval, by the threads' slots. `polling`: how
-    often it slept by the clock when an interval ended, `asleep`: slept, `ended`: of so many. `could_mark`: others, which
+    often it slept by the clock when an interval ended, `asleep`: slept, `ended`: of so many. `could_mark`: others, that
     work far more.
     """
 
