@@ -121,7 +121,10 @@ def lineages_to_json(lineages: Sequence[Lineage]) -> list[int | list[int]]:
 
 def lineages_from_json(value: Sequence[int | Sequence[int]]) -> tuple[Lineage, ...]:
     """Raises TypeError or ValueError where these are no lineages."""
-    return tuple((int(line),) if isinstance(line, int) else tuple(map(int, line)) for line in value)
+    found = tuple((line,) if isinstance(line, int) else tuple(line) for line in value)
+    if not all(line and all(type(number) is int and number >= 0 for number in line) for line in found):
+        raise ValueError("a thread that is told by no numbers")
+    return found
 
 
 def resolve_program(

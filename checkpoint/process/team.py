@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from checkpoint import linux
-from checkpoint.errors import ProgramFailed, ProgramUnsupported
+from checkpoint.errors import ProbeError, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import Child, Children, Life, name_thread, seconds_of
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Lineage
@@ -64,14 +64,11 @@ class Team(HelperThreads):
         """Slots used so far, the marking thread's among them."""
         self.starts = 0
         self.started: list[float] = []
-        """When each was started, or ended and had been marking, by the monotonic clock."""
+        """When each was started, began to mark later, or ended and had been marking, by the monotonic clock."""
 
     def look(self) -> None:
         """See Children.look. Raises ProgramUnsupported where a thread does what only the marking one may."""
         Children.look(self)
-        # Once the marking thread's stop is told it stays the marking one until all go on.
-        if self._due is not None and not self._stopping and not self.marking_ends:
-            self._hand_over_to(self._due)
         if self._refusal is not None:
             raise self._refusal
 
@@ -163,35 +160,44 @@ class Team(HelperThreads):
         self._started_by[starter] = number + 1
         self._lineages[child.pid] = lineage = (*self._lineages[starter], number)
         self._lives.append(Life(child, lineage, running_time(self._pid)))
-        return self.marking == self._pid and self._due is None and lineage in self._marks
+        free = self.marking == self._pid and self._due is None and not self.marking_ends
+        return free and lineage in self._marks
 
     def _hand_over(self, child: Child) -> None:
         """Let `child` mark, which has executed nothing, in place of the first thread; both are stopped."""
+        # One of them may have been killed: then nothing is changed.
+        slot = self._slots[child.pid]
+        self._bases.give(self._pid, slot * SLOT_BYTES)
+        self._bases.give(child.pid, 0)
         self.marking, self._marker = child.pid, child
         del self._living[child.pid]
         self._living[self._pid] = self._first
-        self._slots[self._pid] = slot = self._slots.pop(child.pid)
-        self._bases.give(child.pid, 0)
-        self._bases.give(self._pid, slot * SLOT_BYTES)
+        self._slots[self._pid] = self._slots.pop(child.pid)
 
-    def _hand_over_to(self, due: Child) -> None:
+    def _serve(self, due: Child) -> None:
         """As `_hand_over`, where another thread than the first has started it: the first runs, and is stopped for it.
 
-        What it stopped for, our interrupt or anything else, is not taken here: it is looked at as other threads are.
+        Nothing is waited for: a first thread in an execve or a vfork stops once others were looked at. Its stop is not
+        taken here, but looked at as other threads' are. Where it stopped for anything else it is still the marking
+        thread, and asked again later.
         """
-        with contextlib.suppress(OSError):
-            ptrace(linux.PTRACE_INTERRUPT, self._pid)
-        deadline, told = time.monotonic() + _STOP_SECONDS, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
-        while (found := os.waitid(os.P_PID, self._pid, told | linux.WALL)) is None:
-            self._pause(deadline)
-        self._due = None
-        deliver = self._stopped.pop(due.pid)
-        if found.si_code == os.CLD_TRAPPED and found.si_status >> 8 != linux.PTRACE_EVENT_EXIT:
-            self._hand_over(due)
-        ptrace(linux.PTRACE_CONT, due.pid, 0, deliver)
+        with contextlib.suppress(ProbeError, OSError):
+            if not self.marking_ends:
+                ptrace(linux.PTRACE_INTERRUPT, self._pid)
+                told = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+                found = os.waitid(os.P_PID, self._pid, told | linux.WALL)
+                if found is None or found.si_status >> 8 != linux.PTRACE_EVENT_STOP:
+                    return
+                self._hand_over(due)
+                self.started.append(time.monotonic())
+            self._due = None
+            ptrace(linux.PTRACE_CONT, due.pid, 0, self._stopped.pop(due.pid, 0))
 
     def wait(self) -> tuple[int, int, resource.struct_rusage | None]:
         """As wait4 of the marking thread; number 0 where there is nothing new."""
+        # Once the marking thread's stop is told it stays the marking one until all go on.
+        if self._due is not None and not self._stopping:
+            self._serve(self._due)
         ends = self.marking != self._pid and bool(self._waited)
         if not self._waited or (ends and self._stopping):
             return os.wait4(self.marking, linux.WALL | os.WNOHANG)
@@ -249,6 +255,7 @@ class Team(HelperThreads):
 
     def _leave(self, child: Child) -> None:
         """Let a thread go on from its exit event."""
+        self._due = None if child is self._due else self._due
         self._note_end(child)
         for life in self._lives:
             if life.thread is child:

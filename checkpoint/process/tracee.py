@@ -282,15 +282,15 @@ class Tracee(CallableProcess):
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with child_signals_blocked():
             while True:
+                marking = self.marking
                 waited = self.team.wait() if self.team else os.wait4(self.pid, linux.WALL | os.WNOHANG)
+                if self.marking not in (marking, self.pid):
+                    self._ask_again()
                 if waited[0]:
                     _, status, self.usage = waited
                     return status
-                marking = self.marking
                 for others in followed:
                     others.look()
-                if self.marking != marking:
-                    self._ask_again()
                 if self._is_needed():
                     with contextlib.suppress(ProcessLookupError):
                         ptrace(linux.PTRACE_INTERRUPT, self.marking)
@@ -322,7 +322,8 @@ class Tracee(CallableProcess):
 
     def _ask_again(self) -> None:
         if self._pause_requested:
-            ptrace(linux.PTRACE_INTERRUPT, self.marking)
+            with contextlib.suppress(ProcessLookupError):
+                ptrace(linux.PTRACE_INTERRUPT, self.marking)
 
     def _clean_copy(self, child: int) -> None:
         """Give a forked child, stopped, the program's own code back: nobody would answer its breakpoints and stops."""

@@ -136,20 +136,17 @@ def _with_its_threads(
         return traced(error.program)
 
 
-def trace_with_others(build: Build) -> bool:
+def trace_with_others(build: Build) -> None:
     """Where the first thread tells too few places, or a later run was not where the traced one had been by these: trace
-    once more, with places of threads that work. False where there are none. Errors as in `run`."""
-    if not build.profile.could_mark:
-        return False
-    said = f"{build.program.argv[0]}: its first thread tells too few places; traced once more by places of others"
-    build.display.note(said)
-    build.notes.append(said)
+    once more, with places of those that could mark. Errors as in `run`."""
+    build.display.note(f"{build.program.argv[0]}: its first thread tells too few places: it is traced once more")
+    replaced = _notes(build)
     build.program = replace(build.program, marking=build.profile.could_mark)
     _trace(build)
     build.program = build.profile.program
     check_processors(build.program.argv[0], build.program.threads, build.cpu)
+    build.notes = [note for note in build.notes if note not in replaced] + _notes(build)
     save(build)
-    return True
 
 
 def with_threads(program: Program, tracer: str, found: WorkingThreads, cpu: int | None) -> Program:
@@ -230,29 +227,36 @@ def load(build: Build) -> None:
 def doubts(build: Build) -> list[str]:
     """None: the reference stage compares what the traced run did with plain runs. Notes the worker, and what was not
     counted."""
-    worker = build.program.worker
-    if worker is not None:
-        build.notes.append(f"{build.program.argv[0]} is a wrapper: the process probed is {shortened(worker.argv)}")
-    if build.profile.helper_threads:
-        build.notes.append(
-            f"{build.profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
-        )
-    if build.program.threads > 1:
-        build.notes.append(
-            f"{build.program.threads} threads share the work: every run, and every node, needs as many processors, and "
-            "times are wall times"
-        )
-    if build.profile.thin:
-        build.notes.append(
-            f"only {build.profile.counted_share:.0%} of the instructions were counted, the rest ran too often: "
-            "there is no direct estimate"
-        )
+    build.notes += _notes(build)
     if build.program.threads > 1 or "OMP_NUM_THREADS" in build.program.env or not _uses_openmp(build.program):
         return []
     return [
         f"{build.program.argv[0]}: is linked with OpenMP and ran with one thread, since its runs get one processor: to "
         "probe it with more, set OMP_NUM_THREADS"
     ]
+
+
+def _notes(build: Build) -> list[str]:
+    profile, worker, found = build.profile, build.program.worker, []
+    if worker is not None:
+        found.append(f"{build.program.argv[0]} is a wrapper: the process probed is {shortened(worker.argv)}")
+    if profile.helper_threads:
+        found.append(
+            f"{profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
+        )
+    if build.program.threads > 1:
+        found.append(
+            f"{build.program.threads} threads share the work: every run, and every node, needs as many processors, and "
+            "times are wall times"
+        )
+    if build.program.marking:
+        found.append("the first thread tells too few places: others tell them in its stead")
+    if profile.thin:
+        found.append(
+            f"only {profile.counted_share:.0%} of the instructions were counted, the rest ran too often: there is no "
+            "direct estimate"
+        )
+    return found
 
 
 def _uses_openmp(program: Program) -> bool:

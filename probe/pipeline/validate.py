@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checkpoint.errors import Diverged, NodeUnfit, ProgramTooShort, ProgramUnsupported
 from checkpoint.process.program import Streams
 from probe.contents.captured_files import CAPTURE_RUN
 from probe.formats.checkpoints import EarlyCheckpoints
@@ -27,6 +28,7 @@ from probe.pipeline.runs.straying import Straying
 from probe.pipeline.runs.witnesses import witnesses
 from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
+from probe.pipeline.trace import save as save_trace
 from probe.pipeline.trace import trace_with_others
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
@@ -124,20 +126,37 @@ def run(build: Build, report: Report) -> None:
 
     try:
         _time(build, progress)
-        placed = build.timed.unmarked <= _MOST_UNMARKED * build.profile.intervals
-    except NotRepeated:
+        if build.profile.could_mark and build.timed.unmarked > _MOST_UNMARKED * build.profile.intervals:
+            _time_by_others(build, progress)
+    except Diverged as error:
         if not build.profile.could_mark:
             raise
-        placed = False
-    if not placed and trace_with_others(build):
-        build.reference, build.early = seen_in_trace(build.profile), None
-        _time(build, progress)
+        _time_by_others(build, progress, error)
     note_run(build.folder.path, NAME, build.profile.written)
     again = [
         interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
     ]
     build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
     build.timed = build.timed.with_runs(again)
+
+
+def _time_by_others(build: Build, progress: Callable[[float], None], refused: Diverged | None = None) -> None:
+    """Trace once more, with others marking, and time that. Where that cannot be, all is as before: with what the first
+    thread tells, or without anything, and `refused` is raised."""
+    before = (build.program, build.profile, build.reference, list(build.notes))
+    timed = build.timed if refused is None else None
+    try:
+        trace_with_others(build)
+        build.reference = seen_in_trace(build.profile)
+        _time(build, progress)
+    except (Diverged, NodeUnfit, ProgramTooShort, ProgramUnsupported) as error:
+        build.program, build.profile, build.reference, build.notes = before
+        save_trace(build)
+        if timed is None:
+            assert refused is not None
+            raise refused from error
+        build.timed = timed
+        build.notes.append(f"traced once more, since the first thread tells few places, and left it at these: {error}")
 
 
 def _time(build: Build, progress: Callable[[float], None]) -> None:

@@ -45,9 +45,9 @@ from probe.tracers.library_time import LibraryLooks
 from probe.tracers.other_processes import judge_children, judge_early, judge_threads
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.team import (
-    CLEARLY,
     FirstThread,
     best_marks,
+    clear_marks,
     joined_rows,
     padded,
     refuse_orphans,
@@ -307,7 +307,7 @@ def trace(
     code = exit_status(program, ending.status, streams)
     of_these = replace(program, threads=recording.working)
     if recording.first is not None:
-        recording.first.could_mark = best_marks(tracee, CLEARLY)
+        recording.first.could_mark = clear_marks(tracee, ending.cpu)
         recording.first.refuse_unmarked(of_these, recording.interval, best_marks(tracee))
     if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)

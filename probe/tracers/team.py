@@ -33,8 +33,12 @@ MOST_POLLED, _POLLED_AT_LEAST = 0.5, 0.1
 """Share of the intervals at whose end the first thread may sleep by the clock: of those where it sleeps, and of all.
 Where all processors are taken it often waits for one instead."""
 
-CLEARLY = 2.0
-"""So many times as much as the first a thread works that is to mark if that one turns out to tell too few places."""
+CLEARLY, _WORTH_WHILE = 2.0, 0.2
+"""So many times as much as the first a thread works that is to mark if that one turns out to tell too few places; the
+share of the CPU time that such threads have together."""
+
+_DEEPER = 1.1
+"""So many times as much as another must a thread do to be chosen before it that was started by one more in between."""
 
 _SLEEPS = {str(call_number(name)) for name in ("nanosleep", "clock_nanosleep")}
 _NO_CALL = ("running", "-1")
@@ -54,16 +58,26 @@ class OthersMark(ProgramUnsupported):
         self.program = program
 
 
-def best_marks(tracee: Tracee, times: float = 1.0) -> tuple[Lineage, ...]:
-    """Threads of the ended run that could tell places, one at a time: those that work most, and more than so many times
-    as much as the first meanwhile. One that the first started is taken before one that works a little more and was
-    started by that."""
+def best_marks(tracee: Tracee) -> tuple[Lineage, ...]:
+    """Threads of the ended run that could tell places, one at a time: those that work most, and more than the first
+    meanwhile."""
+    return tuple(sorted(life.lineage for life, _ in _best(tracee, 1.0)))
+
+
+def clear_marks(tracee: Tracee, cpu: float) -> tuple[Lineage, ...]:
+    """As `best_marks`, those that leave no doubt; none where they do little of the run's `cpu` seconds."""
+    chosen = _best(tracee, CLEARLY)
+    worth = sum(own for _, own in chosen) >= _WORTH_WHILE * cpu
+    return tuple(sorted(life.lineage for life, _ in chosen)) if worth else ()
+
+
+def _best(tracee: Tracee, times: float) -> list[tuple[Life, float]]:
     lives = tracee.team.lives() if tracee.team else []
-    chosen: list[Life] = []
-    for life, own, of_first in sorted(lives, key=lambda found: -found[1] / len(found[0].lineage)):
-        if own > times * of_first and not any(_overlap(life.thread, other.thread) for other in chosen):
-            chosen.append(life)
-    return tuple(sorted(life.lineage for life in chosen))
+    chosen: list[tuple[Life, float]] = []
+    for life, own, of_first in sorted(lives, key=lambda found: -found[1] / _DEEPER ** len(found[0].lineage)):
+        if own > times * of_first and not any(_overlap(life.thread, other.thread) for other, _ in chosen):
+            chosen.append((life, own))
+    return chosen
 
 
 def _overlap(one: Child, other: Child) -> bool:
@@ -127,14 +141,15 @@ class FirstThread:
 
     def refuse_unmarked(self, program: Program, interval: float, marks: tuple[Lineage, ...]) -> None:
         """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
-        the marking thread executes; OthersMark where the threads `marks` have not been tried, there and where the first
-        looks after them from time to time: how often differs from run to run, and tells no place."""
+        the marking thread executes; OthersMark where the threads `marks` have not been tried. Also where those that
+        could mark have not, and the first looks after others from time to time: how often differs from run to run, and
+        tells no place."""
         polls = self.polling > max(MOST_POLLED * self.asleep, _POLLED_AT_LEAST * self.ended)
-        if marks and not program.marking and polls:
+        if self.could_mark and not program.marking and polls:
             raise OthersMark(
                 f"{program.argv[0]}: its first thread sleeps by the clock in {self.polling / self.ended:.0%} of the "
                 "run, while others work",
-                replace(program, marking=marks),
+                replace(program, marking=self.could_mark),
             )
         long = sum(one for one in self.own if one > _LONG * interval)
         if long <= MOST_UNMARKED * sum(self.own):
@@ -159,7 +174,7 @@ class FirstThread:
 
 def sleeps_in(number: int) -> str | None:
     """The number of the call that a thread sleeps in (/proc/PID/syscall, proc_pid_syscall(5)); None where it is ready
-    to run, stopped, or gone."""
+    to run, or gone."""
     try:
         call = Path(f"/proc/{number}/syscall").read_text().split()[0]
     except OSError:

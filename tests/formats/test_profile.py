@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged, ProgramTooShort, StorageError
-from checkpoint.process.program import Program
+from checkpoint.process.program import Program, lineages_from_json, lineages_to_json
 from probe.formats.profile import BlockTable, Markers, Profile, load_profile, save_profile
 from probe.pipeline.runs.boundaries import candidates
 from probe.selection.select import select_phases
@@ -221,3 +221,14 @@ def test_a_profile_without_intervals_is_read_but_nothing_is_chosen_from_it(tmp_p
     assert (found.intervals, candidates(found)) == (0, [])
     with pytest.raises(ProgramTooShort):
         select_phases(found.vectors(), found.instructions(), found.seconds, np.ones(0, dtype=bool))
+
+
+@given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=4).map(tuple), max_size=4))
+def test_lineages_of_threads_are_read_as_written(lineages: list[tuple[int, ...]]) -> None:
+    assert lineages_from_json(lineages_to_json(lineages)) == tuple(lineages)
+
+
+@pytest.mark.parametrize("value", [["12"], [True], [-1], [[0, -1]], [[]], [[0.5]], [None], {"0": 1}, 5])
+def test_other_values_name_no_threads(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        lineages_from_json(value)
