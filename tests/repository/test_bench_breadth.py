@@ -340,11 +340,13 @@ def test_each_figure_is_judged_against_its_bar() -> None:
     rows = [row(f"p{n}") for n in range(9)]
     assert all(met for _, _, _, met in report.bars(rows) if met is not None)
     rows += [row("late", predicted=2.4, held=False, half_width=0.3, tracing=1.5), refused("w")]
+    rows += [row("disturbed", full=[2.0, 2.2], predicted=4.2, held=False)]
     rows += [refused("t", rightly=True, expected="threads", late=9.0), row("u", outcome=UNUSABLE, message="no")]
     found = {what: (measured, met) for what, _, measured, met in report.bars(rows)}
     assert list(found.values()) == [
-        ("10 of 11, 91%", True), ("1", False), ("1 of 2, 50%", False), ("1.00%", True), ("20.00%", False),
-        ("9 of 10, 90%", False), ("2.00%", True), ("1.050", True), ("1.500", False),
+        ("11 of 12, 92%", True), ("1", False), ("1 of 2, 50%", False), ("1.00%", True), ("20.00%", False),
+        ("9 of 10, 90%", False), ("2.00%", True), ("1.00%, 100.00%", None), ("9 of 11, 82%", None), ("2.00%", None),
+        ("1.050", True), ("1.500", False),
     ]  # fmt: skip
     assert report.in_time(refused("x", late=100.0, share=0.2)) and not report.in_time(refused("x", late=11.0))
 

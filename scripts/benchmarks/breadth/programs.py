@@ -174,7 +174,7 @@ PROGRAMS = (
     Program("recsel", "databases", "recutils", "recsel -e 'Age > 30' -S City -p Name,City contacts.rec",
             "contacts.rec"),
     Program("kchashtest", "databases", "kyotocabinet-utils", "kchashtest order casket.kch 1500000"),
-    Program("tchtest", "databases", "tokyocabinet-bin", "tchtest write casket.tch 4000000", refusal=RANDOM, aside=True),
+    Program("tchtest", "databases", "tokyocabinet-bin", "tchtest write casket.tch 4000000", aside=True),
     # cryptography
     Program("openssl-enc", "cryptography", "openssl", "openssl enc -aes-256-cbc -pbkdf2 -iter 5000000 "
             "-S 0011223344556677 -pass pass:secret -in text-1m -out text.enc", "text-1m"),

@@ -19,6 +19,9 @@ _PREDICTED_SHARE, _IN_TIME, _MEDIAN, _WORST, _HELD, _HALF_WIDTH = 0.90, 0.90, 0.
 """Bars: programs with one working thread that are predicted, refusals in time, errors of what is shown as predicted,
 intervals that hold, and the median half width."""
 
+_QUIET = 0.05
+"""By how much the full runs of a program may differ on a quiet machine. The bars of errors and intervals are for such."""
+
 _TRACING_MEDIAN, _TRACING_WORST = 1.10, 1.4
 """Bars: the traced run over a plain one."""
 
@@ -84,29 +87,50 @@ def shown_error(row: Row) -> float:
     return round(float(row["predicted"] / statistics.mean(row["full"]) - 1), 5)
 
 
+def quiet(row: Row) -> bool:
+    """Whether the full runs of a predicted program say that the machine was quiet: they are not part of the prediction."""
+    return bool((max(row["full"]) - min(row["full"])) <= _QUIET * statistics.median(row["full"]))
+
+
 def bars(rows: Sequence[Row]) -> list[tuple[str, str, str, bool | None]]:
-    """Each figure: what it is of, its bar, what was measured, and whether it is met (None: nothing to judge by)."""
+    """Each figure: what it is of, its bar, what was measured, and whether it is met (None: nothing to judge by, as for
+    errors and intervals on a machine that was not quiet)."""
     good = [row for row in rows if row["outcome"] == PREDICTED]
     judged = [row for row in rows if not row["expected"] and row["outcome"] != UNUSABLE]
     reached = [row for row in judged if row["outcome"] == PREDICTED]
     refusals = [row for row in rows if row["outcome"] == REFUSED]
     wrongly = [row for row in rows if (row["outcome"] == REFUSED and not row["rightly"]) or row["outcome"] == FAILED]
-    errors = [abs(shown_error(row)) for row in good]
+    still = [row for row in good if quiet(row)]
+    errors = [abs(shown_error(row)) for row in still]
     tracing = [row["tracing"] for row in good if row.get("tracing") is not None]
-    widths = [row["half_width"] for row in good]
-    soon, held = sum(map(in_time, refusals)), sum(row["held"] for row in good)
+    widths = [row["half_width"] for row in still]
+    soon, held = sum(map(in_time, refusals)), sum(row["held"] for row in still)
     return [
         _share("programs with one working thread that are predicted", len(reached), len(judged), _PREDICTED_SHARE),
         ("refused wrongly, or failed", "0", str(len(wrongly)), not wrongly),
         _share(f"refused within {_LATE_SECONDS:.0f} s or {_LATE_SHARE:.0%} of the native time", soon, len(refusals),
                _IN_TIME),
-        _most("error, median", statistics.median, errors, _MEDIAN),
-        _most("error, worst", max, errors, _WORST),
-        _share("intervals that hold", held, len(good), _HELD),
-        _most("half width of the interval, median", statistics.median, widths, _HALF_WIDTH),
+        _most("quiet: error, median", statistics.median, errors, _MEDIAN),
+        _most("quiet: error, worst", max, errors, _WORST),
+        _share("quiet: intervals that hold", held, len(still), _HELD),
+        _most("quiet: half width of the interval, median", statistics.median, widths, _HALF_WIDTH),
+        *_of_all(good),
         _times("traced run over a plain one, median", statistics.median, tracing, _TRACING_MEDIAN),
         _times("traced run over a plain one, worst", max, tracing, _TRACING_WORST),
     ]  # fmt: skip
+
+
+def _of_all(good: Sequence[Row]) -> list[tuple[str, str, str, None]]:
+    """The same of all rows, however much the machine was disturbed."""
+    if not good:
+        return []
+    errors = [abs(shown_error(row)) for row in good]
+    width, held = statistics.median(row["half_width"] for row in good), sum(row["held"] for row in good)
+    return [
+        ("all: error, median and worst", "-", f"{statistics.median(errors):.2%}, {max(errors):.2%}", None),
+        ("all: intervals that hold", "-", f"{held} of {len(good)}, {held / len(good):.0%}", None),
+        ("all: half width of the interval, median", "-", f"{width:.2%}", None),
+    ]
 
 
 def _share(what: str, part: int, whole: int, bar: float) -> tuple[str, str, str, bool | None]:
