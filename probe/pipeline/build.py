@@ -137,7 +137,7 @@ def build(
             away_from(under_way.cpu),
             full_disk_named(folder.path),
             bounded_outputs(folder.path),
-            changes_named(program.argv, program.cwd),
+            changes_named(program.argv, program.cwd) as under_way.given,
         ):
             run_stages(under_way)
     return BuiltProbe(target, under_way.manifest, under_way.sizes)

@@ -20,6 +20,7 @@ from probe.formats.selection import Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import MeasuredPhase
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.runs.given_files import GivenFiles
 from probe.pipeline.runs.plan import FullRuns, full_runs_of
 from probe.prediction.target_error import Narrowed
 from probe.progress import Display, Report
@@ -49,6 +50,7 @@ class Build:
     may_take_criu: bool = False
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    given: GivenFiles = GivenFiles()
 
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in

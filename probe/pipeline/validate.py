@@ -179,6 +179,9 @@ def _once_more(build: Build, seconds: float, error: NotRepeated) -> bool:
     """Whether to make the timing run again, which takes so long. Says so."""
     if build.profile.could_mark or not made_again(seconds, error.partly):
         return False
+    # A program that works in place finds what its last run left.
+    if build.given.changed():
+        return False
     said = f"{build.program.argv[0]}: a timing run did not repeat the traced run, and was made once more"
     build.display.note(said)
     build.notes.append(said)

@@ -7,8 +7,9 @@ been its owner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint.errors import Diverged, ProgramFailed
@@ -18,17 +19,28 @@ LARGEST_READ = 64 << 20
 """Bytes of a file up to which all of it is compared, else its size and the time of its last change."""
 
 
+@dataclass(frozen=True)
+class GivenFiles:
+    """The files that a command line names. `states`: what was in each."""
+
+    states: Mapping[Path, str] = field(default_factory=dict)
+
+    def changed(self) -> list[Path]:
+        """Those that are no longer so."""
+        return [path for path, state in self.states.items() if _state(path) != state]
+
+
 @contextmanager
-def changes_named(argv: Sequence[str], folder: str) -> Iterator[None]:
+def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
     """Run the block; where it raises Diverged or ProgramFailed, name what it changed of the files that `argv` names.
 
     `folder`: the program's working folder.
     """
-    before = _states(argv, Path(folder))
+    given = GivenFiles(_states(argv, Path(folder)))
     try:
-        yield
+        yield given
     except (Diverged, ProgramFailed) as error:
-        changed = [path for path, state in before.items() if _state(path) != state]
+        changed = given.changed()
         if changed:
             names = ", ".join(map(str, changed))
             error.args = (

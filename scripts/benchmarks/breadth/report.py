@@ -20,7 +20,8 @@ _PREDICTED_SHARE, _IN_TIME, _MEDIAN, _WORST, _HELD, _HALF_WIDTH = 0.90, 0.90, 0.
 intervals that hold, and the median half width."""
 
 _QUIET = 0.05
-"""By how much the full runs of a program may differ on a quiet machine. The bars of errors and intervals are for such."""
+"""By how much the full runs of a program may differ on a quiet machine, for which the bars of errors and intervals
+are."""
 
 _TRACING_MEDIAN, _TRACING_WORST = 1.10, 1.4
 """Bars: the traced run over a plain one."""
@@ -88,7 +89,7 @@ def shown_error(row: Row) -> float:
 
 
 def quiet(row: Row) -> bool:
-    """Whether the full runs of a predicted program say that the machine was quiet: they are not part of the prediction."""
+    """Whether the full runs of a predicted program, which are no part of the prediction, say that the machine was quiet."""
     return bool((max(row["full"]) - min(row["full"])) <= _QUIET * statistics.median(row["full"]))
 
 
