@@ -96,6 +96,12 @@ def stands_at(number: int, code: int) -> bool:
     return ptrace(linux.PTRACE_PEEKTEXT, number, registers_of(number).rip) & 0xFF == code
 
 
+def interrupt(number: int) -> None:
+    """Ask a running thread to stop wherever it is. One that has ended is not asked."""
+    with contextlib.suppress(ProcessLookupError):
+        ptrace(linux.PTRACE_INTERRUPT, number)
+
+
 class GsBases:
     """The GS bases that threads of one process were given; that of all others is 0."""
 

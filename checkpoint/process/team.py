@@ -8,14 +8,14 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from checkpoint import linux
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import Child, Children, Life, name_thread, seconds_of
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Lineage
-from checkpoint.process.ptrace import GsBases, ptrace
+from checkpoint.process.ptrace import GsBases, interrupt, ptrace
 from checkpoint.process.threads import ADVICE, HelperThreads
 from checkpoint.process.waiting import is_killed
 
@@ -38,17 +38,25 @@ class Team(HelperThreads):
     with it copies of all counters. `working`: about how many do work.
 
     The marking thread has slot 0: its executions tell places. It is the first thread of process `pid`. Where that one
-    waits for others, some of these mark while they live: those of `marks`.
+    waits for others, some of these mark while they live: those of `marks`. `handed_over` is called where another thread
+    marks from there on.
     """
 
-    def __init__(self, name: str, working: int, pid: int, marks: Sequence[Lineage] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        working: int,
+        pid: int,
+        marks: Sequence[Lineage] = (),
+        handed_over: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(name, pid)
         self.most = min(MOST_SLOTS, max(_FEWEST_SLOTS, _SLOTS_PER_WORKER * working))
         """Slots that there are."""
         self.marking = pid
         self._waited: list[tuple[int, int, resource.struct_rusage | None]] = []
         """What wait4 said of the first thread before it was the marking one again."""
-        self._marks = frozenset(marks)
+        self._marks, self._handed_over = frozenset(marks), handed_over
         self._first, self._marker = Child(pid, None, True, time.monotonic(), name), Child(pid, None, True, 0.0)
         self._lives: list[Life] = []
         self._lineages: dict[int, Lineage] = {pid: ()}
@@ -76,8 +84,7 @@ class Team(HelperThreads):
         """Stop all, while the marking thread is stopped. Raises ProgramFailed where one does not stop."""
         self._stopping = True
         for number in self._living.keys() - self._stopped.keys():
-            with contextlib.suppress(OSError):
-                ptrace(linux.PTRACE_INTERRUPT, number)
+            interrupt(number)
         deadline = time.monotonic() + _STOP_SECONDS
         while self._living.keys() - self._stopped.keys():
             self.look()
@@ -192,6 +199,7 @@ class Team(HelperThreads):
                 self.started.append(time.monotonic())
             self._due = None
             ptrace(linux.PTRACE_CONT, due.pid, 0, self._stopped.pop(due.pid, 0))
+            self._handed_over()
 
     def wait(self) -> tuple[int, int, resource.struct_rusage | None]:
         """As wait4 of the marking thread; number 0 where there is nothing new."""

@@ -38,6 +38,7 @@ from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Program, Streams, fork_stopped
 from checkpoint.process.ptrace import (
     Registers,
+    interrupt,
     is_breakpoint,
     ptrace,
     registers_of,
@@ -76,7 +77,7 @@ class Tracee(CallableProcess):
         """Of a wrapper's worker at its execve: when, and its CPU seconds before; when it ended."""
         self.children, self.around = Children(), Children()
         name, marks = program.argv[0], program.marking
-        self.team = Team(name, program.threads, pid, marks) if program.threads > 1 else None
+        self.team = Team(name, program.threads, pid, marks, self._ask_again) if program.threads > 1 else None
         """The other threads, where they share the program's work."""
         self.helpers = HelperThreads(name, pid) if self.team is None else self.team
         self.root: Child | None = None
@@ -282,18 +283,14 @@ class Tracee(CallableProcess):
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with child_signals_blocked():
             while True:
-                marking = self.marking
                 waited = self.team.wait() if self.team else os.wait4(self.pid, linux.WALL | os.WNOHANG)
-                if self.marking not in (marking, self.pid):
-                    self._ask_again()
                 if waited[0]:
                     _, status, self.usage = waited
                     return status
                 for others in followed:
                     others.look()
                 if self._is_needed():
-                    with contextlib.suppress(ProcessLookupError):
-                        ptrace(linux.PTRACE_INTERRUPT, self.marking)
+                    interrupt(self.marking)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -322,8 +319,7 @@ class Tracee(CallableProcess):
 
     def _ask_again(self) -> None:
         if self._pause_requested:
-            with contextlib.suppress(ProcessLookupError):
-                ptrace(linux.PTRACE_INTERRUPT, self.marking)
+            interrupt(self.marking)
 
     def _clean_copy(self, child: int) -> None:
         """Give a forked child, stopped, the program's own code back: nobody would answer its breakpoints and stops."""

@@ -50,7 +50,7 @@ class Build:
     may_take_criu: bool = False
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    given: GivenFiles = GivenFiles()
+    given: GivenFiles = field(default_factory=GivenFiles)
 
     profile: Profile = field(init=False)  # trace
     reference: Reference = field(init=False)  # reference; self-check puts its own runs in

@@ -46,8 +46,6 @@ from probe.tracers.other_processes import judge_children, judge_early, judge_thr
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.team import (
     FirstThread,
-    best_marks,
-    clear_marks,
     joined_rows,
     padded,
     refuse_orphans,
@@ -307,8 +305,7 @@ def trace(
     code = exit_status(program, ending.status, streams)
     of_these = replace(program, threads=recording.working)
     if recording.first is not None:
-        recording.first.could_mark = clear_marks(tracee, ending.cpu)
-        recording.first.refuse_unmarked(of_these, recording.interval, best_marks(tracee))
+        recording.first.refuse_unmarked(of_these, recording.interval, tracee, ending.cpu)
     if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
     else:

@@ -139,11 +139,12 @@ class FirstThread:
         join_neighbours(self.own, operator.add, together)
         join_neighbours(self.work, added, together)
 
-    def refuse_unmarked(self, program: Program, interval: float, marks: tuple[Lineage, ...]) -> None:
+    def refuse_unmarked(self, program: Program, interval: float, tracee: Tracee, cpu: float) -> None:
         """Raise ProgramUnsupported where intervals had to become far longer than `interval`, for want of anything that
-        the marking thread executes; OthersMark where the threads `marks` have not been tried. Also where those that
-        could mark have not, and the first looks after others from time to time: how often differs from run to run, and
-        tells no place."""
+        the marking thread executes; OthersMark where others that could mark have not been tried. Also where the first
+        looks after those from time to time: how often differs from run to run, and tells no place. `tracee`: of the
+        ended run, which took `cpu` seconds."""
+        self.could_mark, marks = clear_marks(tracee, cpu), best_marks(tracee)
         polls = self.polling > max(MOST_POLLED * self.asleep, _POLLED_AT_LEAST * self.ended)
         if self.could_mark and not program.marking and polls:
             raise OthersMark(

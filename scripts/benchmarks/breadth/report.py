@@ -89,7 +89,7 @@ def shown_error(row: Row) -> float:
 
 
 def quiet(row: Row) -> bool:
-    """Whether the full runs of a predicted program, which are no part of the prediction, say that the machine was quiet."""
+    """Whether the full runs of a predicted program, no part of the prediction, say that the machine was quiet."""
     return bool((max(row["full"]) - min(row["full"])) <= _QUIET * statistics.median(row["full"]))
 
 
