@@ -152,7 +152,8 @@ class Team(HelperThreads):
                 "pool, or one thread"
             )
         self._slots[child.pid] = slot
-        marks = self._is_to_mark(child)
+        lineage = self._note_start(child)
+        marks = lineage in self._marks and self.marking == self._pid and self._due is None and not self.marking_ends
         if self._refusal is not None:
             return
         self._bases.give(child.pid, slot * SLOT_BYTES)
@@ -161,14 +162,14 @@ class Team(HelperThreads):
         elif marks:
             self._due = child
 
-    def _is_to_mark(self, child: Child) -> bool:
+    def _note_start(self, child: Child) -> Lineage:
+        """By which it is known from now on."""
         starter = self.marking if child.parent is None else child.parent.pid
         number = self._started_by.get(starter, 0)
         self._started_by[starter] = number + 1
         self._lineages[child.pid] = lineage = (*self._lineages[starter], number)
         self._lives.append(Life(child, lineage, running_time(self._pid)))
-        free = self.marking == self._pid and self._due is None and not self.marking_ends
-        return free and lineage in self._marks
+        return lineage
 
     def _hand_over(self, child: Child) -> None:
         """Let `child` mark, which has executed nothing, in place of the first thread; both are stopped."""
