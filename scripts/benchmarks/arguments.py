@@ -97,6 +97,11 @@ def read_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--long", type=float, default=20.0, metavar="MINUTES", help="of `rootless`: how long its long program takes"
     )
     parser.add_argument(
+        "--untimed",
+        action="store_true",
+        help="of `rootless`: no region times, so that the machine may be in use meanwhile",
+    )
+    parser.add_argument(
         "--nine", action="store_true", help="of `rootless`: compare whole builds with those of nine full runs, too"
     )
     parser.add_argument("--width", type=int, choices=threads.WIDTHS, help="of `threads`: how many (default: each)")

@@ -86,6 +86,9 @@ def test_what_is_measured_is_not_measured_again(
     assert measurement.missing("histogram", range(1, 5), row("histogram", seeds=2)) == [1, 3, 4]
     assert measurement.missing("spmv", range(1, 5), row("spmv", seeds=2)) == [3, 4]
     assert measurement.missing("memory-250", range(1, 5), {}) == [1]
+    untimed = row("lu", compared=against(()))
+    assert measurement.missing("lu", [1, 2], untimed) == [1] and measurement.missing("lu", [1, 2], untimed, True) == []
+    assert measurement.missing("lu", [1, 2], row("lu"), True) == [1]
     measurement.keep(built("long", 3.0, wanted=1200.0), tmp_path)
     one = whole(20)["long"]
     assert lengths.due([one], tmp_path, True, False) == [] and lengths.due([one], tmp_path, True, True) == [one]
@@ -195,6 +198,14 @@ def test_the_fullest_moment_of_a_folder_is_seen(tmp_path: Path) -> None:
         (tmp_path / "work").mkdir()
         (tmp_path / "work" / "pages").write_bytes(np.ones(1 << 20, dtype=np.uint8).tobytes())
     assert 1 << 20 <= peak.bytes < 2 << 20
+
+
+def test_a_comparison_without_region_times_counts_for_state_and_pages() -> None:
+    records = [row("lu", compared=against()), row("histogram", compared=against(()))]
+    said = report.bars(records)
+    assert any("2 of 2 programs; 2 of 10 measured" in one for one in said)
+    assert any("median within" in one and "1 of 10 measured" in one for one in said)
+    assert "T_ref" not in report.line(records[1]) and "| - | - | 5 |" in report.tables(records)
 
 
 def test_tables_are_put_on_their_page(tmp_path: Path) -> None:

@@ -34,18 +34,20 @@ _FEW_RUNS = ("--runs", "0", "--budget", "0")
 """A prediction is not what is measured here."""
 
 
-def due(names: Sequence[str], seeds: Sequence[int], folder: Path, again: bool) -> list[str]:
+def due(names: Sequence[str], seeds: Sequence[int], folder: Path, again: bool, untimed: bool = False) -> list[str]:
     """Programs of CAPTURED and MEMORY of which a part is missing yet, or all."""
     wanted = [name for name in names if name in CAPTURED or name in MEMORY]
-    return [name for name in wanted if again or missing(name, seeds, load(folder / f"{name}.json"))]
+    return [name for name in wanted if again or missing(name, seeds, load(folder / f"{name}.json"), untimed)]
 
 
-def missing(name: str, seeds: Sequence[int], record: Record) -> list[int]:
-    """Seeds with which it is to be built yet. The comparison with CRIU belongs to the first."""
+def missing(name: str, seeds: Sequence[int], record: Record, untimed: bool = False) -> list[int]:
+    """Seeds with which it is to be built yet. The comparison with CRIU belongs to the first, and so do region times,
+    unless `untimed`."""
     first = seeds[0]
     wanted = [first] if name in MEMORY else seeds
     there = record.get("seeds", {})
-    compared = name not in COMPARED or "compared" in record
+    known = record.get("compared")
+    compared = name not in COMPARED or (known is not None and (untimed or bool(known["ratios"])))
     return [seed for seed in wanted if str(seed) not in there or (seed == first and not compared)]
 
 
@@ -96,17 +98,32 @@ def keep(record: Record, folder: Path) -> None:
 
 
 def measure(
-    names: Sequence[str], seeds: Sequence[int], *, data: Path, folder: Path, again: bool, say: Callable[[str], None]
+    names: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    data: Path,
+    folder: Path,
+    again: bool,
+    untimed: bool,
+    say: Callable[[str], None],
 ) -> Iterator[Record]:
-    """The programs that are due, each record on disk when it is yielded."""
+    """The programs that are due, each record on disk when it is yielded. `untimed`: no region times, so that the
+    machine may be in use meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in due(names, seeds, folder, again):
+    for name in due(names, seeds, folder, again, untimed):
         benchmark = CAPTURED.get(name) or MEMORY[name]
-        yield measure_one(benchmark, seeds, data=data, folder=folder, again=again, say=say)
+        yield measure_one(benchmark, seeds, data=data, folder=folder, again=again, untimed=untimed, say=say)
 
 
 def measure_one(
-    benchmark: Benchmark, seeds: Sequence[int], *, data: Path, folder: Path, again: bool, say: Callable[[str], None]
+    benchmark: Benchmark,
+    seeds: Sequence[int],
+    *,
+    data: Path,
+    folder: Path,
+    again: bool,
+    untimed: bool,
+    say: Callable[[str], None],
 ) -> Record:
     """What is missing of one program."""
     record = {} if again else load(folder / f"{benchmark.name}.json")
@@ -116,14 +133,14 @@ def measure_one(
     place.clear()
     begun = time.monotonic()
     try:
-        for seed in missing(benchmark.name, seeds, record):
+        for seed in missing(benchmark.name, seeds, record, untimed):
             say(f"bench: {benchmark.name}, seed {seed}")
             first = seed == seeds[0]
             with watched() as other:
                 found = seeded(place, seed)
                 record.setdefault("seeds", {})[str(seed)] = found
                 if first and benchmark.name in COMPARED:
-                    record["compared"] = compared(place, seed)
+                    record["compared"] = compared(place, seed, untimed)
             found["load"] = other.to_json()
             keep(record, folder)
     except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
@@ -164,8 +181,9 @@ def room(place: Place, peak: int, probe: Path) -> Record:
     return {"peak": peak, "resident": resident, "probe": probe.stat().st_size}
 
 
-def compared(place: Place, seed: int) -> Record:
-    """The phases of the direct build, captured by CRIU too: what differs at the stops, and in the region times."""
+def compared(place: Place, seed: int, untimed: bool) -> Record:
+    """The phases of the direct build, captured by CRIU too: what differs at the stops, and in the region times (none
+    if `untimed`)."""
     stops = place.folder / f"{place.benchmark.name}.stops"
     stops.unlink(missing_ok=True)
     try:
@@ -175,6 +193,8 @@ def compared(place: Place, seed: int) -> Record:
         found = both.summary(stops.read_text().splitlines())
     finally:
         stops.unlink(missing_ok=True)
+    if untimed:
+        return {"state": found, "ratios": {}}
     ratios, whole = captures.by_turns(lambda kind: place.command(*captures.run_arguments(place.probe(kind))))
     return {"state": found, "ratios": {str(phase): ratio for phase, ratio in ratios.items()}, "prediction": whole}
 

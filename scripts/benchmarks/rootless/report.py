@@ -51,7 +51,8 @@ def line(record: Record) -> str:
     found = _touched(record)
     said = f"{name}: {found['phases']} phases with {found['seeds']} seeds, {found['asked_for']} pages asked for"
     if "compared" in record:
-        said += f"; {len(state_faults(record))} differences, T_ref {percent(_worst(record), 2)} at worst"
+        said += f"; {len(state_faults(record))} differences"
+        said += f", T_ref {percent(_worst(record), 2)} at worst" if record["compared"]["ratios"] else ""
     return f"{said}; {record['bench_seconds']:.0f} s"
 
 
@@ -98,12 +99,12 @@ def _same(records: Sequence[Record]) -> list[str]:
         ),
     ]  # fmt: skip
     if off:
+        timed = sum(bool(r["compared"]["ratios"]) for r in compared)
         median = statistics.median(off)
         found += [
             _bar(f"T_ref, direct against CRIU: median within {MEDIAN:.1%}", f"{median:.2%} of {len(off)} phases",
-                 ["all"] if median > MEDIAN else [], len(compared), len(COMPARED)),
-            _bar(f"T_ref, direct against CRIU: worst within {WORST:.0%}", f"{max(off):.2%}", far, len(compared),
-                 len(COMPARED)),
+                 ["all"] if median > MEDIAN else [], timed, len(COMPARED)),
+            _bar(f"T_ref, direct against CRIU: worst within {WORST:.0%}", f"{max(off):.2%}", far, timed, len(COMPARED)),
         ]  # fmt: skip
     return found
 
@@ -235,7 +236,7 @@ def _row(record: Record) -> str:
             f"{state['pages']:,}",
             str(state["missing"] + state["extra"] + state["contents"]),
             percent(statistics.median(off), 2) if off else "-",
-            percent(_worst(record), 2),
+            percent(_worst(record), 2) if off else "-",
         ]
     else:
         cells += ["-"] * 6

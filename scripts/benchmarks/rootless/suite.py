@@ -35,7 +35,9 @@ def _measure(names: Sequence[str], arguments: argparse.Namespace) -> None:
     else:
         make_programs(DATA)
     seeds = range(1, arguments.seeds + 1)
-    for record in measurement.measure(names, seeds, data=DATA, folder=FOLDER, again=arguments.again, say=_say):
+    for record in measurement.measure(
+        names, seeds, data=DATA, folder=FOLDER, again=arguments.again, untimed=arguments.untimed, say=_say
+    ):
         print(report.line(record), flush=True)
     programs = [program for name, program in whole(arguments.long).items() if name in names]
     missing = lengths.due(programs, FOLDER, arguments.nine, arguments.again)
