@@ -209,7 +209,7 @@ def build(
             display=display_for(quiet),
         )
     except (ProgramUnsupported, Diverged) as error:
-        error.args = (f"{error}; {_otherwise(program)}",)
+        error.args = (f"{str(error).removesuffix('.')}; {_otherwise(program)}",)
         raise
     print_description(output, as_json)
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from checkpoint.errors import Diverged, NodeUnfit, ProgramTooShort, ProgramUnsup
 from checkpoint.process.program import Streams
 from probe.contents.captured_files import CAPTURE_RUN
 from probe.formats.checkpoints import EarlyCheckpoints
-from probe.formats.choices import SECONDS
+from probe.formats.choices import INSTRUCTIONS, SECONDS
 from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
@@ -25,7 +27,7 @@ from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.runs.straying import Straying
-from probe.pipeline.runs.witnesses import witnesses
+from probe.pipeline.runs.witnesses import as_often, sample, survey, unlike_the_sample, witnesses
 from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
 from probe.pipeline.trace import save as save_trace
@@ -45,7 +47,7 @@ _MOST_UNMARKED = 0.2
 """Share of the boundaries that nothing marks which repeats itself, beyond which others are to mark."""
 
 MARKER_ROUNDS = 3
-"""Timing runs, each with other candidates in place of those that did not repeat."""
+"""Timing runs at most, each with other candidates in place of those that did not repeat."""
 
 
 def validate(
@@ -81,20 +83,29 @@ def _timed(
     native_seconds: float | None,
 ) -> TimedProfile:
     avoid: set[int] = set()
+    exact = profile.unit == INSTRUCTIONS
     for _ in range(MARKER_ROUNDS):
         if avoid:
             _remove(streams)
         wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
+        placing = {c.column for c in wanted}
         counted = witnesses(profile, wanted, native_seconds=native_seconds)
+        sampled = sample(profile, {*counted, *placing}, native_seconds=native_seconds)
+        others = survey(profile, avoid, native_seconds=native_seconds) if avoid and not exact else ()
+        beside = {*sampled, *others} - {*placing, *counted}
         run = stamped_run(
-            profile, wanted, streams=streams, cpu=cpu, progress=progress, counted=counted,
+            profile, wanted, streams=streams, cpu=cpu, progress=progress, counted={*counted, *beside},
             look=Straying(profile, wanted).look,
         )  # fmt: skip
-        stray = stray_columns(profile, run)
+        stray = stray_columns(profile, run) | unlike_the_sample(profile, placing, sampled, run)
+        run = replace(run, totals={column: times for column, times in run.totals.items() if column not in beside})
         kept = {c.boundary for i, c in enumerate(wanted) if c.column not in stray and np.isfinite(run.wall[i])}
-        if not stray or kept == {c.boundary for c in wanted}:
+        if not stray & placing:
             break
-        avoid |= stray
+        if kept == {c.boundary for c in wanted}:
+            with suppress(NotRepeated):
+                return merge_bad_boundaries(profile, wanted, run)
+        avoid |= stray if exact else as_often(profile, stray)
     return merge_bad_boundaries(profile, wanted, run)
 
 

@@ -12,37 +12,70 @@ from hypothesis import strategies as st
 from native_profiles import INTERVAL
 from tracing import compile_small, program_of, streams_of
 
-from probe.pipeline.runs.boundaries import longest_rising
 from probe.pipeline.runs.sound_boundaries import NotRepeated
-from probe.pipeline.runs.straying import surely_lost
+from probe.pipeline.runs.straying import Stamped, far_off, surely_lost
 from probe.pipeline.validate import validate
 from probe.tracers.native import trace
 
 _LATE = 1000.0
 
 
-@given(st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, _LATE]), max_size=12), st.integers(0, 8))
-def test_nothing_is_lost_that_could_still_come(ends: list[float], cut: int) -> None:
-    """`ends`: when each boundary is reached; _LATE: never."""
-    last = np.array([np.nan if end == _LATE else end for end in ends])
-    seen = np.where(last <= cut, last, np.nan)
-    reached = last[np.isfinite(last)]
-    bad = len(last) - len(longest_rising(reached))
-    assert surely_lost(seen) <= bad
-    # Where all that is stamped holds, and nothing is skipped, all may still come in order.
-    if len(ends) and np.isnan(seen).all():
-        assert surely_lost(seen) == 0
+def lost_at(ends: list[list[float]], cut: float) -> int:
+    """Of a run that has gone on until `cut`. `ends`: when the candidates of each boundary are reached; _LATE: never."""
+    stamped = [Stamped(at, end, 0) for at, those in enumerate(ends) for end in those if end <= cut]
+    return surely_lost(stamped, np.array([any(end > cut for end in those) for those in ends], dtype=bool))
+
+
+def most_that_hold(ends: list[list[float]]) -> int:
+    """Boundaries in the longest row that is in order, by trying all."""
+    rows = {0: 0.0}
+    for those in ends:
+        for length, last in sorted(rows.items(), reverse=True):
+            later = [end for end in those if last < end < _LATE]
+            if later:
+                rows[length + 1] = min(rows.get(length + 1, _LATE), *later)
+    return max(rows)
+
+
+times = st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, _LATE])
+
+
+@given(st.lists(st.lists(times, min_size=1, max_size=3), max_size=9), st.integers(0, 8))
+def test_nothing_is_lost_that_could_still_come(ends: list[list[float]], cut: int) -> None:
+    assert lost_at(ends, cut) <= len(ends) - most_that_hold(ends)
+    assert lost_at(ends, 7.0) <= len(ends) - most_that_hold(ends)
+    # Where nothing is stamped all may still come in order.
+    assert lost_at(ends, 0.5) == 0
+
+
+@given(st.lists(st.lists(times.filter(lambda time: time < _LATE), min_size=1, max_size=3), max_size=9))
+def test_all_is_known_at_the_end(ends: list[list[float]]) -> None:
+    assert lost_at(ends, 7.0) == len(ends) - most_that_hold(ends)
 
 
 @pytest.mark.parametrize(
     ("stamped", "lost"),
     [
-        ([], 0), ([1, 2, 3], 0), ([3, 2, 1], 2), ([None, None, 1], 1), ([None, 1, 2], 1), ([1, None, None], 0),
-        ([1, 2, None, 3], 1), ([None, None, None, 1, 2, 3, 4], 3), ([5, 6, 7, 1, None, None], 1),
+        ([], 0), ([1, 2, 3], 0), ([3, 2, 1], 2), ([_LATE, _LATE, 1], 1), ([_LATE, 1, 2], 1), ([1, _LATE, _LATE], 0),
+        ([1, 2, _LATE, 3], 1), ([_LATE, _LATE, _LATE, 1, 2, 3, 4], 3), ([5, 6, 7, 1, _LATE, _LATE], 1),
     ],
 )  # fmt: skip
-def test_what_is_lost(stamped: list[float | None], lost: int) -> None:
-    assert surely_lost(np.array([np.nan if s is None else s for s in stamped], dtype=np.float64)) == lost
+def test_what_is_lost(stamped: list[float], lost: int) -> None:
+    assert lost_at([[time] for time in stamped], 7.0) == lost
+
+
+def test_a_boundary_holds_by_any_of_its_candidates() -> None:
+    assert lost_at([[4.0], [1.0, 5.0], [6.0]], 7.0) == 0
+    assert lost_at([[4.0], [1.0, _LATE], [6.0]], 7.0) == 1
+    assert lost_at([[4.0], [1.0, _LATE], [_LATE]], 7.0) == 0
+
+
+def test_markers_that_fire_far_from_their_places_are_counted() -> None:
+    steady = [Stamped(at, float(at), 0) for at in range(100)]
+    late = [Stamped(at, at + 4.5, 1) for at in range(90)]
+    turned = [Stamped(at, (at + 50) % 100 + 0.5, 2) for at in range(100)]
+    assert far_off([*steady, *late, *turned], 5) == 1 and far_off([*steady, *late, *turned], 3) == 2
+    assert far_off([*steady, *late], 5) == 0 == far_off(steady, 0) == far_off([], 0)
 
 
 _TURNED = """
@@ -74,6 +107,6 @@ def test_a_run_that_goes_another_way_is_not_waited_for(tmp_path: Path) -> None:
     with streams_of() as streams:
         profile = trace(program_of(path, str(tally), str(steps)), interval=INTERVAL, streams=streams)
     assert steps.stat().st_size == 1000
-    with streams_of() as streams, pytest.raises(NotRepeated, match=r"was stopped: of .* can no longer come in order"):
+    with streams_of() as streams, pytest.raises(NotRepeated, match=r"was stopped: 2 of 3 markers fire far from"):
         validate(profile, streams=streams)
     assert steps.stat().st_size < 800

@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from native_profiles import made
+from native_profiles import INTERVAL, made
+from tracing import compile_small, program_of, streams_of
 
 from checkpoint.errors import Diverged
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
-from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates
-from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
-from probe.pipeline.runs.witnesses import witnesses
+from probe.pipeline.runs import witnesses as module
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, site_counts
+from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries, why_unlike
+from probe.pipeline.runs.witnesses import as_often, sample, survey, unlike_the_sample, witnesses
+from probe.pipeline.validate import validate
+from probe.tracers.hot_sites import SAVING_SECONDS
+from probe.tracers.native import trace
 
 LOOP, HEAD, OFTEN, LESS, RARE = range(5)
 
@@ -67,3 +74,102 @@ def test_witnesses_place_nothing_and_may_be_off_by_little(profile: Profile, want
         assert timed.seconds[1:-1] == pytest.approx(0.05)
     # By a marker that places boundaries one execution more is a difference.
     assert merge_bad_boundaries(profile, wanted, stamped(wanted, {LOOP: 8001, HEAD: 8040})).agreeing == 1
+
+
+def kinds(intervals: int = 40) -> Profile:
+    """Three rare places, and thirty kinds that are busier, each 5 % busier than the last."""
+    busy = (400 * 1.05 ** np.arange(30)).astype(np.int64)
+    return made(np.tile(np.concatenate([[120, 121, 122], busy]), (intervals, 1)))
+
+
+def ran(profile: Profile, columns: Collection[int], differing: Collection[int]) -> StampedRun:
+    totals = {c: int(profile.counts[:, [c]].sum()) + (c in differing) for c in columns}
+    return stamped([c for c in candidates(profile) if c.column in columns], totals)
+
+
+def test_a_sample_is_of_all_kinds() -> None:
+    profile = kinds()
+    found = sample(profile, {0, 1, 2}, native_seconds=100.0)
+    assert found == tuple(range(3, 33))
+    assert sample(profile, {0, 1, 2, *range(10, 33)}, native_seconds=100.0) == ()
+    assert sample(profile, (), native_seconds=1e-3) == ()
+    assert 2 not in sample(kinds(), {0, 3}, native_seconds=100.0), "as often as 1"
+    assert sample(replace(profile, first=profile.counts), {0}, native_seconds=100.0) == ()
+    assert sample(replace(profile, unit=INSTRUCTIONS), {0}, native_seconds=100.0) == ()
+
+
+def test_markers_that_differ_are_given_up_where_the_rest_repeats() -> None:
+    profile, every = kinds(), range(33)
+    placing, sampled = {0, 1, 2}, set(range(3, 33))
+    few, most = set(range(10, 24)), set(range(10, 30))
+    assert unlike_the_sample(profile, placing, sampled, ran(profile, every, {0, 1} | few)) == {0, 1} | few
+    assert unlike_the_sample(profile, placing, sampled, ran(profile, every, {0, 1} | most)) == set(), "it differs"
+    assert unlike_the_sample(profile, placing, sampled, ran(profile, every, {0} | few)) == set(), "most markers hold"
+    assert unlike_the_sample(profile, placing, (), ran(profile, every, {0, 1})) == set(), "nothing to tell by"
+    threaded = replace(profile, first=profile.counts)
+    assert unlike_the_sample(threaded, placing, sampled, ran(profile, every, {0, 1})) == set()
+
+
+def test_what_runs_as_often_is_given_up_with_a_marker() -> None:
+    profile = made(np.array([[5, 6, 2, 7, 5], [5, 4, 8, 7, 5]]))
+    assert as_often(profile, {0}) == {0, 1, 2, 4} and as_often(profile, {3}) == {3} and as_often(profile, ()) == set()
+
+
+def test_a_survey_counts_what_could_mark_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = kinds()
+    assert set(survey(profile, {0, 1, 2}, native_seconds=100.0)) == set(range(3, 33))
+    executions = sum(int(profile.counts[:, [c]].sum()) for c in range(3, 8))
+    monkeypatch.setattr(module, "_SURVEY", executions * SAVING_SECONDS / 100.0)
+    assert survey(profile, {0, 1, 2}, native_seconds=100.0) == (3, 4, 5, 6, 7), "the cheapest"
+
+
+_SOON_OR_LATE = """
+#include <fcntl.h>
+#include <unistd.h>
+static volatile long done;
+#define KIND(n) __attribute__((noipa)) static void kind##n(void) { for (int i = 0; i < 100 * n; i++) done++; }
+KIND(1) KIND(2) KIND(3) KIND(4) KIND(5) KIND(6) KIND(7) KIND(8) KIND(9) KIND(10) KIND(11) KIND(12)
+__attribute__((noipa)) static void look(void) { done++; }
+__attribute__((noipa)) static void mark(void) { look(); done++; }
+__attribute__((noipa)) static void sweep(void) { mark(); done++; }
+int main(int argc, char **argv)
+{
+	int file = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0600);
+	if (write(file, ".", 1) != 1)
+		return 1;
+	long due = 100 + lseek(file, 0, SEEK_END) % 2;
+	for (long i = 1; i <= 800000; i++) {
+		if (i % due == 0)
+			sweep();
+#define EVERY(n) if (i % (30 + 4 * n) == 0) kind##n();
+		EVERY(1) EVERY(2) EVERY(3) EVERY(4) EVERY(5) EVERY(6)
+		EVERY(7) EVERY(8) EVERY(9) EVERY(10) EVERY(11) EVERY(12)
+		for (int j = 0; j < 100; j++)
+			done++;
+	}
+	return 0;
+}
+"""
+
+
+def test_a_collector_that_runs_sooner_or_later_is_no_other_run(tmp_path: Path) -> None:
+    """Its places are the rarest, and would mark all boundaries."""
+    path, runs = compile_small(tmp_path, "collecting", _SOON_OR_LATE), tmp_path / "runs"
+    with streams_of() as streams:
+        profile = trace(program_of(path, str(runs)), interval=3 * INTERVAL, streams=streams)
+    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
+    rare = as_often(profile, {min({c.column for c in candidates(profile)}, key=lambda column: totals[column])})
+    assert 3 <= len(rare) < 10
+    with streams_of() as streams:
+        timed = validate(profile, streams=streams)
+    assert runs.stat().st_size == 3, "traced, timed, and timed with other markers"
+    assert not rare & {*timed.columns.tolist()}
+    assert timed.intervals > 0.9 * profile.intervals and timed.agreeing == timed.compared
+
+
+def test_a_collector_with_threads_is_named() -> None:
+    profile = kinds()
+    threaded = replace(profile, first=profile.counts)
+    assert why_unlike(threaded).endswith("give each its own part.")
+    collected = replace(threaded, images=(("/usr/lib/libgc.so.1.5.1", "0"),))
+    assert why_unlike(collected).endswith("set GC_MARKERS=1 in the environment.")

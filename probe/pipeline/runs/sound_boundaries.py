@@ -7,11 +7,14 @@ those, and the program does not repeat itself.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from checkpoint.errors import Diverged
+from probe.formats.arrays import IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.formats.timing import Outside, TimedProfile, sum_rows
@@ -27,6 +30,9 @@ LEAST_AGREEING = 0.5
 MOST_SHIFT = 0.02
 """Intervals by which a marker may have fired too early or too late at the run's end. Such a shift is tolerated where
 an instruction-exact tracer ran the program with other addresses and another environment, and of witnesses."""
+
+_COLLECTOR = "libgc.so"
+"""The collector of Boehm, Demers and Weiser. How many threads mark, its documentation says, GC_MARKERS tells."""
 
 
 class NotRepeated(Diverged):
@@ -68,14 +74,13 @@ def _is_drawn(profile: Profile, shifts: dict[int, float]) -> bool:
 
 
 def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: StampedRun) -> TimedProfile:
-    """Choose each boundary's earliest stamp; join intervals across boundaries without a sound one."""
+    """Choose each boundary's earliest stamp, by a marker that was executed equally often if there is such a stamp; join
+    intervals across boundaries without a sound one."""
     inner = profile.intervals - 1
-    best = np.full(inner, -1, dtype=np.int64)
-    stray = stray_columns(profile, run)
-    for i, c in enumerate(wanted):
-        chosen = best[c.boundary - 1]
-        if c.column not in stray and np.isfinite(run.wall[i]) and (chosen < 0 or run.wall[i] < run.wall[chosen]):
-            best[c.boundary - 1] = i
+    stray, shifts = stray_columns(profile, run), _shifts(profile, run)
+    best = _earliest(wanted, run, {c.column for c in wanted if shifts.get(c.column) == 0} - stray, inner)
+    others = _earliest(wanted, run, {c.column for c in wanted} - stray, inner)
+    best = np.where(best < 0, others, best)
     marked = np.zeros(inner, dtype=bool)
     marked[[c.boundary - 1 for c in wanted]] = True
     unmarked, missing = int((~marked).sum()), int((marked & (best < 0)).sum())
@@ -98,7 +103,6 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     first = np.concatenate([[0], rising + 1, [profile.intervals]]).astype(np.int64)
     own = lives.own_seconds(wall, np.diff(cpu))
     placing = {c.column for c in wanted}
-    shifts = _shifts(profile, run)
     shifted = sum(shift > 0 and profile.unit == INSTRUCTIONS and c not in stray for c, shift in shifts.items())
     agreeing = shifted + sum(shift <= (0 if c in placing else MOST_SHIFT) for c, shift in shifts.items())
     if agreeing < LEAST_AGREEING * len(shifts) or (
@@ -135,6 +139,16 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     )
 
 
+def _earliest(wanted: list[Candidate], run: StampedRun, columns: Collection[int], inner: int) -> IntArray:
+    """Of each inner boundary the candidate of these columns that was stamped first, by its position; -1: none was."""
+    best = np.full(inner, -1, dtype=np.int64)
+    for i, c in enumerate(wanted):
+        chosen = best[c.boundary - 1]
+        if c.column in columns and np.isfinite(run.wall[i]) and (chosen < 0 or run.wall[i] < run.wall[chosen]):
+            best[c.boundary - 1] = i
+    return best
+
+
 def _outside(run: StampedRun, beside: float) -> Outside:
     """`beside`: seconds of the timing run, from its start to its end, that were not the program's own."""
     return replace(run.others, wall=run.others.wall + max(0.0, beside)) if run.others.commands else Outside()
@@ -149,7 +163,10 @@ def why_unlike(profile: Profile) -> str:
             "the input, or use --tracer native."
         )
     if profile.first is not None:
-        return "Its threads take work as it comes, or it depends on time or random numbers: give each its own part."
+        shared = "Its threads take work as it comes, or it depends on time or random numbers"
+        if any(_COLLECTOR in Path(path).name for path, _ in profile.images):
+            return f"{shared}; its garbage collector may be those threads: set GC_MARKERS=1 in the environment."
+        return f"{shared}: give each its own part."
     return (
         "Its control flow depends on something that changes between runs (time, random numbers, process number, "
         "addresses): fix the seed or the input."

@@ -3,6 +3,9 @@
 
 The boundaries of a steady loop are placed by the loop's own marker. It is executed as often whatever the program draws
 inside, and so is each block that all steps go through.
+
+Markers are rare places, and rare places are what differs where a program collects its garbage a little sooner or later.
+A sample of all places tells whether the program repeats itself but for its markers: then it has others.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from collections.abc import Collection
 
 import numpy as np
 
+from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.formats.timing import LEAST_SECONDS
-from probe.pipeline.runs.boundaries import Candidate, site_counts
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, site_counts
+from probe.pipeline.runs.sound_boundaries import LEAST_AGREEING
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 LEAST_KINDS = 3
@@ -30,6 +35,24 @@ _CHEAP = 0.0005
 """Share of the run that one such marker may cost."""
 
 
+SAMPLE = 32
+"""Kinds of places in the sample."""
+
+_SAMPLED = 0.002
+"""Share of the run that the whole sample may cost."""
+
+_FEWEST_SAMPLED = 8
+_REPEATING = 0.5
+"""Share of the sample that must be executed equally often in a run that repeats itself but for its markers."""
+
+
+_SURVEYED = 40
+"""Candidates for each boundary that a survey looks for."""
+
+_SURVEY = 0.02
+"""Share of the run that counting them may cost."""
+
+
 def witnesses(
     profile: Profile, wanted: Collection[Candidate], *, native_seconds: float | None = None
 ) -> tuple[int, ...]:  # fmt: skip
@@ -40,10 +63,7 @@ def witnesses(
     """
     if profile.first is not None or profile.unit == INSTRUCTIONS or not wanted:
         return ()
-    totals = np.asarray(site_counts(profile).sum(axis=0), dtype=np.float64).ravel()
-    seconds = float(profile.seconds.sum()) if native_seconds is None else native_seconds
-    cheap = totals * MARKER_SECONDS <= _CHEAP * max(seconds, LEAST_SECONDS)
-    busy = np.flatnonzero(cheap & (totals >= _BUSY * profile.intervals))
+    totals, busy = _busy(profile, native_seconds, _CHEAP)
     told: list[float] = []
     chosen: list[int] = []
     for column in sorted({c.column for c in wanted}):
@@ -56,6 +76,68 @@ def witnesses(
             told.append(totals[column])
             chosen.append(column)
     return tuple(chosen)
+
+
+def sample(
+    profile: Profile, beside: Collection[int], *, native_seconds: float | None = None
+) -> tuple[int, ...]:  # fmt: skip
+    """Columns to count beside those of `beside`, up to SAMPLE of all kinds, evenly spread from the rarest to the
+    busiest; none where `witnesses` has none."""
+    if profile.first is not None or profile.unit == INSTRUCTIONS:
+        return ()
+    totals, busy = _busy(profile, native_seconds, _SAMPLED / SAMPLE)
+    kinds: list[int] = []
+    for column in busy[np.argsort(totals[busy], kind="stable")].tolist():
+        if column not in beside and (not kinds or _is_apart(totals[column], (totals[kinds[-1]],))):
+            kinds.append(column)
+    if len(kinds) < _FEWEST_SAMPLED:
+        return ()
+    spread = np.linspace(0, len(kinds) - 1, min(SAMPLE, len(kinds))).round().astype(int)
+    return tuple(kinds[at] for at in spread)
+
+
+def survey(
+    profile: Profile, avoid: Collection[int], *, native_seconds: float | None = None
+) -> tuple[int, ...]:  # fmt: skip
+    """Columns that could mark boundaries in place of those of `avoid`, the cheapest, as many as a timing run can
+    count: it tells of all of them at once which repeat."""
+    others = candidates(profile, _SURVEYED, native_seconds=native_seconds, avoid=avoid)
+    columns = np.array(sorted({c.column for c in others}), dtype=np.int64)
+    totals, seconds = _executions(profile, native_seconds)
+    cheapest = columns[np.argsort(totals[columns], kind="stable")]
+    return tuple(cheapest[np.cumsum(totals[cheapest]) * MARKER_SECONDS <= _SURVEY * seconds].tolist())
+
+
+def as_often(profile: Profile, columns: Collection[int]) -> set[int]:
+    """All that the traced run executed exactly as often as one of these columns: most are parts of one function."""
+    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
+    return set(np.flatnonzero(np.isin(totals, totals[list(columns)])).tolist())
+
+
+def unlike_the_sample(
+    profile: Profile, placing: Collection[int], sampled: Collection[int], run: StampedRun
+) -> set[int]:
+    """What differs of a native run of one thread, markers (`placing`) and others, where most markers differ and the
+    sample does not: with others the boundaries hold. Else none."""
+    if not sampled or profile.first is not None:
+        return set()
+    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
+    differ = {column for column, executions in run.totals.items() if executions != int(totals[column])}
+    most = len(differ.intersection(placing)) >= (1 - LEAST_AGREEING) * len(placing)
+    repeats = len(differ.intersection(sampled)) <= (1 - _REPEATING) * len(sampled)
+    return differ if most and repeats else set()
+
+
+def _busy(profile: Profile, native_seconds: float | None, most: float) -> tuple[FloatArray, IntArray]:
+    """Executions of all columns, and those that are busy and cost no more than this share of the run."""
+    totals, seconds = _executions(profile, native_seconds)
+    return totals, np.flatnonzero((totals * MARKER_SECONDS <= most * seconds) & (totals >= _BUSY * profile.intervals))
+
+
+def _executions(profile: Profile, native_seconds: float | None) -> tuple[FloatArray, float]:
+    """Of all columns, and the seconds that the program takes."""
+    seconds = float(profile.seconds.sum()) if native_seconds is None else native_seconds
+    return np.asarray(site_counts(profile).sum(axis=0), dtype=np.float64).ravel(), max(seconds, LEAST_SECONDS)
 
 
 def _is_apart(executions: float, others: Collection[float]) -> bool:
