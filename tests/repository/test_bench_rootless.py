@@ -176,8 +176,13 @@ def test_differences_are_named_and_counted(tmp_path: Path) -> None:
     ours = state(tmp_path / "a", {1: 7, 2: 8, 3: 0, 5: 1, 9: 4})
     theirs = state(tmp_path / "b", {1: 7, 2: 9, 4: 1, 9: 4})
     found = both.differences(ours, theirs)
-    assert found == {"header": [], "pages": 3, "missing": 1, "extra": 1, "zeros": 1, "contents": 1}
+    outside = ["0x4000 in no mapping"]
+    assert found == {
+        "header": [], "pages": 3, "missing": 1, "extra": 1, "zeros": 1, "contents": 1, "places": outside,
+    }  # fmt: skip
     mapped = Vma(0, PAGE_SIZE, 1, 2, VmaStatus.REGULAR, 0, 0, 0)
+    named = both.differences(ours, replace(theirs, vmas=(replace(mapped, end=8 * PAGE_SIZE, status=VmaStatus.HEAP),)))
+    assert named["places"] == ["0x4000 in 0x0-0x8000, status 0x20, protection 1"]
     forked = replace(mapped, advice=1 << 18)
     moved = replace(theirs, vmas=(mapped,), timers=((1, 2, 3, 4),))
     same = replace(theirs, vmas=(forked, replace(mapped, status=VmaStatus.VVAR)), timers=((1, 2, 9, 9),))
@@ -188,7 +193,7 @@ def test_differences_are_named_and_counted(tmp_path: Path) -> None:
     lines = [json.dumps(found), json.dumps({**found, "header": ["name"]}), json.dumps({"refused": "a timer"})]
     assert both.summary(lines) == {
         "stops": 2, "refused": ["a timer"], "header": ["name"], "pages": 6, "missing": 2, "extra": 2, "zeros": 2,
-        "contents": 2,
+        "contents": 2, "places": outside,
     }  # fmt: skip
     assert len(both.pages(state(tmp_path / "c", {}))[0]) == 0
 

@@ -33,6 +33,9 @@ ALLOWED = (
 )
 """Differences that are none."""
 
+_NAMED = 4
+"""Missing pages of a stop that are named."""
+
 _WIPE_ON_FORK = 1 << 18
 _KERNEL_OWNED = VmaStatus.VVAR | VmaStatus.VSYSCALL
 _SHARED_PRIVATE_FIXED = 0x10F
@@ -83,7 +86,21 @@ def differences(direct: ProcessState, criu: ProcessState) -> Record:
         "extra": filled,
         "zeros": len(extra) - filled,
         "contents": _unequal(ours[1], mine, theirs[1], others),
+        "places": _places(criu, np.setdiff1d(theirs[0], ours[0])),
     }
+
+
+def _places(state: ProcessState, addresses: npt.NDArray[np.uint64]) -> list[str]:
+    """Where pages are that are missing, a few of them: their mappings, and how far from their starts."""
+    found = []
+    for address in addresses[:_NAMED].tolist():
+        vma = next((vma for vma in state.vmas if vma.start <= address < vma.end), None)
+        if vma is None:
+            found.append(f"{address:#x} in no mapping")
+            continue
+        name = state.files[vma.file_id].path if vma.is_file else f"status {vma.status:#x}"
+        found.append(f"{address:#x} in {vma.start:#x}-{vma.end:#x}, {name}, protection {vma.prot}")
+    return found
 
 
 def _unequal(
@@ -159,6 +176,7 @@ def summary(lines: Iterable[str]) -> Record:
         "stops": len(compared),
         "refused": sorted({stop["refused"] for stop in stops if "refused" in stop}),
         "header": sorted({name for stop in compared for name in stop["header"]}),
+        "places": sorted({place for stop in compared for place in stop["places"]}),
         **{
             key: sum(stop[key] for stop in compared)
             for key in ("pages", "missing", "extra", "zeros", "contents")
