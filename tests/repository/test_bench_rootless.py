@@ -19,7 +19,7 @@ from programs import build
 from written_pages import page_with
 
 from checkpoint.linux import PAGE_SIZE
-from checkpoint.state.process_state import PAGE_PRESENT, PageRun, ProcessState, Vma, VmaStatus
+from checkpoint.state.process_state import PAGE_PRESENT, File, FileKind, PageRun, ProcessState, Vma, VmaStatus
 
 GB = 1_000_000_000
 
@@ -178,9 +178,17 @@ def test_differences_are_named_and_counted(tmp_path: Path) -> None:
     found = both.differences(ours, theirs)
     outside = ["0x4000 in no mapping"]
     assert found == {
-        "header": [], "pages": 3, "missing": 1, "extra": 1, "zeros": 1, "contents": 1, "places": outside,
+        "header": [], "pages": 3, "missing": 1, "extra": 1, "zeros": 1, "unwritten": 0, "contents": 1,
+        "places": outside,
     }  # fmt: skip
     mapped = Vma(0, PAGE_SIZE, 1, 2, VmaStatus.REGULAR, 0, 0, 0)
+    file = File(7, FileKind.REGULAR, str(tmp_path / "code"), 0, 0, None, 0)
+    code = Vma(3 * PAGE_SIZE, 6 * PAGE_SIZE, 5, 2, VmaStatus.FILE_PRIVATE, 7, PAGE_SIZE, 0)
+    of_file = replace(theirs, vmas=(code,), files={7: file})
+    for byte, missing in ((b"\1", 0), (b"\2", 1)):
+        (tmp_path / "code").write_bytes(bytes(2 * PAGE_SIZE) + byte * PAGE_SIZE)
+        compared = both.differences(ours, of_file)
+        assert (compared["missing"], compared["unwritten"]) == (missing, 1 - missing)
     named = both.differences(ours, replace(theirs, vmas=(replace(mapped, end=8 * PAGE_SIZE, status=VmaStatus.HEAP),)))
     assert named["places"] == ["0x4000 in 0x0-0x8000, status 0x20, protection 1"]
     forked = replace(mapped, advice=1 << 18)
@@ -193,7 +201,7 @@ def test_differences_are_named_and_counted(tmp_path: Path) -> None:
     lines = [json.dumps(found), json.dumps({**found, "header": ["name"]}), json.dumps({"refused": "a timer"})]
     assert both.summary(lines) == {
         "stops": 2, "refused": ["a timer"], "header": ["name"], "pages": 6, "missing": 2, "extra": 2, "zeros": 2,
-        "contents": 2, "places": outside,
+        "unwritten": 0, "contents": 2, "places": outside,
     }  # fmt: skip
     assert len(both.pages(state(tmp_path / "c", {}))[0]) == 0
 

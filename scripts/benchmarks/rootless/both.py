@@ -27,6 +27,7 @@ HOOKED = "from benchmarks.rootless.both import compare_stops; compare_stops({pat
 
 ALLOWED = (
     "pages of zeros, which CRIU leaves out",
+    "pages equal to their files', into which CRIU put a system call and took it out again",
     "MADV_WIPEONFORK, which CRIU does not note",
     "what is left of an interval timer: time goes on between both",
     "the kernel's own mappings [vvar] and [vsyscall]",
@@ -74,20 +75,33 @@ def _note(record: str, found: Record) -> None:
 
 def differences(direct: ProcessState, criu: ProcessState) -> Record:
     """Names of the parts of the header that differ, and numbers of pages: that both hold, that one alone holds, that
-    hold something else. `zeros`: pages that only the direct capture holds, and that are zero."""
+    hold something else. `zeros`: pages that only the direct capture holds, and that are zero. `unwritten`: that only
+    CRIU's holds, and that are as in their files."""
     ours, theirs = pages(direct), pages(criu)
     both, mine, others = np.intersect1d(ours[0], theirs[0], assume_unique=True, return_indices=True)
     extra = np.setdiff1d(np.arange(len(ours[0])), mine)
     filled = sum(bool(ours[1][at].any()) for at in extra)
+    lacking = np.setdiff1d(np.arange(len(theirs[0])), others)
+    changed = np.array([at for at in lacking if not _as_in_file(criu, int(theirs[0][at]), theirs[1][at])], dtype=int)
     return {
         "header": [name for name, (one, other) in _parts(direct, criu).items() if one != other],
         "pages": len(both),
-        "missing": len(theirs[0]) - len(both),
+        "missing": len(changed),
+        "unwritten": len(lacking) - len(changed),
         "extra": filled,
         "zeros": len(extra) - filled,
         "contents": _unequal(ours[1], mine, theirs[1], others),
-        "places": _places(criu, np.setdiff1d(theirs[0], ours[0])),
+        "places": _places(criu, theirs[0][changed]),
     }
+
+
+def _as_in_file(state: ProcessState, address: int, contents: npt.NDArray[np.uint8]) -> bool:
+    vma = next((vma for vma in state.vmas if vma.start <= address < vma.end and vma.is_file), None)
+    if vma is None:
+        return False
+    with Path(state.files[vma.file_id].path).open("rb") as file:
+        file.seek(vma.file_offset + address - vma.start)
+        return file.read(PAGE_SIZE).ljust(PAGE_SIZE, b"\0") == contents.tobytes()
 
 
 def _places(state: ProcessState, addresses: npt.NDArray[np.uint64]) -> list[str]:
@@ -179,6 +193,6 @@ def summary(lines: Iterable[str]) -> Record:
         "places": sorted({place for stop in compared for place in stop["places"]}),
         **{
             key: sum(stop[key] for stop in compared)
-            for key in ("pages", "missing", "extra", "zeros", "contents")
+            for key in ("pages", "missing", "extra", "zeros", "unwritten", "contents")
         },
     }  # fmt: skip
