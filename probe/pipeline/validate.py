@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,12 +22,20 @@ from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_ti
 from probe.pipeline.at_once import EarlyCapture, as_traced, there
 from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import early_run_names, seen_in_timing_run, seen_in_trace
-from probe.pipeline.runs.boundaries import Candidate, candidates, cheap_boundaries, split
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, cheap_boundaries, split
 from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
 from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.runs.straying import Straying
-from probe.pipeline.runs.witnesses import as_often, sample, survey, unlike_the_sample, witnesses
+from probe.pipeline.runs.witnesses import (
+    MOST_UNMARKED,
+    as_often,
+    refuse_unlike_sample,
+    sample,
+    survey,
+    unlike_the_sample,
+    witnesses,
+)
 from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
 from probe.pipeline.trace import save as save_trace
@@ -43,9 +51,6 @@ FILES = ("timing.npz", "early.json", "validate.stdout", "validate.stderr", "vali
 _RESULT, _EARLY = "timing.npz", "early.json"
 AGAIN = "timed-again"
 
-_MOST_UNMARKED = 0.2
-"""Share of the boundaries that nothing marks which repeats itself, beyond which others are to mark."""
-
 MARKER_ROUNDS = 3
 """Timing runs at most, each with other candidates in place of those that did not repeat."""
 
@@ -58,17 +63,21 @@ def validate(
     progress: Callable[[float], None] | None = None,
     native_seconds: float | None = None,
     once_more: Callable[[NotRepeated], bool] | None = None,
+    as_given: Callable[[], bool] = lambda: True,
 ) -> TimedProfile:
     """Time every interval natively. Raises Diverged where the run does not repeat the traced one.
 
     `native_seconds`: how long the program takes by itself; None where the tracer did not slow it down. `once_more`:
-    whether a run that diverged so is made again, which it is once; None: it is not.
+    whether a run that diverged so is made again, which it is once; None: it is not. `as_given`: whether a native run
+    of one thread, made again with other markers, would find the files that the program was given.
     """
-    timed = partial(_timed, profile, streams=streams, cpu=cpu, progress=progress, native_seconds=native_seconds)
+    timed = partial(
+        _timed, profile, streams=streams, cpu=cpu, progress=progress, native_seconds=native_seconds, as_given=as_given
+    )
     try:
         return timed()
     except NotRepeated as error:
-        if once_more is None or not once_more(error):
+        if error.remade or once_more is None or not once_more(error):
             raise
     _remove(streams)
     return timed()
@@ -81,32 +90,46 @@ def _timed(
     cpu: int | None,
     progress: Callable[[float], None] | None,
     native_seconds: float | None,
+    as_given: Callable[[], bool],
 ) -> TimedProfile:
     avoid: set[int] = set()
-    exact = profile.unit == INSTRUCTIONS
-    for _ in range(MARKER_ROUNDS):
-        if avoid:
-            _remove(streams)
-        wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
-        placing = {c.column for c in wanted}
-        counted = witnesses(profile, wanted, native_seconds=native_seconds)
-        sampled = sample(profile, {*counted, *placing}, native_seconds=native_seconds)
-        others = survey(profile, avoid, native_seconds=native_seconds) if avoid and not exact else ()
-        beside = {*sampled, *others} - {*placing, *counted}
-        run = stamped_run(
-            profile, wanted, streams=streams, cpu=cpu, progress=progress, counted={*counted, *beside},
-            look=Straying(profile, wanted).look,
-        )  # fmt: skip
-        stray = stray_columns(profile, run) | unlike_the_sample(profile, placing, sampled, run)
-        run = replace(run, totals={column: times for column, times in run.totals.items() if column not in beside})
-        kept = {c.boundary for i, c in enumerate(wanted) if c.column not in stray and np.isfinite(run.wall[i])}
-        if not stray & placing:
-            break
-        if kept == {c.boundary for c in wanted}:
-            with suppress(NotRepeated):
-                return merge_bad_boundaries(profile, wanted, run)
-        avoid |= stray if exact else as_often(profile, stray)
-    return merge_bad_boundaries(profile, wanted, run)
+    exact, alone = profile.unit == INSTRUCTIONS, profile.unit != INSTRUCTIONS and profile.first is None
+    try:
+        for _ in range(MARKER_ROUNDS):
+            if avoid:
+                _remove(streams)
+            wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
+            placing = {c.column for c in wanted}
+            counted = witnesses(profile, wanted, native_seconds=native_seconds, avoid=avoid)
+            sampled = sample(profile, {*counted, *placing}, native_seconds=native_seconds)
+            others = survey(profile, avoid, native_seconds=native_seconds) if avoid and not exact else ()
+            beside = frozenset({*sampled, *others} - {*placing, *counted})
+            run = stamped_run(
+                profile, wanted, streams=streams, cpu=cpu, progress=progress, counted={*counted, *beside},
+                look=Straying(profile, wanted).look,
+            )  # fmt: skip
+            stray = stray_columns(profile, run) | unlike_the_sample(profile, placing, sampled, run)
+            run = replace(run, beside=beside)
+            kept = {c.boundary for i, c in enumerate(wanted) if c.column not in stray and np.isfinite(run.wall[i])}
+            if not stray & placing or (alone and not as_given()):
+                break
+            if alone or kept == {c.boundary for c in wanted}:
+                with suppress(NotRepeated):
+                    return _settled(profile, wanted, run, sampled if avoid else ())
+            avoid |= stray if exact else as_often(profile, stray)
+        return _settled(profile, wanted, run, sampled if avoid else ())
+    except NotRepeated as error:
+        error.remade = bool(avoid)
+        raise
+
+
+def _settled(profile: Profile, wanted: list[Candidate], run: StampedRun, sampled: Collection[int]) -> TimedProfile:
+    """The intervals that hold. `sampled`: places that must hold besides, since the run has other markers than the
+    cheapest. Raises Diverged."""
+    timed = merge_bad_boundaries(profile, wanted, run)
+    if sampled:
+        refuse_unlike_sample(profile, timed, sampled, run)
+    return timed
 
 
 def _remove(streams: Streams) -> None:
@@ -123,7 +146,8 @@ def interval_run(profile: Profile, timed: TimedProfile, folder: Path, name: str,
 
 
 def runs(plan: FullRuns) -> int:
-    """The timing run, and plain ones with stamps for a short program; an exact trace may need further timing runs."""
+    """The timing run, and plain ones with stamps for a short program; further timing runs where markers do not
+    repeat."""
     return 1 + plan.again
 
 
@@ -137,7 +161,7 @@ def run(build: Build, report: Report) -> None:
 
     try:
         _time(build, progress)
-        if build.profile.could_mark and build.timed.unmarked > _MOST_UNMARKED * build.profile.intervals:
+        if build.profile.could_mark and build.timed.unmarked > MOST_UNMARKED * build.profile.intervals:
             _time_by_others(build, progress)
     except Diverged as error:
         if not build.profile.could_mark:
@@ -183,6 +207,7 @@ def _time(build: Build, progress: Callable[[float], None]) -> None:
             progress=progress,
             native_seconds=expected,
             once_more=partial(_once_more, build, expected),
+            as_given=lambda: not build.given.changed(),
         )
 
 

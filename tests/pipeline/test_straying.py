@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_profiles import INTERVAL
+from native_profiles import INTERVAL, made
 from tracing import compile_small, program_of, streams_of
 
+from probe.pipeline.runs.boundaries import Candidate
 from probe.pipeline.runs.sound_boundaries import NotRepeated
-from probe.pipeline.runs.straying import Stamped, far_off, surely_lost
+from probe.pipeline.runs.straying import Stamped, Straying, far_off, surely_lost
 from probe.pipeline.validate import validate
 from probe.tracers.native import trace
 
@@ -110,3 +111,20 @@ def test_a_run_that_goes_another_way_is_not_waited_for(tmp_path: Path) -> None:
     with streams_of() as streams, pytest.raises(NotRepeated, match=r"was stopped: 2 of 3 markers fire far from"):
         validate(profile, streams=streams)
     assert steps.stat().st_size < 800
+
+
+def test_what_is_far_in_part_of_a_run_is_said() -> None:
+    """A run that left the traced one's way for a while may be made again."""
+    profile = made(np.full((41, 3), 100))
+    look = Straying(profile, [])._judge
+    steady = [Stamped(at, float(at), 0) for at in range(40)]
+    early = [Stamped(at, at - 10.5, marker) for marker in (1, 2) for at in range(30, 40)]
+    with pytest.raises(
+        NotRepeated, match="2 of 3 markers fire far from their places; the run was at the 40th"
+    ) as found:
+        look([*steady, *early], np.zeros(40, dtype=bool))
+    assert found.value.partly
+    look([*steady, *early[:10]], np.zeros(40, dtype=bool))
+    with pytest.raises(NotRepeated, match="of 40 interval boundaries 39 can no longer come in order") as found:
+        Straying(profile, [Candidate(at, 0, at) for at in range(1, 41)])._judge(steady[:1], np.zeros(40, dtype=bool))
+    assert not found.value.partly

@@ -17,8 +17,8 @@ from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.pipeline.runs import witnesses as module
 from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, site_counts
-from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries, why_unlike
-from probe.pipeline.runs.witnesses import as_often, sample, survey, unlike_the_sample, witnesses
+from probe.pipeline.runs.sound_boundaries import NotRepeated, merge_bad_boundaries, why_unlike
+from probe.pipeline.runs.witnesses import as_often, refuse_unlike_sample, sample, survey, unlike_the_sample, witnesses
 from probe.pipeline.validate import validate
 from probe.tracers.hot_sites import SAVING_SECONDS
 from probe.tracers.native import trace
@@ -50,7 +50,7 @@ def test_what_differs_from_the_loop_is_counted(profile: Profile, wanted: list[Ca
     assert witnesses(profile, wanted, native_seconds=1e-6) == ()
     more = [*wanted, Candidate(1, OFTEN, 10), Candidate(1, LESS, 10)]
     assert witnesses(profile, more) == () and witnesses(profile, more[:-1]) == (LESS,)
-    assert witnesses(profile, []) == ()
+    assert witnesses(profile, []) == () and witnesses(profile, wanted, avoid={OFTEN}) == (LESS,)
     # Where threads share the work, or another processor was shown, other counts are no fault.
     assert witnesses(replace(profile, first=profile.counts), wanted) == ()
     assert witnesses(replace(profile, unit=INSTRUCTIONS), wanted) == ()
@@ -110,6 +110,29 @@ def test_markers_that_differ_are_given_up_where_the_rest_repeats() -> None:
     assert unlike_the_sample(threaded, placing, sampled, ran(profile, every, {0, 1})) == set()
 
 
+def test_other_markers_are_believed_where_the_sample_repeats() -> None:
+    profile, sampled = kinds(), set(range(3, 33))
+    every = ran(profile, range(33), set(range(3, 15)))
+    timed = merge_bad_boundaries(profile, candidates(profile), replace(every, beside=frozenset(sampled)))
+    assert timed.compared == 3 and timed.unmarked == 0, "the sample's places are no markers"
+    refuse_unlike_sample(profile, timed, sampled, every)
+    with pytest.raises(NotRepeated, match="of 30 other places 20 were executed more or less often"):
+        refuse_unlike_sample(profile, timed, sampled, ran(profile, range(33), set(range(3, 23))))
+    with pytest.raises(NotRepeated, match="of 39 interval boundaries 9 have no marker that repeats"):
+        refuse_unlike_sample(profile, replace(timed, unmarked=9), sampled, every)
+    refuse_unlike_sample(profile, replace(timed, unmarked=8), sampled, every)
+
+
+def test_what_is_counted_beside_is_part_of_the_stamps_time() -> None:
+    profile = kinds()
+    run = ran(profile, range(33), ())
+    beside = frozenset(range(3, 33))
+    timed = merge_bad_boundaries(profile, candidates(profile), replace(run, beside=beside))
+    alone = merge_bad_boundaries(profile, candidates(profile), ran(profile, range(3), ()))
+    more = profile.counts.toarray()[:, 3:].sum() / profile.counts.toarray()[:, :3].sum()
+    assert timed.stamping.sum() == pytest.approx((1 + more) * alone.stamping.sum())
+
+
 def test_what_runs_as_often_is_given_up_with_a_marker() -> None:
     profile = made(np.array([[5, 6, 2, 7, 5], [5, 4, 8, 7, 5]]))
     assert as_often(profile, {0}) == {0, 1, 2, 4} and as_often(profile, {3}) == {3} and as_often(profile, ()) == set()
@@ -163,6 +186,10 @@ def test_a_collector_that_runs_sooner_or_later_is_no_other_run(tmp_path: Path) -
     with streams_of() as streams:
         timed = validate(profile, streams=streams)
     assert runs.stat().st_size == 3, "traced, timed, and timed with other markers"
+    runs.write_text(".")
+    with streams_of() as streams, pytest.raises(NotRepeated, match="were executed equally often"):
+        validate(profile, streams=streams, as_given=lambda: False)
+    assert runs.stat().st_size == 2, "it would not find what it was given"
     assert not rare & {*timed.columns.tolist()}
     assert timed.intervals > 0.9 * profile.intervals and timed.agreeing == timed.compared
 

@@ -3,7 +3,8 @@
 
 The tracer counted all blocks up to each boundary. The next execution of any site after it is the place
 (site, count + 1) in the run; a deterministic rerun reaches it again. Several candidates per boundary are stamped in
-the timing run, and the earliest is kept: every one of them comes after the boundary, so the earliest is the nearest.
+the timing run, and the earliest is kept, of markers that were executed equally often if there are such: every stamp
+comes after the boundary, so the earliest is the nearest.
 
 An instruction-exact tracer has watched which blocks begin soon behind the boundary: those come first. Its blocks
 overlap, so a site is executed as often as all blocks together that cover it.
@@ -62,9 +63,9 @@ class StampedRun:
 
     It started at the entry point of the traced image, with the stubs in place, and ended at the exit event. `ended_cpu`
     is the program's own; `others` has its children's, and all before the execve of a wrapper's worker. Of
-    `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor,
-    for `held` seconds the tracer looked at what was loaded. At the times `halts` it stood for a checkpoint, which all
-    times leave out.
+    `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor, for `held`
+    seconds the tracer looked at what was loaded. Columns of `beside` were counted, and are no markers. At the times
+    `halts` it stood for a checkpoint, which all times leave out.
     """
 
     wall: FloatArray
@@ -84,6 +85,7 @@ class StampedRun:
     waited: float = 0.0
     held: float = 0.0
     halts: tuple[float, ...] = ()
+    beside: frozenset[int] = frozenset()
 
     @property
     def waited_share(self) -> float:
@@ -261,10 +263,9 @@ def cheap_boundaries(profile: Profile, timed: TimedProfile) -> IntArray:
     return np.flatnonzero(np.isin(timed.columns, kept)).astype(np.int64)
 
 
-def stamping_seconds(profile: Profile, wanted: Collection[Candidate]) -> FloatArray:
-    """What stamps at these candidates take in each of the profile's intervals, by what one execution takes, (N,)."""
-    columns = sorted({c.column for c in wanted})
-    executions = np.asarray(site_counts(profile)[:, columns].sum(axis=1), dtype=np.float64).ravel()
+def stamping_seconds(profile: Profile, columns: Collection[int]) -> FloatArray:
+    """What markers there take in each of the profile's intervals, by what one execution takes, (N,)."""
+    executions = np.asarray(site_counts(profile)[:, sorted(columns)].sum(axis=1), dtype=np.float64).ravel()
     return np.asarray(executions * MARKER_SECONDS, dtype=np.float64)
 
 

@@ -37,11 +37,13 @@ _COLLECTOR = "libgc.so"
 
 class NotRepeated(Diverged):
     """Its markers say that a run did not repeat the traced one. `partly`: most boundaries were where they had been, and
-    the others not: the run left the traced one's way and came back, or left it late."""
+    the others not: the run left the traced one's way and came back, or left it late. `remade`: it had been made again
+    already, with other markers."""
 
     def __init__(self, said: str, *, partly: bool = False) -> None:
         super().__init__(said)
         self.partly = partly
+        self.remade = False
 
 
 def _shifts(profile: Profile, run: StampedRun) -> dict[int, float]:
@@ -50,6 +52,7 @@ def _shifts(profile: Profile, run: StampedRun) -> dict[int, float]:
     return {
         column: abs(executions - int(totals[column])) * profile.intervals / max(int(totals[column]), 1)
         for column, executions in run.totals.items()
+        if column not in run.beside
     }
 
 
@@ -132,7 +135,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         shifted=shifted,
         kernel=kernel,
         resident=run.resident,
-        stamping=np.add.reduceat(stamping_seconds(profile, wanted), first[:-1]),
+        stamping=np.add.reduceat(stamping_seconds(profile, {*placing, *run.totals}), first[:-1]),
         blocked_share=run.blocked_share,
         waited_share=run.waited_share,
         loading=run.started_cpu - run.executed_cpu,

@@ -31,6 +31,10 @@ _FAR = 0.05
 """Share of all boundaries. A program that collects its garbage a little later has markers that are less far off."""
 
 
+_LEAST_FAR = 2
+"""Boundaries: of a short run one is more than that share."""
+
+
 class Stamped(NamedTuple):
     """A candidate that was reached: its boundary, from 0, when, and by which marker."""
 
@@ -78,21 +82,18 @@ class Straying:
 
     def _judge(self, stamped: Sequence[Stamped], may_come: BoolArray) -> None:
         lost = surely_lost(stamped, may_come) - self._unmarked
+        seen, far = len({one.marker for one in stamped}), far_off(stamped, max(_FAR * self._inner, _LEAST_FAR))
         if lost > MOST_BAD_BOUNDARIES * self._inner:
-            raise self._unlike(
-                stamped, f"of {self._inner} interval boundaries {lost} can no longer come in order",
-                partly=lost < self._inner / 2,
-            )  # fmt: skip
-        seen, far = len({one.marker for one in stamped}), far_off(stamped, _FAR * self._inner)
-        if far > seen / 2:
-            raise self._unlike(stamped, f"{far} of {seen} markers fire far from their places")
-
-    def _unlike(self, stamped: Sequence[Stamped], said: str, *, partly: bool = False) -> NotRepeated:
+            said = f"of {self._inner} interval boundaries {lost} can no longer come in order"
+        elif far > seen / 2:
+            said = f"{far} of {seen} markers fire far from their places"
+        else:
+            return
         reached = max(one.boundary for one in stamped) + 1
-        return NotRepeated(
+        raise NotRepeated(
             f"{self._profile.program.argv[0]}: the timing run did not repeat the traced run, and was stopped: {said}; "
             f"the run was at the {reached}th of {self._inner}. {why_unlike(self._profile)}",
-            partly=partly,
+            partly=lost < self._inner / 2,
         )
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
-from probe.formats.timing import LEAST_SECONDS
+from probe.formats.timing import LEAST_SECONDS, TimedProfile
 from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, site_counts
-from probe.pipeline.runs.sound_boundaries import LEAST_AGREEING
+from probe.pipeline.runs.sound_boundaries import LEAST_AGREEING, NotRepeated, why_unlike
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 LEAST_KINDS = 3
@@ -46,6 +46,9 @@ _REPEATING = 0.5
 """Share of the sample that must be executed equally often in a run that repeats itself but for its markers."""
 
 
+MOST_UNMARKED = 0.2
+"""Share of the boundaries that nothing marks which repeats itself."""
+
 _SURVEYED = 40
 """Candidates for each boundary that a survey looks for."""
 
@@ -54,12 +57,17 @@ _SURVEY = 0.02
 
 
 def witnesses(
-    profile: Profile, wanted: Collection[Candidate], *, native_seconds: float | None = None
-) -> tuple[int, ...]:  # fmt: skip
+    profile: Profile,
+    wanted: Collection[Candidate],
+    *,
+    native_seconds: float | None = None,
+    avoid: Collection[int] = (),
+) -> tuple[int, ...]:
     """Columns to count beside those of `wanted`, the busiest first; none where these are of LEAST_KINDS already.
 
     None of a run whose threads share the work: who does how much may differ. None for an instruction-exact tracer: the
-    processor that it shows may take the program other ways. `native_seconds`: as `candidates` has it.
+    processor that it shows may take the program other ways. `native_seconds`, `avoid`: as `candidates` has
+    them.
     """
     if profile.first is not None or profile.unit == INSTRUCTIONS or not wanted:
         return ()
@@ -72,7 +80,7 @@ def witnesses(
     for column in busy[np.argsort(-totals[busy], kind="stable")].tolist():
         if len(told) >= LEAST_KINDS:
             break
-        if _is_apart(totals[column], told):
+        if column not in avoid and _is_apart(totals[column], told):
             told.append(totals[column])
             chosen.append(column)
     return tuple(chosen)
@@ -121,11 +129,33 @@ def unlike_the_sample(
     sample does not: with others the boundaries hold. Else none."""
     if not sampled or profile.first is not None:
         return set()
-    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
-    differ = {column for column, executions in run.totals.items() if executions != int(totals[column])}
+    differ = _differing(profile, run)
     most = len(differ.intersection(placing)) >= (1 - LEAST_AGREEING) * len(placing)
-    repeats = len(differ.intersection(sampled)) <= (1 - _REPEATING) * len(sampled)
-    return differ if most and repeats else set()
+    return differ if most and _repeats(sampled, differ) else set()
+
+
+def refuse_unlike_sample(profile: Profile, timed: TimedProfile, sampled: Collection[int], run: StampedRun) -> None:
+    """Raise NotRepeated where the run with other markers holds by these alone: most of the sample differs, or too few
+    boundaries have a marker that was not given up."""
+    differ = _differing(profile, run).intersection(sampled)
+    if not _repeats(sampled, differ):
+        what = f"of {len(sampled)} other places {len(differ)} were executed more or less often"
+    elif timed.unmarked > MOST_UNMARKED * profile.intervals:
+        what = f"of {profile.intervals - 1} interval boundaries {timed.unmarked} have no marker that repeats"
+    else:
+        return
+    raise NotRepeated(
+        f"{profile.program.argv[0]}: the timing run did not repeat the traced run: {what}. {why_unlike(profile)}"
+    )
+
+
+def _differing(profile: Profile, run: StampedRun) -> set[int]:
+    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
+    return {column for column, executions in run.totals.items() if executions != int(totals[column])}
+
+
+def _repeats(sampled: Collection[int], differ: Collection[int]) -> bool:
+    return len(set(sampled).intersection(differ)) <= (1 - _REPEATING) * len(sampled)
 
 
 def _busy(profile: Profile, native_seconds: float | None, most: float) -> tuple[FloatArray, IntArray]:

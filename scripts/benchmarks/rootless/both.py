@@ -99,9 +99,12 @@ def _as_in_file(state: ProcessState, address: int, contents: npt.NDArray[np.uint
     vma = next((vma for vma in state.vmas if vma.start <= address < vma.end and vma.is_file), None)
     if vma is None:
         return False
-    with Path(state.files[vma.file_id].path).open("rb") as file:
-        file.seek(vma.file_offset + address - vma.start)
-        return file.read(PAGE_SIZE).ljust(PAGE_SIZE, b"\0") == contents.tobytes()
+    try:
+        with Path(state.files[vma.file_id].path).open("rb") as file:
+            file.seek(vma.file_offset + address - vma.start)
+            return file.read(PAGE_SIZE).ljust(PAGE_SIZE, b"\0") == contents.tobytes()
+    except OSError:
+        return False  # removed while it is mapped
 
 
 def _places(state: ProcessState, addresses: npt.NDArray[np.uint64]) -> list[str]:
