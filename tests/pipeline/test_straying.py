@@ -108,7 +108,7 @@ def test_a_run_that_goes_another_way_is_not_waited_for(tmp_path: Path) -> None:
     with streams_of() as streams:
         profile = trace(program_of(path, str(tally), str(steps)), interval=INTERVAL, streams=streams)
     assert steps.stat().st_size == 1000
-    with streams_of() as streams, pytest.raises(NotRepeated, match=r"was stopped: 2 of 3 markers fire far from"):
+    with streams_of() as streams, pytest.raises(NotRepeated, match=r"was stopped: \d of \d markers fire far from"):
         validate(profile, streams=streams)
     assert steps.stat().st_size < 800
 
