@@ -218,6 +218,10 @@ def test_a_comparison_without_region_times_counts_for_state_and_pages() -> None:
     said = report.bars(records)
     assert any("2 of 2 programs; 2 of 10 measured" in one for one in said)
     assert any("median within" in one and "1 of 10 measured" in one for one in said)
+    busy = row("fft")
+    busy["seeds"] = {number: {**one, "untimed": True} for number, one in busy["seeds"].items()}
+    assert report.stops_of(row("fft")) and report.stops_of(busy) == [] and "| - | - |" in report.tables([busy])
+    assert not any("stop until" in one for one in report.bars([busy]))
     assert "T_ref" not in report.line(records[1]) and "| - | - | 5 |" in report.tables(records)
 
 

@@ -141,7 +141,7 @@ def measure_one(
                 record.setdefault("seeds", {})[str(seed)] = found
                 if first and benchmark.name in COMPARED:
                     record["compared"] = compared(place, seed, untimed)
-            found["load"] = other.to_json()
+            found |= {"load": other.to_json(), "untimed": untimed}
             keep(record, folder)
     except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
         record["failure"] = f"{type(error).__name__}: {error}"

@@ -118,12 +118,14 @@ def state_faults(record: Record) -> list[str]:
 
 
 def stops_of(record: Record) -> list[list[float]]:
-    """Bytes, seconds until they were copied, and until the program went on, of each stop."""
+    """Bytes, seconds until they were copied, and until the program went on, of each stop; none of those measured while
+    the machine was in use (`--untimed`)."""
     parts = record["seeds"].values() if "seeds" in record else [record]
-    return [stop for part in parts for stop in part["stops"]]
+    return [stop for part in parts if not part.get("untimed") for stop in part["stops"]]
 
 
 def _stops(records: Sequence[Record]) -> list[str]:
+    records = [r for r in records if stops_of(r)]
     if not records:
         return []
     every = [stop for r in records for stop in stops_of(r)]
