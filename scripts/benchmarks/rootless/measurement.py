@@ -122,7 +122,7 @@ def measure_one(
     data: Path,
     folder: Path,
     again: bool,
-    untimed: bool,
+    untimed: bool = False,
     say: Callable[[str], None],
 ) -> Record:
     """What is missing of one program."""
