@@ -43,8 +43,9 @@ def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
         changed = given.changed()
         if changed:
             names = ", ".join(map(str, changed))
+            said = str(error).removesuffix(".")
             error.args = (
-                f"{error}; {names}: no longer as when the build began; if the program changes it, let each run begin "
+                f"{said}; {names}: no longer as when the build began; if the program changes it, let each run begin "
                 "with a copy (a script that copies it, and then starts the program by exec)",
                 *error.args[1:],
             )
