@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +23,16 @@ from probe.pipeline.outputs import compare_run, note_run, output_streams
 from probe.pipeline.reference import early_run_names, seen_in_timing_run, seen_in_trace
 from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, cheap_boundaries, split
 from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
-from probe.pipeline.runs.sound_boundaries import MOST_SHIFT, NotRepeated, merge_bad_boundaries, stray_columns
+from probe.pipeline.runs.sound_boundaries import (
+    MOST_SHIFT,
+    MOST_UNMARKED,
+    NotRepeated,
+    merge_bad_boundaries,
+    stray_columns,
+)
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.runs.straying import Straying
 from probe.pipeline.runs.witnesses import (
-    MOST_UNMARKED,
     as_often,
     refuse_unlike_sample,
     sample,
@@ -92,10 +96,11 @@ def _timed(
     native_seconds: float | None,
     as_given: Callable[[], bool],
 ) -> TimedProfile:
-    avoid: set[int] = set()
+    avoid, rounds = set[int](), 0
     exact, alone = profile.unit == INSTRUCTIONS, profile.unit != INSTRUCTIONS and profile.first is None
     try:
-        for _ in range(MARKER_ROUNDS):
+        while True:
+            rounds += 1
             if avoid:
                 _remove(streams)
             wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
@@ -111,13 +116,14 @@ def _timed(
             stray = stray_columns(profile, run) | unlike_the_sample(profile, placing, sampled, run)
             run = replace(run, beside=beside)
             kept = {c.boundary for i, c in enumerate(wanted) if c.column not in stray and np.isfinite(run.wall[i])}
-            if not stray & placing or (alone and not as_given()):
-                break
-            if alone or kept == {c.boundary for c in wanted}:
-                with suppress(NotRepeated):
+            last = rounds == MARKER_ROUNDS or not stray & placing or (alone and not as_given())
+            if last or alone or kept == {c.boundary for c in wanted}:
+                try:
                     return _settled(profile, wanted, run, sampled if avoid else ())
+                except NotRepeated:
+                    if last:
+                        raise
             avoid |= stray if exact else as_often(profile, stray)
-        return _settled(profile, wanted, run, sampled if avoid else ())
     except NotRepeated as error:
         error.remade = bool(avoid)
         raise

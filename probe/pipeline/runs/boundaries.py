@@ -112,6 +112,12 @@ def site_counts(profile: Profile) -> sp.csr_array:
     return found
 
 
+def site_totals(profile: Profile) -> IntArray:
+    """Executions of each column's site in the whole run, (B,)."""
+    found: IntArray = np.asarray(site_counts(profile).sum(axis=0), dtype=np.int64).ravel()
+    return found
+
+
 def _coverage(blocks: BlockTable) -> sp.csr_array:
     """B x B, 1 where the block of the row covers the site of the column."""
     columns = np.flatnonzero(blocks.site != NO_SITE)
@@ -255,7 +261,7 @@ def plan_region(profile: Profile, timed: TimedProfile, phase: int, interval: int
 
 def cheap_boundaries(profile: Profile, timed: TimedProfile) -> IntArray:
     """Positions of the boundaries to stamp, ascending: as many as MOST_COST allows, cheapest markers first."""
-    executions = np.asarray(site_counts(profile).sum(axis=0), dtype=np.float64).ravel()
+    executions = site_totals(profile)
     columns, marked = np.unique(timed.columns, return_counts=True)
     cost = executions[columns] * MARKER_SECONDS / max(timed.wall_seconds, LEAST_SECONDS)
     order = np.argsort(cost / marked, kind="stable")

@@ -18,11 +18,14 @@ from probe.formats.arrays import IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.formats.timing import Outside, TimedProfile, sum_rows
-from probe.pipeline.runs.boundaries import Candidate, StampedRun, longest_rising, site_counts, stamping_seconds
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, longest_rising, site_totals, stamping_seconds
 from probe.tracers.lives import Lives, starting
 
 MOST_BAD_BOUNDARIES = 0.05
 """Share of boundaries that may fail before the program counts as diverged."""
+
+MOST_UNMARKED = 0.2
+"""Share of boundaries that may be left without a marker that repeats itself."""
 
 LEAST_AGREEING = 0.5
 """Share of markers that must be executed equally often in both runs: other control flow can still fire in order."""
@@ -48,7 +51,7 @@ class NotRepeated(Diverged):
 
 def _shifts(profile: Profile, run: StampedRun) -> dict[int, float]:
     """By column: intervals that a marker lagged behind, or was ahead of, the traced run when the run ended."""
-    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
+    totals = site_totals(profile)
     return {
         column: abs(executions - int(totals[column])) * profile.intervals / max(int(totals[column]), 1)
         for column, executions in run.totals.items()

@@ -26,10 +26,8 @@ from probe.pipeline.runs.standing import MarkedRun
 _LOOKING = 0.02
 """Share of the time that is spent on looking, on another processor than the program's."""
 
-
 _FAR = 0.05
 """Share of all boundaries. A program that collects its garbage a little later has markers that are less far off."""
-
 
 _LEAST_FAR = 2
 """Boundaries: of a short run one is more than that share."""
@@ -82,13 +80,13 @@ class Straying:
 
     def _judge(self, stamped: Sequence[Stamped], may_come: BoolArray) -> None:
         lost = surely_lost(stamped, may_come) - self._unmarked
-        seen, far = len({one.marker for one in stamped}), far_off(stamped, max(_FAR * self._inner, _LEAST_FAR))
         if lost > MOST_BAD_BOUNDARIES * self._inner:
             said = f"of {self._inner} interval boundaries {lost} can no longer come in order"
-        elif far > seen / 2:
-            said = f"{far} of {seen} markers fire far from their places"
         else:
-            return
+            seen, far = len({one.marker for one in stamped}), far_off(stamped, max(_FAR * self._inner, _LEAST_FAR))
+            if far <= seen / 2:
+                return
+            said = f"{far} of {seen} markers fire far from their places"
         reached = max(one.boundary for one in stamped) + 1
         raise NotRepeated(
             f"{self._profile.program.argv[0]}: the timing run did not repeat the traced run, and was stopped: {said}; "

@@ -14,12 +14,12 @@ from collections.abc import Collection
 
 import numpy as np
 
-from probe.formats.arrays import FloatArray, IntArray
+from probe.formats.arrays import IntArray
 from probe.formats.choices import INSTRUCTIONS
 from probe.formats.profile import Profile
 from probe.formats.timing import LEAST_SECONDS, TimedProfile
-from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, site_counts
-from probe.pipeline.runs.sound_boundaries import LEAST_AGREEING, NotRepeated, why_unlike
+from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, site_totals
+from probe.pipeline.runs.sound_boundaries import LEAST_AGREEING, MOST_UNMARKED, NotRepeated, why_unlike
 from probe.tracers.hot_sites import SAVING_SECONDS as MARKER_SECONDS
 
 LEAST_KINDS = 3
@@ -45,9 +45,6 @@ _FEWEST_SAMPLED = 8
 _REPEATING = 0.5
 """Share of the sample that must be executed equally often in a run that repeats itself but for its markers."""
 
-
-MOST_UNMARKED = 0.2
-"""Share of the boundaries that nothing marks which repeats itself."""
 
 _SURVEYED = 40
 """Candidates for each boundary that a survey looks for."""
@@ -118,7 +115,7 @@ def survey(
 
 def as_often(profile: Profile, columns: Collection[int]) -> set[int]:
     """All that the traced run executed exactly as often as one of these columns: most are parts of one function."""
-    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
+    totals = site_totals(profile)
     return set(np.flatnonzero(np.isin(totals, totals[list(columns)])).tolist())
 
 
@@ -150,7 +147,7 @@ def refuse_unlike_sample(profile: Profile, timed: TimedProfile, sampled: Collect
 
 
 def _differing(profile: Profile, run: StampedRun) -> set[int]:
-    totals = np.asarray(site_counts(profile).sum(axis=0)).ravel()
+    totals = site_totals(profile)
     return {column for column, executions in run.totals.items() if executions != int(totals[column])}
 
 
@@ -158,16 +155,16 @@ def _repeats(sampled: Collection[int], differ: Collection[int]) -> bool:
     return len(set(sampled).intersection(differ)) <= (1 - _REPEATING) * len(sampled)
 
 
-def _busy(profile: Profile, native_seconds: float | None, most: float) -> tuple[FloatArray, IntArray]:
+def _busy(profile: Profile, native_seconds: float | None, most: float) -> tuple[IntArray, IntArray]:
     """Executions of all columns, and those that are busy and cost no more than this share of the run."""
     totals, seconds = _executions(profile, native_seconds)
     return totals, np.flatnonzero((totals * MARKER_SECONDS <= most * seconds) & (totals >= _BUSY * profile.intervals))
 
 
-def _executions(profile: Profile, native_seconds: float | None) -> tuple[FloatArray, float]:
+def _executions(profile: Profile, native_seconds: float | None) -> tuple[IntArray, float]:
     """Of all columns, and the seconds that the program takes."""
     seconds = float(profile.seconds.sum()) if native_seconds is None else native_seconds
-    return np.asarray(site_counts(profile).sum(axis=0), dtype=np.float64).ravel(), max(seconds, LEAST_SECONDS)
+    return site_totals(profile), max(seconds, LEAST_SECONDS)
 
 
 def _is_apart(executions: float, others: Collection[float]) -> bool:

@@ -20,7 +20,7 @@ from checkpoint.criu.tool import Criu
 from checkpoint.errors import ProbeError
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.tracee import Tracee
-from checkpoint.state.process_state import FileKind, ProcessState, VmaStatus, file_mappings
+from checkpoint.state.process_state import FileKind, ProcessState, Vma, VmaStatus, file_mappings
 from probe.pipeline.runs import standing
 
 HOOKED = "from benchmarks.rootless.both import compare_stops; compare_stops({path!r})"
@@ -95,9 +95,13 @@ def differences(direct: ProcessState, criu: ProcessState) -> Record:
     }
 
 
+def _mapping_at(state: ProcessState, address: int) -> Vma | None:
+    return next((vma for vma in state.vmas if vma.start <= address < vma.end), None)
+
+
 def _as_in_file(state: ProcessState, address: int, contents: npt.NDArray[np.uint8]) -> bool:
-    vma = next((vma for vma in state.vmas if vma.start <= address < vma.end and vma.is_file), None)
-    if vma is None:
+    vma = _mapping_at(state, address)
+    if vma is None or not vma.is_file:
         return False
     try:
         with Path(state.files[vma.file_id].path).open("rb") as file:
@@ -111,7 +115,7 @@ def _places(state: ProcessState, addresses: npt.NDArray[np.uint64]) -> list[str]
     """Where pages are that are missing, a few of them: their mappings, and how far from their starts."""
     found = []
     for address in addresses[:_NAMED].tolist():
-        vma = next((vma for vma in state.vmas if vma.start <= address < vma.end), None)
+        vma = _mapping_at(state, address)
         if vma is None:
             found.append(f"{address:#x} in no mapping")
             continue
