@@ -195,7 +195,7 @@ def run(
         except (ValueError, ProbeError, subprocess.SubprocessError) as error:
             yield {"failure": f"{type(error).__name__}: {error}", "name": f"{prefix(clock)}-{one.name}"}
     try:
-        subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock})
+        subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": clock, "OWNER": str(os.getpid())})
         for name, (probe, random) in probes.items():
             try:
                 record = compare(probe, random, data, 1 if exact else runs, 1 if exact else REPEATS)

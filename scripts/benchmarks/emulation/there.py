@@ -66,7 +66,7 @@ def measure(folder: Path, data: Path, say: Say) -> Iterator[dict[str, Any]]:
             profiles[one.name] = _profile(one, folder, data, say)
         except (ProbeError, OSError) as error:
             yield {"name": one.name, "failure": str(error)}
-    subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": CLOCK})
+    subprocess.run([str(NODE), "start"], check=True, env={**os.environ, "CLOCK": CLOCK, "OWNER": str(os.getpid())})
     try:
         rates = _rates(say)
         for one in PROGRAMS:
