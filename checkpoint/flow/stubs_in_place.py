@@ -31,6 +31,7 @@ from checkpoint.stubs.encode import (
     page_align,
     patched_text,
 )
+from checkpoint.stubs.text import read_text
 
 _EXECUTABLE = 4
 
@@ -120,10 +121,8 @@ class StubsInPlace:
 
     def _install(self, mapped: MappedImage, wanted: Mapping[int, list[int]]) -> None:
         sites, bias = mapped.sites, mapped.bias
-        start = int(sites.offset[0]) + bias
-        text = np.frombuffer(
-            self._tracee.read(start, int((sites.offset + sites.length).max()) + bias - start), dtype=np.uint8
-        ).copy()
+        found = read_text(self._tracee, sites, bias)
+        start, text = found.start, found.code
         rows = _as_in_file(sites, text, sites.offset + bias - start)
         mine = rows[np.isin(sites.offset[rows], list(wanted))] if wanted else rows[:0]
         if len(mine):
@@ -131,7 +130,7 @@ class StubsInPlace:
         rows = np.setdiff1d(rows, mine)
         if len(rows):
             self._count(mapped, rows, text, start)
-        self._tracee.write(start, text.tobytes())
+        found.write(self._tracee)
 
     def _room(self, mapped: MappedImage, code: int, data: int) -> int:
         """Map memory for code, and behind it for data, near the image. Raises LookupError."""

@@ -21,6 +21,7 @@ from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop
 from checkpoint.stubs.slots import map_stubs
+from checkpoint.stubs.text import read_text
 
 _LOOPS = 128
 _LOOP_CODE = 1 << 19
@@ -99,11 +100,9 @@ class SiteCounters:
         counters = base + size
         stubs = encode_counters(sites, loaded.bias, base, counters, many=self._tracee.team is not None)
         self._tracee.write(base, stubs.code.tobytes())
-        low = int(sites.offset[0]) + loaded.bias
-        high = int(sites.offset[-1] + sites.length[-1]) + loaded.bias
-        text = np.frombuffer(self._tracee.read(low, high - low), dtype=np.uint8).copy()
-        patched_text(text, low, sites, loaded.bias, stubs.entry)
-        self._tracee.write(low, text.tobytes())
+        text = read_text(self._tracee, sites, loaded.bias)
+        patched_text(text.code, text.start, sites, loaded.bias, stubs.entry)
+        text.write(self._tracee)
         self._areas.append(_Area(loaded, number, counters, rows, base + code_size, counters))
         self.copies[image.first + rows] = 0
         return len(rows)
