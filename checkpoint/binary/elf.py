@@ -41,7 +41,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class ElfImage:
-    """The parts of one ELF file that tracing needs. `functions` is (n, 2): start and end vaddr, sorted, disjoint."""
+    """The parts of one ELF file that tracing needs. `functions` is (n, 2): start and end vaddr, sorted, disjoint; whole
+    sections of code where not `functions_known`."""
 
     path: str
     entry: int
@@ -51,6 +52,7 @@ class ElfImage:
     functions: Addresses = field(repr=False)
     data: bytes = field(repr=False)
     sha256: str = ""
+    functions_known: bool = True
 
     def bytes_at(self, vaddr: int, size: int) -> bytes:
         """`size` bytes of the file as they are mapped at `vaddr`; shorter where the segment ends."""
@@ -114,7 +116,8 @@ def read_image(path: str) -> ElfImage:
         )
         interpreter = next((s.get_interp_name() for s in elf.iter_segments("PT_INTERP")), None)
         entry, kind, machine = elf["e_entry"], elf["e_type"], elf["e_machine"]
-        functions = _function_ranges(elf, data)
+        code = _code_ranges(elf)
+        functions = _function_ranges(elf, data, code)
     except Exception as error:  # the parser lets nearly anything escape on a damaged file
         raise ProgramNotRunnable(f"{path}: damaged ELF file: {error or type(error).__name__}") from error
     if machine != "EM_X86_64":
@@ -125,20 +128,20 @@ def read_image(path: str) -> ElfImage:
         position_independent=kind == "ET_DYN",
         interpreter=interpreter,
         segments=segments,
-        functions=functions,
+        functions=functions if len(functions) else np.array(sorted(code), dtype=np.int64).reshape(-1, 2),
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
+        functions_known=len(functions) > 0,
     )
 
 
-def _function_ranges(elf: ELFFile, data: bytes) -> Addresses:
-    """Functions from .eh_frame (present even in stripped binaries), else symbols, else whole code sections."""
-    code = _code_ranges(elf)
+def _function_ranges(elf: ELFFile, data: bytes, code: list[tuple[int, int]]) -> Addresses:
+    """Functions from .eh_frame (present even in stripped binaries), else symbols, else none."""
     kept = _inside(_eh_frame_ranges(elf, data), code)
     if not len(kept):
         # Reading symbols one by one takes longer than all the rest.
         kept = _inside(_symbol_ranges(elf), code)
-    return kept if len(kept) else np.array(code, dtype=np.int64).reshape(-1, 2)
+    return kept
 
 
 def _code_ranges(elf: ELFFile) -> list[tuple[int, int]]:

@@ -36,13 +36,14 @@ from iced_x86 import (
 )
 
 from checkpoint.binary.elf import ElfImage
+from checkpoint.binary.reachable import constant_of, reachable_code
 from checkpoint.paths import cache_dir
 
 JUMP_BYTES = 5
 LONGEST_INSTRUCTION = 15
 DISPLACED, REDIRECTED = 0, 1
 
-_CACHE_VERSION = 5
+_CACHE_VERSION = 6
 _ARITHMETIC_FLAGS = RflagsBits.OF | RflagsBits.SF | RflagsBits.ZF | RflagsBits.AF | RflagsBits.CF | RflagsBits.PF
 # Only instructions that set all six flags whatever their operands: a shift by zero, or a repeat of zero, sets none.
 _FLAG_KILLERS = frozenset(
@@ -126,7 +127,7 @@ def _store(path: Path, table: SiteTable) -> None:
 
 def decode_functions(image: ElfImage) -> Iterator[_Function]:
     """Every function that decodes cleanly to its very end, with its instructions in order."""
-    for start, end in image.functions.tolist():
+    for start, end in (image.functions if image.functions_known else reachable_code(image)).tolist():
         code = image.bytes_at(start, end - start)
         decoder = Decoder(64, code, ip=start)
         instructions = list(decoder)
@@ -230,7 +231,7 @@ def _references(functions: list[_Function], ranges: list[tuple[int, int]], absol
             elif base == Register.NONE and i.memory_displ_size and in_code(i.memory_displacement):
                 data.add(i.memory_displacement)
             if absolute and i.len >= JUMP_BYTES:
-                constant = _constant(i)
+                constant = constant_of(i)
                 if constant and in_code(constant):
                     data.add(constant)
     return targets, data
@@ -276,12 +277,6 @@ def _blocks(function: _Function, targets: set[int]) -> Iterator[list[Instruction
             block = []
     if block:
         yield block
-
-
-def _constant(i: Instruction) -> int:
-    """The 32-bit immediate of an instruction, 0 where it has none."""
-    last = i.op_kind(i.op_count - 1) if i.op_count else OpKind.REGISTER
-    return i.immediate32 if last in (OpKind.IMMEDIATE32, OpKind.IMMEDIATE32TO64) else 0
 
 
 def _displaceable(i: Instruction) -> bool:
