@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +17,17 @@ _PRESENT, _SWAPPED, _OF_FILE, _GUARD = 1 << 63, 1 << 62, 1 << 61, 1 << 58
 _MOST_PAGES = 1 << 22
 """Entries read at once: of a mapping of 60 GB there are 16 million."""
 
+_SPARSE_PAGES = 1 << 16
+"""From so many pages on the kernel is asked first where there are any: some programs reserve a terabyte."""
+_NEAR = 512 * PAGE_SIZE
+"""Bytes without pages that are read along rather than parting what is read."""
+_SCAN = 0xC0606610
+_SCAN_ARGUMENTS = struct.Struct("<12Q")
+_REGIONS = 4096
+_SOME_THERE = (1 << 3 | 1 << 4 | 1 << 8, 1 << 3 | 1 << 4)
+"""ioctl(PAGEMAP_SCAN) and struct pm_scan_arg, from Linux 6.7 on (linux/fs.h); pages that are present, swapped out or
+guards, and without the last, which came later. Before, guards count as swapped out."""
+
 Entries = npt.NDArray[np.uint64]
 
 
@@ -23,6 +36,7 @@ class PageTable:
 
     def __init__(self, pid: int) -> None:
         self._file = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        self._kinds = list(_SOME_THERE)
 
     def __enter__(self) -> PageTable:
         return self
@@ -48,6 +62,46 @@ class PageTable:
             yield from stretches(entries & _GUARD != 0, address)
 
     def _entries(self, start: int, end: int) -> Iterator[tuple[int, Entries]]:
+        for low, high in self._inhabited(start, end):
+            yield from self._read(low, high)
+
+    def _inhabited(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """[start, end) without larger stretches in which there is no page; all of it where the kernel cannot tell."""
+        low = high = -_NEAR
+        for begin, stop in self._regions(start, end):
+            if begin > high + _NEAR:
+                if high > low:
+                    yield low, high
+                low = begin
+            high = stop
+        if high > low:
+            yield low, high
+
+    def _regions(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        sparse = end - start >= _SPARSE_PAGES * PAGE_SIZE
+        while start < end and sparse and self._kinds:
+            try:
+                walked, regions = self._scanned(start, end)
+            except OSError:
+                del self._kinds[0]
+                continue
+            yield from regions
+            start = max(walked, start + PAGE_SIZE)
+        if start < end:
+            yield start, end
+
+    def _scanned(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
+        """How far the kernel got, and the stretches with pages until there."""
+        found = np.zeros((_REGIONS, 3), dtype="<u8")
+        size, kinds = _SCAN_ARGUMENTS.size, self._kinds[0]
+        arguments = bytearray(
+            _SCAN_ARGUMENTS.pack(size, 0, start, end, 0, found.ctypes.data, _REGIONS, 0, 0, 0, kinds, kinds)
+        )
+        number = fcntl.ioctl(self._file, _SCAN, arguments)
+        walked: int = _SCAN_ARGUMENTS.unpack(arguments)[4]
+        return walked, [(int(begin), int(stop)) for begin, stop, _ in found[:number]]
+
+    def _read(self, start: int, end: int) -> Iterator[tuple[int, Entries]]:
         while start < end:
             stop = min(end, start + _MOST_PAGES * PAGE_SIZE)
             size = (stop - start) // PAGE_SIZE * 8
