@@ -69,6 +69,13 @@ _HARMLESS_PKRU = (0, 0x55555554)
 """No key restricted; the kernel's default, which restricts keys that nobody has."""
 
 
+def uses_protection_keys(images: ProcessState) -> bool:
+    """Whether a thread restricts its access to memory by keys. A restored process has none: its pages are as open as
+    their mappings, the instructions for the keys work, and pkey_mprotect(2) with a key from before fails."""
+    threads = (images.extended, *(one.extended for one in images.others))
+    return any(one.protection_keys not in (None, *_HARMLESS_PKRU) for one in threads)
+
+
 def flatten(
     images: ProcessState,
     events: Sequence[int],
@@ -129,8 +136,6 @@ def _own_reasons(images: ProcessState) -> Iterator[str]:
 def _extended_reasons(extended: ExtendedState) -> Iterator[str]:
     if extended.shadow_stack:
         yield "a shadow stack"
-    if extended.protection_keys not in (None, *_HARMLESS_PKRU):
-        yield "protection keys"
     known = _OTHER_PARTS | {number for number, _ in _XSAVE_PARTS}
     for number in range(64):
         if extended.in_use >> number & 1 and number not in known:

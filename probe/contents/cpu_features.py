@@ -12,7 +12,9 @@ from iced_x86 import Instruction
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.isa import ISA_BASELINES
 from checkpoint.binary.sites import decode_functions, find_sites
+from checkpoint.flat.convert import uses_protection_keys
 from checkpoint.process.program import Program
+from checkpoint.state.process_state import ProcessState
 from probe.formats.profile import BlockTable, Profile
 from probe.node.facts import cpu_flags
 
@@ -30,6 +32,7 @@ _CPUINFO_NAMES = {
     "AVX_VNNI": "avx_vnni", "CLWB": "clwb", "CLFLUSHOPT": "clflushopt", "WBNOINVD": "wbnoinvd", "RDPID": "rdpid",
     "RTM": "rtm", "MOVDIRI": "movdiri", "MOVDIR64B": "movdir64b", "SERIALIZE": "serialize", "XOP": "xop",
     "TBM": "tbm", "FSGSBASE": "fsgsbase", "PREFETCHW": "3dnowprefetch", "MONITORX": "mwaitx",
+    "PKU": "ospke",
 }  # fmt: skip
 
 # What glibc's own functions may use, per CPU feature it is allowed to see (program.ISA_BASELINES).
@@ -44,11 +47,12 @@ _FEATURE_NAMES = {
 }
 
 
-def needed_features(profile: Profile) -> list[str]:
+def needed_features(profile: Profile, states: Iterable[ProcessState] = ()) -> list[str]:
     """CPU features the run really used, sorted, by the names of /proc/cpuinfo.
 
     The program's own code: every instruction of a function that ran, but for blocks known not to have run. The C
     library's code is not counted; there, all that it was allowed to choose by on this machine is taken as used.
+    `states`: of the checkpoints, which tell of protection keys, since it is the C library that restricts them.
     """
     used: set[str] = set()
     for number, (path, sha256) in enumerate(profile.images):
@@ -56,7 +60,8 @@ def needed_features(profile: Profile) -> list[str]:
         if image.sha256 == sha256:
             mine = profile.executed.image == number
             used |= _features_of(_executed_instructions(image, profile.executed, mine))
-    return sorted(used | _library_features(profile.program))
+    keys = {"ospke"} if any(map(uses_protection_keys, states)) else set()
+    return sorted(used | _library_features(profile.program) | keys)
 
 
 def _library_features(program: Program) -> set[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
+from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import NoPrediction, ProbeError, ProgramUnsupported
 from probe.contents.captured_files import captured_outputs, checkpoint_files, written_copies
@@ -106,7 +107,7 @@ def _manifest(
     private: Sequence[PrivateFile],
     left_out: Sequence[ContainedFile],
 ) -> Manifest:
-    profile, timed, program = build.profile, build.timed, build.program
+    profile, timed, program, folder = build.profile, build.timed, build.program, build.folder.path
     return Manifest(
         program=ProgramRecord(
             argv=program.argv,
@@ -114,7 +115,7 @@ def _manifest(
             cwd=program.probed_cwd,
             stdin=program.stdin,
             isa=program.isa,
-            cpu_features=tuple(needed_features(profile)),
+            cpu_features=tuple(needed_features(profile, [read_state(folder / r.folder) for r in build.reduced])),
             outputs=outputs,
         ),
         tracing=_tracing(build),

@@ -26,6 +26,7 @@ from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu
 from checkpoint.errors import CriuError, NodeUnfit, PhaseFailed
+from checkpoint.flat.convert import uses_protection_keys
 from checkpoint.flat.descriptors import NotFlat
 from checkpoint.flat.image import FlatImage
 from checkpoint.linux import PAGE_SIZE
@@ -277,14 +278,16 @@ def why_in_groups() -> str:
 
 
 def _held(build: Build) -> list[str]:
-    """Notes on shared memory and pending signals in the checkpoints."""
-    most, signals = 0, set()
+    """Notes on shared memory, pending signals and protection keys in the checkpoints."""
+    most, signals, keys = 0, set(), False
     for phase in build.reduced:
         folder = build.folder.path / phase.folder
         if (folder / STATE_NAME).exists():
             state = read_state(folder)
             most = max(most, state.shared_pages)
             signals |= {one.number for one in state.queued}
+            keys = keys or uses_protection_keys(state)
     held = [f"phases hold up to {most * PAGE_SIZE / 1e6:.1f} MB of shared memory: it is kept whole"] * bool(most)
+    held += ["memory is guarded by protection keys: in restored phases it is not, and all of it can be changed"] * keys
     numbers = ", ".join(map(str, sorted(signals)))
     return held + [f"signals are pending where phases start, and are sent again: {numbers}"] * bool(signals)
