@@ -8,6 +8,7 @@ sets, timers that do not run, signalfds, deleted files; shared memory that no ot
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 import stat
@@ -253,7 +254,20 @@ def _held_elsewhere(one: _Open) -> bool:
 def _fault_of_timer(one: _Open, descriptors: Collection[_Open]) -> str | None:
     said = one.information
     busy = any(int(number) for name in ("ticks", "it_value") for number in re.findall(r"\d+", said.get(name, "")))
-    return one.named("a running timer") if busy else None
+    if not busy:
+        return None
+    return one.named("a running timer") + (", which GHCRTS=-V0 stops" if _is_haskell(one.pid) else "")
+
+
+def _is_haskell(pid: int) -> bool:
+    """Whether the program has the runtime of GHC, which takes options from there."""
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(f"/proc/{pid}/exe", "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as program,
+    ):
+        return program.find(b"GHCRTS") >= 0
+    return False
 
 
 def _fault_of_event(one: _Open, descriptors: Collection[_Open]) -> str | None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tracing import compile_small
 
 from checkpoint.process.descriptors import LARGEST_DELETED, outside
 from checkpoint.process.maps import LARGEST_MAPPED
@@ -141,3 +142,30 @@ def test_the_kernel_says_which_sockets_belong_together(tmp_path: Path) -> None:
         one, other = (int(target[8:-1]) for target in targets)
         pairs = nameless_pairs()
     assert pairs[one] == other and pairs[other] == one
+
+
+HASKELL = r"""
+#include <stdio.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+int main(void)
+{
+    struct itimerspec ticks = {{0, 10000000}, {0, 10000000}};
+    timerfd_settime(timerfd_create(CLOCK_MONOTONIC, 0), 0, &ticks, 0);
+    puts(NAME);
+    fflush(stdout);
+    sleep(600);
+}
+"""
+
+
+@pytest.mark.parametrize(("name", "advised"), [("GHCRTS", True), ("none", False)])
+def test_the_timer_of_a_runtime_can_be_stopped(name: str, advised: bool, tmp_path: Path) -> None:
+    program = compile_small(tmp_path, "ticks", HASKELL, f'-DNAME="{name}"')
+    with subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline().strip() == name
+            (said,) = (one for one in outside(process.pid) if "timer" in one)
+            assert said == "a running timer (descriptor 3)" + ", which GHCRTS=-V0 stops" * advised
+        finally:
+            process.kill()
