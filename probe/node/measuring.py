@@ -71,6 +71,11 @@ def measuring_cpu() -> int | None:
     return allowed[-1] if len(allowed) > 1 else None
 
 
+_OPENMP = "OMP_NUM_THREADS"
+_FEWER = {name: "node --v8-pool-size=0 --single-threaded" for name in ("node", "nodejs")}
+"""How programs by these names are given fewer threads, and most others."""
+
+
 def check_processors(name: str, threads: int, cpu: int | None) -> None:
     """Raise NodeUnfit where fewer processors are allowed here than `threads` threads need at the same time, or the time
     of fewer. `cpu`: one that this process keeps off; `name` stands in the message."""
@@ -79,7 +84,7 @@ def check_processors(name: str, threads: int, cpu: int | None) -> None:
     if threads > allowed:
         raise NodeUnfit(
             f"{name}: {threads} threads, but {allowed} processors allowed here (taskset, cgroup, --cpus-per-task): run "
-            "it where there are more, or build the probe with fewer threads (OMP_NUM_THREADS)"
+            f"it where there are more, or build the probe with fewer threads ({_FEWER.get(Path(name).name, _OPENMP)})"
         )
 
 

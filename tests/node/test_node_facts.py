@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from probe.formats.manifest import ExternalFile, Manifest
 from probe.node import facts
 from probe.node.facts import available_memory, check_node
 from probe.node.files import check_external
+from probe.node.measuring import check_processors
 from reducer.unpack import open_probe
 
 
@@ -214,6 +216,15 @@ def test_a_group_with_the_time_of_fewer_processors(granted: float, said: str) ->
         done = subprocess.run([sys.executable, "-c", code, str(group)], capture_output=True, text=True, timeout=60)
     assert done.returncode == (1 if said else 0) and said in done.stderr, done.stderr
     assert "one: " not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("/opt/solver", "OMP_NUM_THREADS"), ("/usr/bin/node", "node --v8-pool-size=0 --single-threaded")],
+)
+def test_fewer_threads_are_asked_for_in_the_programs_own_words(name: str, advice: str) -> None:
+    with pytest.raises(NodeUnfit, match=re.escape(f"fewer threads ({advice})")):
+        check_processors(name, 1 << 20, None)
 
 
 def test_memory_that_nobody_tells_is_no_reason(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
