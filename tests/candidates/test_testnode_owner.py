@@ -52,17 +52,23 @@ def emulator(script: Path) -> int:
 
 
 def lives(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_ends_with_its_owner(node: Path, by: signal.Signals) -> None:
     with subprocess.Popen(["sleep", "300"]) as owner:
-        order(node, "start", str(owner.pid))
-        pid = emulator(node)
-        assert lives(pid)
-        owner.send_signal(by)
-        owner.wait(10)
+        try:
+            order(node, "start", str(owner.pid))
+            pid = emulator(node)
+            assert lives(pid)
+            owner.send_signal(by)
+            owner.wait(10)
+        finally:
+            owner.kill()
     wait_for(lambda: not lives(pid), "the emulator to end", 10.0)
 
 
