@@ -86,7 +86,7 @@ class PageTable:
                 del self._kinds[0]
                 continue
             yield from regions
-            start = max(walked, start + PAGE_SIZE)
+            start = walked
         if start < end:
             yield start, end
 
@@ -98,7 +98,8 @@ class PageTable:
             _SCAN_ARGUMENTS.pack(size, 0, start, end, 0, found.ctypes.data, _REGIONS, 0, 0, 0, kinds, kinds)
         )
         number = fcntl.ioctl(self._file, _SCAN, arguments)
-        walked: int = _SCAN_ARGUMENTS.unpack(arguments)[4]
+        # How far it walked, the kernel says where its buffer was full alone: inside, it has one of 512.
+        walked = end if number < _REGIONS else int(found[number - 1][1])
         return walked, [(int(begin), int(stop)) for begin, stop, _ in found[:number]]
 
     def _read(self, start: int, end: int) -> Iterator[tuple[int, Entries]]:
