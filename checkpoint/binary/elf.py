@@ -118,6 +118,9 @@ def read_image(path: str) -> ElfImage:
         entry, kind, machine = elf["e_entry"], elf["e_type"], elf["e_machine"]
         code = _code_ranges(elf)
         functions = _function_ranges(elf, data, code)
+        known = len(functions) > 0
+        if not known:
+            functions = _inside(np.array(sorted(code), dtype=np.int64).reshape(-1, 2), code)
     except Exception as error:  # the parser lets nearly anything escape on a damaged file
         raise ProgramNotRunnable(f"{path}: damaged ELF file: {error or type(error).__name__}") from error
     if machine != "EM_X86_64":
@@ -128,10 +131,10 @@ def read_image(path: str) -> ElfImage:
         position_independent=kind == "ET_DYN",
         interpreter=interpreter,
         segments=segments,
-        functions=functions if len(functions) else np.array(sorted(code), dtype=np.int64).reshape(-1, 2),
+        functions=functions,
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
-        functions_known=len(functions) > 0,
+        functions_known=known,
     )
 
 

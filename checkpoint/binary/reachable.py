@@ -11,7 +11,7 @@ import bisect
 from collections.abc import Iterator
 
 import numpy as np
-from iced_x86 import Code, Decoder, FlowControl, Instruction, Mnemonic, OpKind
+from iced_x86 import Code, Decoder, FlowControl, Instruction, Mnemonic, OpKind, Register
 
 from checkpoint.binary.elf import Addresses, ElfImage
 
@@ -23,12 +23,13 @@ _ENDS = (
     FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT,
     FlowControl.EXCEPTION,
 )  # fmt: skip
+_PADDING = (Mnemonic.NOP, Mnemonic.ENDBR64)
 _LEAVING = (FlowControl.CALL, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.CONDITIONAL_BRANCH)
 
 
 def reachable_code(image: ElfImage) -> Addresses:
     """Pieces of functions, (n, 2): start and end address, sorted, disjoint. Each consists of whole instructions, one
-    after the other. A piece is left out with any that no program executes, or that overlaps another."""
+    after the other. A piece is left out with any that no program executes, or that is read, or overlaps another."""
     found = _Found(image)
     found.follow([image.entry])
     found.follow([address for address in _words(image) if found.may_start(address)])
@@ -37,27 +38,40 @@ def reachable_code(image: ElfImage) -> Addresses:
 
 def _words(image: ElfImage) -> list[int]:
     """Words of the data that are addresses of code."""
-    words = []
+    words, left = [], len(image.data)
     for segment in image.segments:
-        if not segment.executable:
+        left -= segment.size
+        # Of a damaged file segments may overlap.
+        if not segment.executable and left >= 0:
             begin = segment.offset + -segment.vaddr % _WORD
             piece = image.data[begin : segment.offset + segment.size]
             words.append(np.frombuffer(piece[: len(piece) // _WORD * _WORD], dtype="<u8"))
     values = np.unique(np.concatenate(words)) if words else np.zeros(0, dtype=np.uint64)
-    return [int(v) for low, high in image.functions.tolist() for v in values[(values >= low) & (values < high)]]
+    bounds = np.searchsorted(values, image.functions.astype(np.uint64))
+    return [value for low, high in bounds.tolist() for value in values[low:high].tolist()]
 
 
 class _Found:
     """Instructions that were reached, from address to the one behind, and where functions start."""
 
     def __init__(self, image: ElfImage) -> None:
-        self._code = [image.bytes_at(start, end - start) for start, end in image.functions.tolist()]
-        # A damaged file may have less of a section than its header says.
-        starts = image.functions[:, 0].tolist()
-        self._sections = [(start, start + len(code)) for start, code in zip(starts, self._code, strict=True)]
+        self._code: list[bytes] = []
+        self._sections: list[tuple[int, int]] = []
+        self._absolute = not image.position_independent
+        # Without sections there may be tables between the functions.
+        self._by_address = image.functions.tolist() != [list(one) for one in image.executable_ranges()]
+        left = len(image.data)
+        for start, end in image.functions.tolist():
+            code = image.bytes_at(start, end - start)
+            left -= len(code)
+            # A damaged file may have less of a section than its header says, or many of the same bytes.
+            if code and left >= 0:
+                self._code.append(code)
+                self._sections.append((start, start + len(code)))
         self._next: dict[int, int] = {}
         self._starts: set[int] = set()
         self._wrong: set[int] = set()
+        self._read: set[int] = set()
 
     def follow(self, functions: list[int]) -> None:
         """Go on from these addresses."""
@@ -75,16 +89,17 @@ class _Found:
                     pending.append(i.near_branch_target)
                     if i.flow_control == FlowControl.CALL:
                         self._starts.add(i.near_branch_target)
-                elif self.may_start(taken := _taken_address(i)):
+                elif self.may_start(taken := self._taken_address(i)):
                     pending.append(taken)
                     self._starts.add(taken)
+                self._note_data(i)
                 if i.flow_control in _ENDS:
                     break
 
     def may_start(self, address: int) -> bool:
         """Whether a function may start there: pointers to all else are not followed."""
         at = self._section_of(address)
-        if at < 0 or address % _ALIGNED:
+        if at < 0 or address % _ALIGNED or not self._by_address:
             return False
         offset = address - self._sections[at][0]
         return offset == 0 or self._code[at][offset - 1] in _BEFORE
@@ -101,8 +116,23 @@ class _Found:
             decoder.position, decoder.ip = address - start, address
             yield from decoder
 
+    def _taken_address(self, i: Instruction) -> int:
+        """What an instruction loads as a constant, relative to itself or not; 0: nothing that may be an address."""
+        if i.mnemonic == Mnemonic.LEA and i.is_ip_rel_memory_operand:
+            return i.ip_rel_memory_address
+        return constant_of(i) if self._absolute else 0
+
+    def _note_data(self, i: Instruction) -> None:
+        """Remember what an instruction reads or writes at an address of its own: no code."""
+        if i.mnemonic != Mnemonic.LEA and i.mnemonic not in _PADDING:
+            if i.is_ip_rel_memory_operand:
+                self._read.add(i.ip_rel_memory_address)
+            elif i.memory_base == Register.NONE and i.memory_displ_size:
+                self._read.add(i.memory_displacement)
+
     def pieces(self) -> Addresses:
         """Neighbouring instructions as one, up to the next function's start."""
+        read = sorted(self._read)
         pieces: list[tuple[int, int]] = []
         start = end = -1
         sound = True
@@ -117,14 +147,8 @@ class _Found:
             end = max(end, self._next[address])
         if sound and start >= 0:
             pieces.append((start, end))
-        return np.array(pieces, dtype=np.int64).reshape(-1, 2)
-
-
-def _taken_address(i: Instruction) -> int:
-    """What an instruction loads as a constant, relative to itself or not; 0: nothing that may be an address."""
-    if i.mnemonic == Mnemonic.LEA and i.is_ip_rel_memory_operand:
-        return i.ip_rel_memory_address
-    return constant_of(i)
+        kept = [one for one in pieces if bisect.bisect_left(read, one[0]) == bisect.bisect_left(read, one[1])]
+        return np.array(kept, dtype=np.int64).reshape(-1, 2)
 
 
 def constant_of(i: Instruction) -> int:

@@ -142,11 +142,11 @@ def _analyse(image: ElfImage) -> SiteTable:
     rows: list[_Row] = []
     for function in _trusted_functions(functions, targets, data):
         loops = inner_loops(function.instructions)
-        # A table of addresses may lead anywhere in the function.
+        # A table of addresses may lead anywhere in the function, and so may code that was not found.
         by_table = any(i.flow_control == FlowControl.INDIRECT_BRANCH for i in function.instructions)
         for block in _blocks(function, targets):
             loop = next((span for span in loops if span[0] <= block[0].ip < span[1]), _NO_LOOP)
-            row = _site_of(image, block, together=loop != _NO_LOOP and not by_table)
+            row = _site_of(image, block, together=loop != _NO_LOOP and not by_table and image.functions_known)
             if row is not None:
                 rows.append((*row, *loop))
     return _table(rows)

@@ -66,7 +66,7 @@ _XSAVE_PARTS = ((2, "ymm_high"), (5, "opmask"), (6, "zmm_high"), (7, "zmm_more")
 _OTHER_PARTS = {0, 1, 8, 9}
 """x87, SSE, the processor's trace (the kernel's own), protection keys."""
 _HARMLESS_PKRU = (0, 0x55555554)
-"""No key restricted; the kernel's default, which restricts keys that nobody has."""
+"""No key restricted; the kernel's default, which restricts keys that nobody has: or one that a program keeps shut."""
 
 
 def uses_protection_keys(images: ProcessState) -> bool:

@@ -256,7 +256,9 @@ def _fault_of_timer(one: _Open, descriptors: Collection[_Open]) -> str | None:
     busy = any(int(number) for name in ("ticks", "it_value") for number in re.findall(r"\d+", said.get(name, "")))
     if not busy:
         return None
-    return one.named("a running timer") + (", which GHCRTS=-V0 stops" if _is_haskell(one.pid) else "")
+    return one.named("a running timer") + (
+        ", which GHCRTS=-V0 stops where the program is linked with -rtsopts" if _is_haskell(one.pid) else ""
+    )
 
 
 def _is_haskell(pid: int) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that name no function: what is found in them is code, every count exact, every output as without."""
+"""Programs that name no function: what is found in them is code, no label is counted wrongly, no output changed."""
 
 from __future__ import annotations
 

@@ -166,6 +166,10 @@ def test_the_timer_of_a_runtime_can_be_stopped(name: str, advised: bool, tmp_pat
         try:
             assert process.stdout is not None and process.stdout.readline().strip() == name
             (said,) = (one for one in outside(process.pid) if "timer" in one)
-            assert said == "a running timer (descriptor 3)" + ", which GHCRTS=-V0 stops" * advised
+            assert (
+                said
+                == "a running timer (descriptor 3)"
+                + ", which GHCRTS=-V0 stops where the program is linked with -rtsopts" * advised
+            )
         finally:
             process.kill()
