@@ -107,7 +107,9 @@ def _manifest(
     private: Sequence[PrivateFile],
     left_out: Sequence[ContainedFile],
 ) -> Manifest:
-    profile, timed, program, folder = build.profile, build.timed, build.program, build.folder.path
+    profile, timed, program = build.profile, build.timed, build.program
+    # Synthetic memory comes without a state of its own.
+    states = [read_state(build.folder.path / one.folder) for one in build.own_data or build.reduced]
     return Manifest(
         program=ProgramRecord(
             argv=program.argv,
@@ -115,7 +117,7 @@ def _manifest(
             cwd=program.probed_cwd,
             stdin=program.stdin,
             isa=program.isa,
-            cpu_features=tuple(needed_features(profile, [read_state(folder / r.folder) for r in build.reduced])),
+            cpu_features=tuple(needed_features(profile, states)),
             outputs=outputs,
         ),
         tracing=_tracing(build),
