@@ -42,7 +42,7 @@ class Segment:
 @dataclass(frozen=True)
 class ElfImage:
     """The parts of one ELF file that tracing needs. `functions` is (n, 2): start and end vaddr, sorted, disjoint; whole
-    sections of code where not `functions_known`."""
+    sections of code where not `functions_known`, whole segments where not even `sections_known`."""
 
     path: str
     entry: int
@@ -53,6 +53,7 @@ class ElfImage:
     data: bytes = field(repr=False)
     sha256: str = ""
     functions_known: bool = True
+    sections_known: bool = True
 
     def bytes_at(self, vaddr: int, size: int) -> bytes:
         """`size` bytes of the file as they are mapped at `vaddr`; shorter where the segment ends."""
@@ -116,7 +117,8 @@ def read_image(path: str) -> ElfImage:
         )
         interpreter = next((s.get_interp_name() for s in elf.iter_segments("PT_INTERP")), None)
         entry, kind, machine = elf["e_entry"], elf["e_type"], elf["e_machine"]
-        code = _code_ranges(elf)
+        sections = _code_sections(elf)
+        code = sections or [(s.vaddr, s.vaddr + s.size) for s in segments if s.executable]
         functions = _function_ranges(elf, data, code)
         known = len(functions) > 0
         if not known:
@@ -135,6 +137,7 @@ def read_image(path: str) -> ElfImage:
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),
         functions_known=known,
+        sections_known=bool(sections),
     )
 
 
@@ -147,16 +150,13 @@ def _function_ranges(elf: ELFFile, data: bytes, code: list[tuple[int, int]]) -> 
     return kept
 
 
-def _code_ranges(elf: ELFFile) -> list[tuple[int, int]]:
-    """Executable sections without the linker's own (PLT, .init); executable segments where sections are gone."""
-    sections = [
+def _code_sections(elf: ELFFile) -> list[tuple[int, int]]:
+    """Executable sections without the linker's own (PLT, .init)."""
+    return [
         (s["sh_addr"], s["sh_addr"] + s["sh_size"])
         for s in elf.iter_sections()
         if s["sh_flags"] & 4 and s["sh_type"] == "SHT_PROGBITS" and not s.name.startswith(_STUB_SECTIONS)
     ]
-    if sections:
-        return sections
-    return [(s["p_vaddr"], s["p_vaddr"] + s["p_filesz"]) for s in elf.iter_segments("PT_LOAD") if s["p_flags"] & _PF_X]
 
 
 def _inside(ranges: Addresses, code: list[tuple[int, int]]) -> Addresses:

@@ -59,7 +59,7 @@ class _Found:
         self._sections: list[tuple[int, int]] = []
         self._absolute = not image.position_independent
         # Without sections there may be tables between the functions.
-        self._by_address = image.functions.tolist() != [list(one) for one in image.executable_ranges()]
+        self._by_address = image.sections_known
         left = len(image.data)
         for start, end in image.functions.tolist():
             code = image.bytes_at(start, end - start)

@@ -43,7 +43,7 @@ JUMP_BYTES = 5
 LONGEST_INSTRUCTION = 15
 DISPLACED, REDIRECTED = 0, 1
 
-_CACHE_VERSION = 6
+_CACHE_VERSION = 7
 _ARITHMETIC_FLAGS = RflagsBits.OF | RflagsBits.SF | RflagsBits.ZF | RflagsBits.AF | RflagsBits.CF | RflagsBits.PF
 # Only instructions that set all six flags whatever their operands: a shift by zero, or a repeat of zero, sets none.
 _FLAG_KILLERS = frozenset(

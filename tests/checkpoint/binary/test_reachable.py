@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from iced_x86 import Decoder
 from programs import PROGRAMS, build, expected_counts, run, symbols
-from tracing import count_run, program_of
+from tracing import compile_small, count_run, program_of
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.reachable import reachable_code
@@ -63,6 +63,35 @@ def test_counts_without_names_are_exact(name: str, variant: str, builds: Path, t
         if ":" not in label:
             known = (count,) if name in ALL_FOUND else (count, None)
             assert traced.executions(without, places[label]) in known, label
+
+
+FREESTANDING = r"""
+static unsigned counted;
+__attribute__((noipa, aligned(16))) static void by_call(void) { counted += 0x10001; }
+__attribute__((noipa, aligned(16))) static void by_pointer(void) { counted += 0x20001; }
+static void (*volatile table[2])(void) = {by_pointer, by_pointer};
+__attribute__((noreturn)) void _start(void)
+{
+    for (int i = 0; i < 3000; i++)
+        i % 3 ? by_call() : table[i % 2]();
+    __asm__ volatile("syscall" : : "a"(231), "D"(counted != 2000 * 0x10001 + 1000 * 0x20001));
+    __builtin_unreachable();
+}
+"""
+
+
+def test_a_program_of_one_section_of_code(tmp_path: Path) -> None:
+    """As Free Pascal links: the section fills its segment, and some functions are known by their addresses alone."""
+    flags = ("-fno-pie", "-no-pie", "-static", "-nostdlib", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=none")
+    path = compile_small(tmp_path, "alone", FREESTANDING, *flags)
+    places = symbols(path)
+    (tmp_path / "bare").mkdir()
+    without = bare(path, tmp_path / "bare")
+    image = read_image(str(without))
+    assert not image.functions_known and image.functions.tolist() == [list(one) for one in image.executable_ranges()]
+    traced = count_run(program_of(without))
+    assert traced.end.status == 0
+    assert [traced.executions(without, places[name]) for name in ("by_call", "by_pointer")] == [2000, 1000]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
