@@ -23,7 +23,8 @@ _ENDS = (
     FlowControl.RETURN, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.INDIRECT_BRANCH, FlowControl.INTERRUPT,
     FlowControl.EXCEPTION,
 )  # fmt: skip
-_PADDING = (Mnemonic.NOP, Mnemonic.ENDBR64)
+_NO_ACCESS = (Mnemonic.LEA, Mnemonic.NOP)
+"""What has a memory operand and reads nothing there."""
 _LEAVING = (FlowControl.CALL, FlowControl.UNCONDITIONAL_BRANCH, FlowControl.CONDITIONAL_BRANCH)
 
 
@@ -92,7 +93,8 @@ class _Found:
                 elif self.may_start(taken := self._taken_address(i)):
                     pending.append(taken)
                     self._starts.add(taken)
-                self._note_data(i)
+                if i.mnemonic not in _NO_ACCESS:
+                    self._read.add(address_in(i))
                 if i.flow_control in _ENDS:
                     break
 
@@ -119,16 +121,8 @@ class _Found:
     def _taken_address(self, i: Instruction) -> int:
         """What an instruction loads as a constant, relative to itself or not; 0: nothing that may be an address."""
         if i.mnemonic == Mnemonic.LEA and i.is_ip_rel_memory_operand:
-            return i.ip_rel_memory_address
+            return address_in(i)
         return constant_of(i) if self._absolute else 0
-
-    def _note_data(self, i: Instruction) -> None:
-        """Remember what an instruction reads or writes at an address of its own: no code."""
-        if i.mnemonic != Mnemonic.LEA and i.mnemonic not in _PADDING:
-            if i.is_ip_rel_memory_operand:
-                self._read.add(i.ip_rel_memory_address)
-            elif i.memory_base == Register.NONE and i.memory_displ_size:
-                self._read.add(i.memory_displacement)
 
     def pieces(self) -> Addresses:
         """Neighbouring instructions as one, up to the next function's start."""
@@ -149,6 +143,13 @@ class _Found:
             pieces.append((start, end))
         kept = [one for one in pieces if bisect.bisect_left(read, one[0]) == bisect.bisect_left(read, one[1])]
         return np.array(kept, dtype=np.int64).reshape(-1, 2)
+
+
+def address_in(i: Instruction) -> int:
+    """The address that a memory operand names by itself, without registers but its own place; 0 where there is none."""
+    if i.is_ip_rel_memory_operand:
+        return i.ip_rel_memory_address
+    return i.memory_displacement if i.memory_base == Register.NONE and i.memory_displ_size else 0
 
 
 def constant_of(i: Instruction) -> int:

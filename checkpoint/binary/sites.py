@@ -36,7 +36,7 @@ from iced_x86 import (
 )
 
 from checkpoint.binary.elf import ElfImage
-from checkpoint.binary.reachable import constant_of, reachable_code
+from checkpoint.binary.reachable import address_in, constant_of, reachable_code
 from checkpoint.paths import cache_dir
 
 JUMP_BYTES = 5
@@ -224,12 +224,8 @@ def _references(functions: list[_Function], ranges: list[tuple[int, int]], absol
                     continue
                 if i.flow_control in (FlowControl.RETURN, FlowControl.INTERRUPT):
                     continue
-            base = i.memory_base
-            if base == Register.RIP or base == Register.EIP:
-                if in_code(i.ip_rel_memory_address):
-                    data.add(i.ip_rel_memory_address)
-            elif base == Register.NONE and i.memory_displ_size and in_code(i.memory_displacement):
-                data.add(i.memory_displacement)
+            if (address := address_in(i)) and in_code(address):
+                data.add(address)
             if absolute and i.len >= JUMP_BYTES:
                 constant = constant_of(i)
                 if constant and in_code(constant):

@@ -100,9 +100,9 @@ def test_a_terabyte_of_addresses_takes_no_time() -> None:
     with reserved(TERABYTE) as (memory, start):
         with PageTable(os.getpid()) as table:
             assert list(table.present(start, start + PAGES * PAGE_SIZE)) == []
-            if not table._kinds:
-                pytest.skip("this kernel is older than 6.7: it has no PAGEMAP_SCAN")
+            searches = bool(table._kinds)
         memory[TERABYTE // 2] = 1
         begun = time.process_time()
         assert pages_of(start, start + TERABYTE) == [TERABYTE // 2 // PAGE_SIZE]
-        assert time.process_time() - begun < 1
+        # Before Linux 6.7 every entry is read.
+        assert time.process_time() - begun < (1 if searches else 120)
