@@ -308,7 +308,13 @@ def run_probes(repeat: int, epochs: bool, quiet: bool, as_json: bool, mpi_probe:
     if as_json:
         prediction = {"seconds": found.seconds, "low": found.low, "high": found.high}
         clusters = [
-            {"representative": one.cluster.representative, "ratio": one.ratio, "low": one.low, "high": one.high}
+            {
+                "representative": one.cluster.representative,
+                "ratio": one.ratio,
+                "low": one.low,
+                "high": one.high,
+                "alone": one.alone,
+            }
             for one in found.ratios
         ]
         told = {"network": where.name, "prediction": prediction, "clusters": clusters}

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from probe.candidates.result import RunResult
 from probe.mpi.probes.building import MpiProbe
 from probe.mpi.probes.clusters import Cluster
+from probe.mpi.probes.pooling import Estimate, drawn_together
 from probe.mpi.simulate import Simulated, Where, prepared, simulate
 
 _LEAST_WEIGHT = 1e-9
@@ -17,12 +18,16 @@ _LEAST_WEIGHT = 1e-9
 
 @dataclass(frozen=True)
 class Ratio:
-    """Computing time on the candidate over that on the reference node, of one cluster, with its 95 % interval."""
+    """Computing time on the candidate over that on the reference node, of one cluster, with its 95 % interval.
+
+    alone: the ratio as its own probe has it, before ratios are drawn together (None: a cluster without a probe).
+    """
 
     cluster: Cluster
     ratio: float
     low: float
     high: float
+    alone: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,10 @@ def predict(
 ) -> MpiPrediction:
     """Run the probe of each cluster by `run`, and simulate the program on the network with its computing scaled.
 
-    Ranks without a probe are scaled as the others: by their mean ratio, within the lowest and the highest end.
-    The interval is that of two more simulations, with all clusters at their low and high ends. epochs: some
-    stand for all, and the interval is wider by their error. Raises what `run` and `simulate` raise.
+    Ratios are drawn together as far as their errors explain that they differ. Ranks without a probe are scaled as
+    the others: by their mean ratio, within the lowest and the highest end. The interval is that of two more
+    simulations, with all clusters at their low and high ends. epochs: some stand for all, and the interval is wider by
+    their error. Raises what `run` and `simulate` raise.
     """
     ratios, warnings = [], list(probe.recording.warnings)
     for cluster in probe.clusters:
@@ -60,8 +66,10 @@ def predict(
             continue
         result = run(probe.probe_of(cluster))
         told, reference = result.prediction, result.manifest.reference.seconds
-        ratios.append(Ratio(cluster, told.seconds / reference, told.low / reference, told.high / reference))
+        own = told.seconds / reference
+        ratios.append(Ratio(cluster, own, told.low / reference, told.high / reference, own))
         warnings += [f"rank {cluster.representative}: {warning}" for warning in result.warnings]
+    ratios = _together(ratios)
     ratios += [_as_the_others(cluster, ratios) for cluster in probe.clusters if not cluster.probed]
     with prepared(probe.recording, epochs=epochs) as plays:
         middle, low, high = (
@@ -70,6 +78,12 @@ def predict(
         )
     ends = low.seconds - low.error, high.seconds + high.error
     return MpiPrediction(middle.seconds, *ends, middle, tuple(ratios), tuple(warnings))
+
+
+def _together(ratios: Sequence[Ratio]) -> list[Ratio]:
+    drawn = drawn_together([Estimate(one.ratio, one.low, one.high) for one in ratios])
+    pairs = zip(ratios, drawn, strict=True)
+    return [replace(one, ratio=made.ratio, low=made.low, high=made.high) for one, made in pairs]
 
 
 def _as_the_others(cluster: Cluster, ratios: Sequence[Ratio]) -> Ratio:
