@@ -9,16 +9,18 @@ Where a block of a hot inner loop offers neither, neighbours that are five bytes
 loop's block is reached at its head alone, unless its function jumps by a table.
 
 A jump does reach the inside of an instruction where code skips a prefix, or where a linear reading has mistaken
-data for code. Functions that show any sign of it are left alone: see `_trusted_functions`.
+data for code. Functions that show any sign of it are left alone: see `_is_trusted`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -41,6 +43,9 @@ from checkpoint.paths import cache_dir
 
 JUMP_BYTES = 5
 LONGEST_INSTRUCTION = 15
+_LEAST_ADDRESS_BYTES = 6
+"""An instruction that names an address by itself: an opcode, an operand byte, and a displacement of 32 bits."""
+_NEXT = FlowControl.NEXT
 DISPLACED, REDIRECTED = 0, 1
 
 _CACHE_VERSION = 7
@@ -96,9 +101,12 @@ class SiteTable:
 
 @dataclass(frozen=True)
 class _Function:
+    """leaps: the places in `instructions` of those that transfer control."""
+
     start: int
     end: int
     instructions: list[Instruction]
+    leaps: list[int]
 
 
 def find_sites(image: ElfImage) -> SiteTable:
@@ -131,41 +139,68 @@ def decode_functions(image: ElfImage) -> Iterator[_Function]:
         code = image.bytes_at(start, end - start)
         decoder = Decoder(64, code, ip=start)
         instructions = list(decoder)
-        if not instructions or any(i.code == Code.INVALID for i in instructions):
+        leaps = [at for at, i in enumerate(instructions) if i.flow_control != _NEXT]
+        # What is no instruction counts as one that raises an exception.
+        if not instructions or any(instructions[at].code == Code.INVALID for at in leaps):
             continue
-        yield _Function(start, end, instructions)
+        yield _Function(start, end, instructions, leaps)
 
 
 def _analyse(image: ElfImage) -> SiteTable:
-    functions = list(decode_functions(image))
-    targets, data = _references(functions, image.executable_ranges(), not image.position_independent)
-    rows: list[_Row] = []
-    for function in _trusted_functions(functions, targets, data):
-        loops = inner_loops(function.instructions)
-        # A table of addresses may lead anywhere in the function, and so may code that was not found.
-        by_table = any(i.flow_control == FlowControl.INDIRECT_BRANCH for i in function.instructions)
-        for block in _blocks(function, targets):
-            loop = next((span for span in loops if span[0] <= block[0].ip < span[1]), _NO_LOOP)
-            row = _site_of(image, block, together=loop != _NO_LOOP and not by_table and image.functions_known)
-            if row is not None:
-                rows.append((*row, *loop))
-    return _table(rows)
+    with _without_collection():
+        functions = list(decode_functions(image))
+        targets, data = _references(functions, image.executable_ranges(), not image.position_independent)
+        rows = [row for function in functions for row in _rows_of(image, function, targets, data)]
+        return _table(rows)
 
 
-def inner_loops(instructions: list[Instruction]) -> list[tuple[int, int]]:
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Of millions of objects none is in a cycle; looking through them again and again takes a quarter of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _rows_of(image: ElfImage, function: _Function, targets: Sequence[int], data: Sequence[int]) -> Iterator[_Row]:
+    """The sites of a function, none where it is not trusted. targets, data: as of `_references`."""
+    heads = [i.ip for i in function.instructions]
+    entered = targets[bisect_left(targets, function.start) : bisect_left(targets, function.end)]
+    if not _is_trusted(function, heads, entered, data):
+        return
+    loops = inner_loops(function, heads)
+    # A table of addresses may lead anywhere in the function, and so may code that was not found.
+    by_table = any(function.instructions[at].flow_control == FlowControl.INDIRECT_BRANCH for at in function.leaps)
+    for block in _blocks(function, heads, entered):
+        loop = next((span for span in loops if span[0] <= block[0].ip < span[1]), _NO_LOOP)
+        row = _site_of(image, block, together=loop != _NO_LOOP and not by_table and image.functions_known)
+        if row is not None:
+            yield (*row, *loop)
+
+
+def inner_loops(function: _Function, heads: Sequence[int]) -> list[tuple[int, int]]:
     """Inner loops of a function, as [start, end): from a branch's target to the branch, and on this way nothing but
-    conditional branches that leave the loop."""
-    place = {i.ip: at for at, i in enumerate(instructions)}
+    conditional branches that leave the loop. heads: where its instructions begin."""
     found = []
-    for at, last in enumerate(instructions):
+    for last_leap, at in enumerate(function.leaps):
+        last = function.instructions[at]
         if last.flow_control not in (FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH):
             continue
-        first = place.get(last.near_branch_target, at + 1) if _is_direct_branch(last) else at + 1
-        if first > at or not _relocatable_branch(last):
+        if not _is_direct_branch(last) or not _relocatable_branch(last):
             continue
-        body, start, end = instructions[first:at], last.near_branch_target, last.next_ip
-        leaves = (i for i in body if i.flow_control != FlowControl.NEXT)
-        if end - start <= LONGEST_LOOP and all(
+        start, end = last.near_branch_target, last.next_ip
+        if start >= end or end - start > LONGEST_LOOP:
+            continue
+        first = bisect_left(heads, start)
+        if heads[first] != start:
+            continue
+        inside = function.leaps[bisect_left(function.leaps, first) : last_leap]
+        leaves = (function.instructions[leap] for leap in inside)
+        if all(
             i.flow_control == FlowControl.CONDITIONAL_BRANCH
             and _relocatable_branch(i)
             and not start <= i.near_branch_target < end
@@ -204,89 +239,77 @@ def _is_direct_branch(instruction: Instruction) -> bool:
     return instruction.op_count > 0 and instruction.op0_kind == OpKind.NEAR_BRANCH64
 
 
-def _references(functions: list[_Function], ranges: list[tuple[int, int]], absolute: bool) -> tuple[set[int], set[int]]:
-    """Targets of direct branches, and code addresses that instructions use as data.
+def _references(
+    functions: list[_Function], ranges: list[tuple[int, int]], absolute: bool
+) -> tuple[list[int], list[int]]:
+    """Targets of direct branches, and code addresses that instructions use as data, each in order.
 
     `absolute`: the image is linked to a fixed address, so that plain 32-bit constants may be addresses too.
     """
     targets: set[int] = set()
     data: set[int] = set()
+    least = JUMP_BYTES if absolute else _LEAST_ADDRESS_BYTES
 
     def in_code(address: int) -> bool:
         return any(start <= address < end for start, end in ranges)
 
     for function in functions:
+        leaping = (function.instructions[at] for at in function.leaps)
+        targets.update(i.near_branch_target for i in leaping if _is_direct_branch(i))
         for i in function.instructions:
-            if i.flow_control != FlowControl.NEXT:
-                if _is_direct_branch(i):
-                    if i.near_branch_target < _NEGATIVE:
-                        targets.add(i.near_branch_target)
-                    continue
-                if i.flow_control in (FlowControl.RETURN, FlowControl.INTERRUPT):
-                    continue
+            if i.len < least:
+                continue
             if (address := address_in(i)) and in_code(address):
                 data.add(address)
-            if absolute and i.len >= JUMP_BYTES:
-                constant = constant_of(i)
-                if constant and in_code(constant):
-                    data.add(constant)
-    return targets, data
+            if absolute and (constant := constant_of(i)) and in_code(constant):
+                data.add(constant)
+    return sorted(target for target in targets if target < _NEGATIVE), sorted(data)
 
 
-def _trusted_functions(functions: list[_Function], targets: set[int], data: set[int]) -> Iterator[_Function]:
-    """Functions where the linear reading agrees with everything known about the code.
+def _is_trusted(function: _Function, heads: Sequence[int], entered: Sequence[int], data: Sequence[int]) -> bool:
+    """Whether the linear reading agrees with everything known about the code.
 
-    Left out: a function whose inside is addressed as data (tables between instructions, as in hand-written
-    assembly), and one in which a branch lands between two instructions as read (data read as code, a skipped
-    prefix, overlapping code). Taking a function's start as an address is ordinary.
+    Not where a function's inside is addressed as data (tables between instructions, as in hand-written assembly), nor
+    where a branch lands between two instructions as read (data read as code, a skipped prefix, overlapping code).
+    Taking a function's start as an address is ordinary. entered: targets of direct branches in it.
     """
-    data_sorted = np.array(sorted(data), dtype=np.int64)
-    targets_sorted = np.array(sorted(targets), dtype=np.int64)
-    for function in functions:
-        low = np.searchsorted(data_sorted, function.start, side="right")
-        if low < len(data_sorted) and data_sorted[low] < function.end:
-            continue
-        first, last = np.searchsorted(targets_sorted, (function.start, function.end))
-        if last > first:
-            heads = {i.ip for i in function.instructions}
-            if any(int(t) not in heads for t in targets_sorted[first:last]):
-                continue
-        yield function
+    after = bisect_left(data, function.start + 1)
+    if after < len(data) and data[after] < function.end:
+        return False
+    return set(heads).issuperset(entered) if entered else True
 
 
-def _blocks(function: _Function, targets: set[int]) -> Iterator[list[Instruction]]:
+def _blocks(function: _Function, heads: Sequence[int], entered: Sequence[int]) -> Iterator[list[Instruction]]:
     """Basic blocks: split after control transfers and before direct branch targets.
 
     Padding at a block's head is left out: behind an unconditional transfer it never runs, yet an indirect jump
     reaches the instruction after it, and a site in the padding would count none of those.
     """
-    block: list[Instruction] = []
-    for i in function.instructions:
-        if block and i.ip in targets:
-            yield block
-            block = []
-        if not block and i.mnemonic in _PADDING:
-            continue
-        block.append(i)
-        if i.flow_control != FlowControl.NEXT:
-            yield block
-            block = []
-    if block:
-        yield block
+    cuts = {at + 1 for at in function.leaps} | {bisect_left(heads, target) for target in entered}
+    first = 0
+    for end in sorted(cuts | {len(heads)}):
+        while first < end and function.instructions[first].mnemonic in _PADDING:
+            first += 1
+        if first < end:
+            yield function.instructions[first:end]
+        first = end
 
 
 def _displaceable(i: Instruction) -> bool:
     """Not one that counts from addresses before the image, as libmvec does: a stub may lie too far from there."""
-    before = i.memory_base == Register.RIP and i.ip_rel_memory_address >= _NEGATIVE
-    return i.flow_control == FlowControl.NEXT and i.memory_base != Register.EIP and not before
+    if i.flow_control != _NEXT:
+        return False
+    base = i.memory_base
+    return base != Register.EIP and (base != Register.RIP or i.ip_rel_memory_address < _NEGATIVE)
 
 
-def _flags_dead(rest: list[Instruction]) -> bool:
-    """Whether the block overwrites all arithmetic flags, from here on, before it reads any.
+def _flags_dead(block: list[Instruction], first: int) -> bool:
+    """Whether the block overwrites all arithmetic flags, from its instruction `first` on, before it reads any.
 
     A block that ends undecided counts as reading them: a caller or jump target might.
     """
-    for i in rest:
+    for at in range(first, len(block)):
+        i = block[at]
         if i.rflags_read & _ARITHMETIC_FLAGS:
             return False
         if i.mnemonic in _FLAG_KILLERS:
@@ -303,7 +326,7 @@ def _site_of(image: ElfImage, block: list[Instruction], *, together: bool) -> _S
     best_dead = False
     for position, i in enumerate(block):
         if i.len >= JUMP_BYTES and _displaceable(i):
-            dead = _flags_dead(block[position:])
+            dead = _flags_dead(block, position)
             if best is None or dead:
                 best, best_dead = i, dead
             if dead:
@@ -343,7 +366,7 @@ def _neighbours(block: list[Instruction]) -> tuple[list[Instruction], bool] | No
     """
     found = None
     for first in range(len(block)):
-        dead = _flags_dead(block[first:])
+        dead = _flags_dead(block, first)
         for after in range(first + 1, len(block) + 1):
             group = block[first:after]
             size = group[-1].next_ip - group[0].ip
