@@ -8,8 +8,7 @@ stays correct whatever jumps to the block, indirect jumps included, because noth
 Where a block of a hot inner loop offers neither, neighbours that are five bytes together serve as one instruction: a
 loop's block is reached at its head alone, unless its function jumps by a table.
 
-A jump does reach the inside of an instruction where code skips a prefix, or where a linear reading has mistaken
-data for code. Functions that show any sign of it are left alone: see `_is_trusted`.
+Functions that cannot be read for certain are left alone (`is_trusted`). A large image is decoded in several processes.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import os
 import tempfile
 import zipfile
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from iced_x86 import (
-    Code,
-    Decoder,
-    FlowControl,
-    Instruction,
-    Mnemonic,
-    OpKind,
-    Register,
-    RflagsBits,
-)
+from iced_x86 import Code, Decoder, FlowControl, Instruction, Mnemonic, Register, RflagsBits
 
-from checkpoint.binary.elf import ElfImage
-from checkpoint.binary.reachable import address_in, constant_of, reachable_code
+from checkpoint.binary.elf import Addresses, ElfImage
+from checkpoint.binary.functions import (
+    NEGATIVE,
+    Function,
+    References,
+    basic_blocks,
+    decoded,
+    functions_of,
+    inner_loops,
+    is_trusted,
+    references,
+)
+from checkpoint.binary.two_passes import two_passes
 from checkpoint.paths import cache_dir
 
 JUMP_BYTES = 5
 LONGEST_INSTRUCTION = 15
-_LEAST_ADDRESS_BYTES = 6
-"""An instruction that names an address by itself: an opcode, an operand byte, and a displacement of 32 bits."""
-_NEXT = FlowControl.NEXT
 DISPLACED, REDIRECTED = 0, 1
 
 _CACHE_VERSION = 7
@@ -55,12 +54,9 @@ _FLAG_KILLERS = frozenset(
     (Mnemonic.ADD, Mnemonic.SUB, Mnemonic.CMP, Mnemonic.TEST, Mnemonic.AND, Mnemonic.OR, Mnemonic.XOR, Mnemonic.NEG)
 )
 _CALL_OR_JUMP_REL32 = frozenset((Code.CALL_REL32_64, Code.JMP_REL32_64))
-_PADDING = frozenset((Mnemonic.NOP, Mnemonic.INT3))
 _NO_LOOP = (0, 0)
-_NEGATIVE = 1 << 63
-"""From here on an address is one before the image, with a negative sign."""
-LONGEST_LOOP = 1024
-"""Bytes of an inner loop that can be counted by copies of it: in a longer one, a counter costs little."""
+LEAST_PART_BYTES, MOST_PARTS = 1 << 20, 8
+"""Of code that gets a process of its own, which takes half a second; and such processes."""
 
 _Site = tuple[int, int, int, bool, int, int, bytes, int, int, int]
 _Row = tuple[int, int, int, bool, int, int, bytes, int, int, int, int, int]
@@ -99,18 +95,11 @@ class SiteTable:
         return SiteTable(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
-@dataclass(frozen=True)
-class _Function:
-    """leaps: the places in `instructions` of those that transfer control."""
+def find_sites(image: ElfImage, processors: Collection[int] = ()) -> SiteTable:
+    """All sites of `image`; kept in the cache folder by the file's checksum, since decoding takes seconds.
 
-    start: int
-    end: int
-    instructions: list[Instruction]
-    leaps: list[int]
-
-
-def find_sites(image: ElfImage) -> SiteTable:
-    """All sites of `image`; kept in the cache folder by the file's checksum, since decoding takes seconds."""
+    processors: those that a large image is decoded on, beside those that this process may use.
+    """
     key = hashlib.sha256(f"{_CACHE_VERSION} {image.sha256}".encode()).hexdigest()[:32]
     cached = cache_dir() / "sites" / f"{key}.npz"
     try:
@@ -118,7 +107,7 @@ def find_sites(image: ElfImage) -> SiteTable:
             return SiteTable(**{f.name: stored[f.name] for f in fields(SiteTable)})
     except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile):
         pass
-    table = _analyse(image)
+    table = _analyse(image, os.sched_getaffinity(0).union(processors))
     _store(cached, table)
     return table
 
@@ -133,25 +122,40 @@ def _store(path: Path, table: SiteTable) -> None:
             partial.replace(path)
 
 
-def decode_functions(image: ElfImage) -> Iterator[_Function]:
-    """Every function that decodes cleanly to its very end, with its instructions in order."""
-    for start, end in (image.functions if image.functions_known else reachable_code(image)).tolist():
-        code = image.bytes_at(start, end - start)
-        decoder = Decoder(64, code, ip=start)
-        instructions = list(decoder)
-        leaps = [at for at, i in enumerate(instructions) if i.flow_control != _NEXT]
-        # What is no instruction counts as one that raises an exception.
-        if not instructions or any(instructions[at].code == Code.INVALID for at in leaps):
-            continue
-        yield _Function(start, end, instructions, leaps)
+def _analyse(image: ElfImage, processors: Collection[int] = (0,)) -> SiteTable:
+    """Decode, and find the sites when it is known where in the whole image branches go."""
+    functions = functions_of(image)
 
+    def first(part: Addresses) -> tuple[list[Function], References]:
+        found = list(decoded(image, part))
+        return found, references(found, image.executable_ranges(), not image.position_independent)
 
-def _analyse(image: ElfImage) -> SiteTable:
+    def second(found: list[Function], known: References) -> SiteTable:
+        return _table([row for function in found for row in _rows_of(image, function, *known)])
+
     with _without_collection():
-        functions = list(decode_functions(image))
-        targets, data = _references(functions, image.executable_ranges(), not image.position_independent)
-        rows = [row for function in functions for row in _rows_of(image, function, targets, data)]
-        return _table(rows)
+        parts = _parts(functions, len(processors))
+        made = two_passes(parts, first, _merged, second, processors) if len(parts) > 1 else None
+        if made is None:
+            return second(*first(functions))
+    columns = {f.name: np.concatenate([getattr(one, f.name) for one in made]) for f in fields(SiteTable)}
+    return SiteTable(**columns).take(np.argsort(columns["offset"], kind="stable"))
+
+
+def _parts(functions: Addresses, most: int) -> list[Addresses]:
+    """The functions in at most so many parts of about equal size, each worth a process of its own."""
+    sizes = np.cumsum(functions[:, 1] - functions[:, 0])
+    number = min(most, MOST_PARTS, int(sizes[-1]) // LEAST_PART_BYTES if len(sizes) else 0)
+    if number < 2:
+        return [functions]
+    cuts = np.searchsorted(sizes, sizes[-1] * np.arange(1, number) / number)
+    return [part for part in np.split(functions, cuts) if len(part)]
+
+
+def _merged(told: Sequence[References]) -> References:
+    """References of all parts, in order."""
+    targets, data = (sorted({address for part in told for address in part[at]}) for at in (0, 1))
+    return targets, data
 
 
 @contextlib.contextmanager
@@ -166,53 +170,20 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _rows_of(image: ElfImage, function: _Function, targets: Sequence[int], data: Sequence[int]) -> Iterator[_Row]:
+def _rows_of(image: ElfImage, function: Function, targets: Sequence[int], data: Sequence[int]) -> Iterator[_Row]:
     """The sites of a function, none where it is not trusted. targets, data: as of `_references`."""
     heads = [i.ip for i in function.instructions]
     entered = targets[bisect_left(targets, function.start) : bisect_left(targets, function.end)]
-    if not _is_trusted(function, heads, entered, data):
+    if not is_trusted(function, heads, entered, data):
         return
     loops = inner_loops(function, heads)
     # A table of addresses may lead anywhere in the function, and so may code that was not found.
     by_table = any(function.instructions[at].flow_control == FlowControl.INDIRECT_BRANCH for at in function.leaps)
-    for block in _blocks(function, heads, entered):
+    for block in basic_blocks(function, heads, entered):
         loop = next((span for span in loops if span[0] <= block[0].ip < span[1]), _NO_LOOP)
         row = _site_of(image, block, together=loop != _NO_LOOP and not by_table and image.functions_known)
         if row is not None:
             yield (*row, *loop)
-
-
-def inner_loops(function: _Function, heads: Sequence[int]) -> list[tuple[int, int]]:
-    """Inner loops of a function, as [start, end): from a branch's target to the branch, and on this way nothing but
-    conditional branches that leave the loop. heads: where its instructions begin."""
-    found = []
-    for last_leap, at in enumerate(function.leaps):
-        last = function.instructions[at]
-        if last.flow_control not in (FlowControl.CONDITIONAL_BRANCH, FlowControl.UNCONDITIONAL_BRANCH):
-            continue
-        if not _is_direct_branch(last) or not _relocatable_branch(last):
-            continue
-        start, end = last.near_branch_target, last.next_ip
-        if start >= end or end - start > LONGEST_LOOP:
-            continue
-        first = bisect_left(heads, start)
-        if heads[first] != start:
-            continue
-        inside = function.leaps[bisect_left(function.leaps, first) : last_leap]
-        leaves = (function.instructions[leap] for leap in inside)
-        if all(
-            i.flow_control == FlowControl.CONDITIONAL_BRANCH
-            and _relocatable_branch(i)
-            and not start <= i.near_branch_target < end
-            for i in leaves
-        ):
-            found.append((start, end))
-    return found
-
-
-def _relocatable_branch(i: Instruction) -> bool:
-    """Whether the branch exists with any distance: `loop` and `jrcxz` do not."""
-    return i.is_jcc_short_or_near or i.is_jmp_short_or_near
 
 
 def _table(rows: list[_Row]) -> SiteTable:
@@ -235,72 +206,12 @@ def _table(rows: list[_Row]) -> SiteTable:
     )
 
 
-def _is_direct_branch(instruction: Instruction) -> bool:
-    return instruction.op_count > 0 and instruction.op0_kind == OpKind.NEAR_BRANCH64
-
-
-def _references(
-    functions: list[_Function], ranges: list[tuple[int, int]], absolute: bool
-) -> tuple[list[int], list[int]]:
-    """Targets of direct branches, and code addresses that instructions use as data, each in order.
-
-    `absolute`: the image is linked to a fixed address, so that plain 32-bit constants may be addresses too.
-    """
-    targets: set[int] = set()
-    data: set[int] = set()
-    least = JUMP_BYTES if absolute else _LEAST_ADDRESS_BYTES
-
-    def in_code(address: int) -> bool:
-        return any(start <= address < end for start, end in ranges)
-
-    for function in functions:
-        leaping = (function.instructions[at] for at in function.leaps)
-        targets.update(i.near_branch_target for i in leaping if _is_direct_branch(i))
-        for i in function.instructions:
-            if i.len < least:
-                continue
-            if (address := address_in(i)) and in_code(address):
-                data.add(address)
-            if absolute and (constant := constant_of(i)) and in_code(constant):
-                data.add(constant)
-    return sorted(target for target in targets if target < _NEGATIVE), sorted(data)
-
-
-def _is_trusted(function: _Function, heads: Sequence[int], entered: Sequence[int], data: Sequence[int]) -> bool:
-    """Whether the linear reading agrees with everything known about the code.
-
-    Not where a function's inside is addressed as data (tables between instructions, as in hand-written assembly), nor
-    where a branch lands between two instructions as read (data read as code, a skipped prefix, overlapping code).
-    Taking a function's start as an address is ordinary. entered: targets of direct branches in it.
-    """
-    after = bisect_left(data, function.start + 1)
-    if after < len(data) and data[after] < function.end:
-        return False
-    return set(heads).issuperset(entered) if entered else True
-
-
-def _blocks(function: _Function, heads: Sequence[int], entered: Sequence[int]) -> Iterator[list[Instruction]]:
-    """Basic blocks: split after control transfers and before direct branch targets.
-
-    Padding at a block's head is left out: behind an unconditional transfer it never runs, yet an indirect jump
-    reaches the instruction after it, and a site in the padding would count none of those.
-    """
-    cuts = {at + 1 for at in function.leaps} | {bisect_left(heads, target) for target in entered}
-    first = 0
-    for end in sorted(cuts | {len(heads)}):
-        while first < end and function.instructions[first].mnemonic in _PADDING:
-            first += 1
-        if first < end:
-            yield function.instructions[first:end]
-        first = end
-
-
 def _displaceable(i: Instruction) -> bool:
     """Not one that counts from addresses before the image, as libmvec does: a stub may lie too far from there."""
-    if i.flow_control != _NEXT:
+    if i.flow_control != FlowControl.NEXT:
         return False
     base = i.memory_base
-    return base != Register.EIP and (base != Register.RIP or i.ip_rel_memory_address < _NEGATIVE)
+    return base != Register.EIP and (base != Register.RIP or i.ip_rel_memory_address < NEGATIVE)
 
 
 def _flags_dead(block: list[Instruction], first: int) -> bool:
@@ -342,7 +253,7 @@ def _site_of(image: ElfImage, block: list[Instruction], *, together: bool) -> _S
         at += (group[-1].ip - first) if at else 0
         return first, length, kind, dead, at, target, image.bytes_at(first, length), start, size, instructions
     if best is None:
-        if last.code not in _CALL_OR_JUMP_REL32 or last.len != JUMP_BYTES or last.near_branch_target >= _NEGATIVE:
+        if last.code not in _CALL_OR_JUMP_REL32 or last.len != JUMP_BYTES or last.near_branch_target >= NEGATIVE:
             return None
         best, kind, target = last, REDIRECTED, last.near_branch_target
     code = image.bytes_at(best.ip, best.len)

@@ -8,6 +8,7 @@ it is about to exit, so that no execution is missed.
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass, field
 
@@ -111,7 +112,8 @@ class SiteCounters:
         for number, image in enumerate(self.images):
             if image.path == loaded.image.path and image.sha256 == loaded.image.sha256:
                 return number
-        sites = find_sites(loaded.image)
+        # The program is stopped: its processor is free.
+        sites = find_sites(loaded.image, os.sched_getaffinity(self._tracee.pid))
         self.images.append(CountedImage(loaded.image.path, loaded.image.sha256, sites, self.columns))
         self.removed = np.concatenate([self.removed, np.zeros(len(sites), dtype=bool)])
         self.flags_dead = np.concatenate([self.flags_dead, sites.flags_dead])

@@ -10,8 +10,9 @@ import numpy as np
 from iced_x86 import Instruction
 
 from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.binary.functions import decode_functions
 from checkpoint.binary.isa import ISA_BASELINES
-from checkpoint.binary.sites import decode_functions, find_sites
+from checkpoint.binary.sites import find_sites
 from checkpoint.flat.convert import uses_protection_keys
 from checkpoint.process.program import Program
 from checkpoint.state.process_state import ProcessState

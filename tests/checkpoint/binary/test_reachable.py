@@ -17,8 +17,9 @@ from programs import PROGRAMS, build, expected_counts, run, symbols
 from tracing import compile_small, count_run, program_of
 
 from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.binary.functions import decode_functions
 from checkpoint.binary.reachable import reachable_code
-from checkpoint.binary.sites import _analyse, decode_functions
+from checkpoint.binary.sites import _analyse
 from checkpoint.errors import ProgramNotRunnable
 
 LEAST_FOUND = 0.75
