@@ -55,9 +55,6 @@ FILES = ("timing.npz", "early.json", "validate.stdout", "validate.stderr", "vali
 _RESULT, _EARLY = "timing.npz", "early.json"
 AGAIN = "timed-again"
 
-_SHORT_SECONDS = 5.0
-"""A timing run of no more tells sooner whether the program repeats itself than phases of the traced run are chosen."""
-
 MARKER_ROUNDS = 3
 """Timing runs at most, each with other candidates in place of those that did not repeat."""
 
@@ -235,10 +232,8 @@ def _once_more(build: Build, seconds: float, error: NotRepeated) -> bool:
 
 def _seen_in_trace(build: Build) -> EarlyCapture | None:
     """Where to take checkpoints in the timing run; None where the traced run does not show it, or they are taken apart.
-    Raises Unpredictable where that run, unless it is a short one, shows that it does not repeat itself."""
+    Raises Unpredictable where that run shows that it does not repeat itself."""
     if build.profile.unit != SECONDS or build.options.points:
-        return None
-    if not build.plan.at_once and build.reference.wall[0] <= _SHORT_SECONDS:
         return None
     wanted = candidates(build.profile)
     traced = as_traced(build, wanted)
