@@ -171,7 +171,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _rows_of(image: ElfImage, function: Function, targets: Sequence[int], data: Sequence[int]) -> Iterator[_Row]:
-    """The sites of a function, none where it is not trusted. targets, data: as of `_references`."""
+    """The sites of a function, none where it is not trusted. targets, data: as of `references`."""
     heads = [i.ip for i in function.instructions]
     entered = targets[bisect_left(targets, function.start) : bisect_left(targets, function.end)]
     if not is_trusted(function, heads, entered, data):

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
+
+from checkpoint.linux import PR_SET_PDEATHSIG
 
 _Part = TypeVar("_Part")
 _State = TypeVar("_State")
@@ -20,7 +24,7 @@ _Result = TypeVar("_Result")
 SECONDS = 600.0
 """A process that says nothing for so long has failed."""
 
-_ENDING_SECONDS = 1.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def two_passes(
@@ -38,16 +42,16 @@ def two_passes(
     """
     fork = multiprocessing.get_context("fork")
     pipes: list[Connection] = []
-    processes = []
+    processes: list[ForkProcess] = []
     try:
         for part in parts:
             ours, theirs = fork.Pipe()
             pipes.append(ours)
-            processes.append(
-                fork.Process(target=_work, args=(list(pipes), theirs, part, first, second, processors), daemon=True)
-            )
-            processes[-1].start()
-            theirs.close()
+            with theirs, _interrupted_later():
+                given = (os.getpid(), [*pipes], theirs, part, first, second, processors)
+                process = fork.Process(target=_work, args=given, daemon=True)
+                process.start()
+                processes.append(process)
         everything = merged([_received(pipe) for pipe in pipes])
         for pipe in pipes:
             pipe.send(everything)
@@ -55,14 +59,24 @@ def two_passes(
     except (OSError, EOFError):
         return None
     finally:
-        for pipe in pipes:
-            pipe.close()
+        # All that they know is here, or of no use.
         for process in processes:
-            # One that is done is about to end by itself; a failed one's neighbours are of no use.
-            process.join(_ENDING_SECONDS)
             process.kill()
+        for process in processes:
             process.join()
             process.close()
+        for pipe in pipes:
+            pipe.close()
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Signals that end this process come when it knows its new child, and never to the child before it is ready."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _received(pipe: Connection) -> Any:
@@ -72,6 +86,7 @@ def _received(pipe: Connection) -> Any:
 
 
 def _work(
+    parent: int,
     others: Sequence[Connection],
     pipe: Connection,
     part: _Part,
@@ -79,10 +94,14 @@ def _work(
     second: Callable[[_State, _All], _Result],
     processors: Collection[int],
 ) -> None:
-    # With these open it would not see that the parent has died.
+    """In a process of its own. Its parent ends it, or its parent's end."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
     for other in others:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, processors)
     # Whoever asked does the work by himself then, and sees what goes wrong.

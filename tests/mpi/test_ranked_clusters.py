@@ -41,7 +41,7 @@ def program(folder: Path) -> MpiProbe:
 
 def result(seconds: float) -> Any:
     """Of a probe whose reference time is a second."""
-    prediction = SimpleNamespace(seconds=seconds, low=seconds * 0.9, high=seconds * 1.1)
+    prediction = SimpleNamespace(seconds=seconds, low=seconds * 0.9, high=seconds * 1.1, variances={"load": 0.0025})
     return SimpleNamespace(
         prediction=prediction, manifest=SimpleNamespace(reference=SimpleNamespace(seconds=1.0)), warnings=()
     )

@@ -11,35 +11,35 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_STANDARD_ERRORS = 1.96
 _LEAST_ERROR = 1e-6
-"""Of a probe whose interval has no width."""
+"""Standard error of a probe whose times do not spread at all."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio and its 95 % interval, all above 0."""
+    """A ratio with its 95 % interval, all above 0, and its relative standard error."""
 
     ratio: float
     low: float
     high: float
+    error: float
 
     @property
-    def error(self) -> float:
-        """Standard error of its logarithm."""
-        return max(_LEAST_ERROR, math.log(self.high / self.low) / 2 / _STANDARD_ERRORS)
+    def variance(self) -> float:
+        """Of its logarithm."""
+        return max(_LEAST_ERROR, self.error) ** 2
 
 
 def drawn_together(found: Sequence[Estimate]) -> list[Estimate]:
-    """Each estimate moved towards the mean of all by s^2 / (s^2 + t^2), with s its own error and t what ratios really
+    """Each ratio moved towards the mean of all by s^2 / (s^2 + t^2), with s its own error and t what ratios really
     differ by (a random-effects model, for logarithms of the ratios; t of DerSimonian and Laird, 1986).
 
-    Intervals move with them and keep their width: t is not known well from few clusters.
+    An interval reaches as far as it did, and as far as it would moved along: a cluster that is unlike all others would
+    be drawn to them by too much.
     """
     if len(found) < 2:
         return list(found)
-    values = [math.log(one.ratio) for one in found]
-    errors = [one.error**2 for one in found]
+    values, errors = [math.log(one.ratio) for one in found], [one.variance for one in found]
     between = _between(values, errors)
     mean = _mean(values, [1 / (own + between) for own in errors])
     moves = [(mean - value) * own / (own + between) for value, own in zip(values, errors, strict=True)]
@@ -59,4 +59,4 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _moved(one: Estimate, by: float) -> Estimate:
-    return Estimate(one.ratio * by, one.low * by, one.high * by)
+    return Estimate(one.ratio * by, one.low * min(1.0, by), one.high * max(1.0, by), one.error)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from probe.candidates.result import RunResult
@@ -60,16 +61,18 @@ def predict(
     simulations, with all clusters at their low and high ends. epochs: some stand for all, and the interval is wider by
     their error. Raises what `run` and `simulate` raise.
     """
-    ratios, warnings = [], list(probe.recording.warnings)
+    estimates: dict[Cluster, Estimate] = {}
+    warnings = list(probe.recording.warnings)
     for cluster in probe.clusters:
         if not cluster.probed:
             continue
         result = run(probe.probe_of(cluster))
-        told, reference = result.prediction, result.manifest.reference.seconds
-        own = told.seconds / reference
-        ratios.append(Ratio(cluster, own, told.low / reference, told.high / reference, own))
+        estimates[cluster] = _estimate(result)
         warnings += [f"rank {cluster.representative}: {warning}" for warning in result.warnings]
-    ratios = _together(ratios)
+    ratios = [
+        Ratio(cluster, drawn.ratio, drawn.low, drawn.high, alone.ratio)
+        for (cluster, alone), drawn in zip(estimates.items(), drawn_together([*estimates.values()]), strict=True)
+    ]
     ratios += [_as_the_others(cluster, ratios) for cluster in probe.clusters if not cluster.probed]
     with prepared(probe.recording, epochs=epochs) as plays:
         middle, low, high = (
@@ -80,10 +83,11 @@ def predict(
     return MpiPrediction(middle.seconds, *ends, middle, tuple(ratios), tuple(warnings))
 
 
-def _together(ratios: Sequence[Ratio]) -> list[Ratio]:
-    drawn = drawn_together([Estimate(one.ratio, one.low, one.high) for one in ratios])
-    pairs = zip(ratios, drawn, strict=True)
-    return [replace(one, ratio=made.ratio, low=made.low, high=made.high) for one, made in pairs]
+def _estimate(result: RunResult) -> Estimate:
+    """Of the ratio, as one probe alone has it."""
+    told, reference = result.prediction, result.manifest.reference.seconds
+    error = math.sqrt(math.fsum(told.variances.values()))
+    return Estimate(told.seconds / reference, told.low / reference, told.high / reference, error)
 
 
 def _as_the_others(cluster: Cluster, ratios: Sequence[Ratio]) -> Ratio:

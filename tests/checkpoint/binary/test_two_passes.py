@@ -68,6 +68,49 @@ def test_a_process_that_fails_leaves_nothing(
     assert capfd.readouterr() == ("", "")
 
 
+def test_no_more_processes_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, made = os.fork, []
+
+    def twice() -> int:
+        made.append(1)
+        if len(made) > 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", twice)
+    assert two_passes.two_passes(PARTS, first, sum, second, HERE) is None
+    assert len(made) == 3 and children() == []
+
+
+def test_all_are_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that ends this process leaves it a moment to clean up."""
+
+    def long(part: list[int]) -> tuple[int, int]:
+        time.sleep(0 if part == [1, 2] else 60)
+        return first(part)
+
+    def interrupted(_: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(two_passes, "_received", interrupted)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        two_passes.two_passes([[1, 2], *([[3]] * 7)], long, sum, second, HERE)
+    assert time.monotonic() - begun < 5 and children() == []
+
+
+def test_a_process_hears_no_signal_that_ends_its_parent() -> None:
+    """Ctrl-C goes to all of the terminal's processes."""
+
+    def signalled(part: list[int]) -> tuple[int, int]:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        return first(part)
+
+    assert two_passes.two_passes(PARTS, signalled, sum, second, HERE) == [(True, 21, len(HERE))] * 3
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
 def test_a_process_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_passes, "SECONDS", 0.3)
 
