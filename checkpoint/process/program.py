@@ -176,9 +176,16 @@ class Streams:
 
 
 def become_program(
-    program: Program, streams: Streams, environment: Mapping[str, str], *, cpu: int | None, before_exec: int = 0
+    program: Program,
+    streams: Streams,
+    environment: Mapping[str, str],
+    *,
+    parent: int,
+    cpu: int | None,
+    before_exec: int = 0,
 ) -> None:
-    """In a forked child: take on the state every run shares and execute. Returns only by raising OSError.
+    """In a forked child: take on the state every run shares and execute. Returns only by raising OSError, or where
+    `parent` is no longer its parent.
 
     `before_exec`: signal the child sends itself just before execve, so that its parent can attach (0: none).
     A session of its own keeps the terminal's Ctrl-C away; dying with the parent keeps nothing behind.
@@ -190,6 +197,9 @@ def become_program(
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        # It died before it could have taken this process along, which would stand stopped for ever.
+        return
     if libc.personality(ADDR_NO_RANDOMIZE) == -1:
         raise OSError(ctypes.get_errno(), "personality(ADDR_NO_RANDOMIZE) refused: a container's seccomp filter?")
     os.chdir(program.cwd)
@@ -212,11 +222,12 @@ def become_program(
 def fork_stopped(program: Program, streams: Streams, environment: Mapping[str, str], cpu: int | None) -> int:
     """A child that stops itself (SIGSTOP) right before it executes `program`."""
     note_start()
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        become_program(program, streams, environment, cpu=cpu, before_exec=signal.SIGSTOP)
+        become_program(program, streams, environment, parent=parent, cpu=cpu, before_exec=signal.SIGSTOP)
     finally:
         os._exit(127)
 

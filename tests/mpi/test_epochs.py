@@ -239,7 +239,7 @@ def test_the_command_says_why_all_was_simulated(tmp_path: Path) -> None:
 def test_the_interval_of_a_prediction_holds_the_error_of_epochs(tmp_path: Path) -> None:
     made = ring(tmp_path / "ring", ranks=2, steps=200, noise=0.3)
     probe = MpiProbe(made, (clusters.Cluster(0, (0, 1), 1.0, 0.0, None, None),))
-    told = SimpleNamespace(seconds=1.0, low=1.0, high=1.0)
+    told = SimpleNamespace(seconds=1.0, low=1.0, high=1.0, variances={})
     manifest = SimpleNamespace(reference=SimpleNamespace(seconds=1.0))
     result: Any = SimpleNamespace(prediction=told, manifest=manifest, warnings=())
     found = predict(probe, lambda _: result, on(2, 1e-4), epochs=True)

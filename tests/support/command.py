@@ -140,7 +140,7 @@ class Command:
         deadline = time.monotonic() + _GONE_SECONDS
         while (found := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert found == {}
+        assert found == {}, found
         assert _mounts(self._base) == self._mounts
         if files:
             assert [str(p) for p in self.temporary.rglob("*")] == []

@@ -187,3 +187,31 @@ def test_a_missing_library_is_told(builds: Path, tmp_path: Path) -> None:
     alone.chmod(0o755)
     with streams_of() as streams, pytest.raises(ProgramFailed, match="before its entry point"):
         Tracee.start(program_of(alone), streams)
+
+
+ORPHAN = """
+import os, signal, sys, time
+from pathlib import Path
+from checkpoint.process.program import Streams, fork_stopped, resolve_program
+new_session = os.setsid
+def late():
+    time.sleep(0.5)  # until the parent is dead
+    new_session()
+os.setsid = late
+pid = fork_stopped(resolve_program(["/bin/true"]), Streams(Path(sys.argv[1]), Path(sys.argv[2])), {}, None)
+os.write(1, b"%d" % pid)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_program_whose_starter_is_killed_at_once_is_gone(tmp_path: Path) -> None:
+    """It would wait, stopped, for somebody to let it go on."""
+    words = [sys.executable, "-c", ORPHAN, str(tmp_path / "out"), str(tmp_path / "error")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    until, left = time.monotonic() + SECONDS, Path(f"/proc/{int(done.stdout)}")
+    while left.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    if left.exists():
+        os.kill(int(done.stdout), signal.SIGKILL)
+        pytest.fail("it is still there")
