@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -13,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
 
-from checkpoint.linux import PR_SET_PDEATHSIG
+from checkpoint.parent import die_with_parent
 
 _Part = TypeVar("_Part")
 _State = TypeVar("_State")
@@ -95,9 +94,7 @@ def _work(
     processors: Collection[int],
 ) -> None:
     """In a process of its own. Its parent ends it, or its parent's end."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        return
+    die_with_parent(parent)
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     for other in others:

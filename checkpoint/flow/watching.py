@@ -35,13 +35,13 @@ from checkpoint.linux import (
     PTRACE_SYSCALL,
     WALL,
 )
+from checkpoint.parent import die_with_parent
 from checkpoint.process.program import Program
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
-from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.recorded_calls import stub_areas
 from checkpoint.restore.watched_phase import Lost, answering_child, confined, end_phase, ending, restorer_said
 

@@ -19,8 +19,9 @@ from typing import Any
 from checkpoint.binary.elf import check_runnable
 from checkpoint.binary.isa import DEFAULT_ISA, ISA_BASELINES
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
-from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY, PR_SET_PDEATHSIG
+from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY
 from checkpoint.memory_shortage import note_start
+from checkpoint.parent import die_with_parent
 from checkpoint.processors import processors
 
 _NOTHING_INHERITED_ABOVE = 3
@@ -184,8 +185,7 @@ def become_program(
     cpu: int | None,
     before_exec: int = 0,
 ) -> None:
-    """In a forked child: take on the state every run shares and execute. Returns only by raising OSError, or where
-    `parent` is no longer its parent.
+    """In a forked child: take on the state every run shares and execute. Returns only by raising OSError.
 
     `before_exec`: signal the child sends itself just before execve, so that its parent can attach (0: none).
     A session of its own keeps the terminal's Ctrl-C away; dying with the parent keeps nothing behind.
@@ -196,10 +196,8 @@ def become_program(
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        # It died before it could have taken this process along, which would stand stopped for ever.
-        return
+    # Else it would stand stopped for ever where its parent was killed.
+    die_with_parent(parent)
     if libc.personality(ADDR_NO_RANDOMIZE) == -1:
         raise OSError(ctypes.get_errno(), "personality(ADDR_NO_RANDOMIZE) refused: a container's seccomp filter?")
     os.chdir(program.cwd)

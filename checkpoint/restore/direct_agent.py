@@ -37,11 +37,11 @@ from checkpoint.linux import (
     PERSONALITY_QUERY,
     PTRACE_TRACEME,
 )
+from checkpoint.parent import die_with_parent
 from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 from checkpoint.restore.isolation import (
     apart,
     children,
-    die_with_parent,
     enter_namespaces,
     hide_memory,
     possible_namespaces,

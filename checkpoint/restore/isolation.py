@@ -48,13 +48,6 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, "%s: %s" % (what, os.strerror(number)))
 
 
-def die_with_parent(parent: int) -> None:
-    """From now on this process ends when `parent`, which forked it, does; at once if that has happened already."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def enter_namespaces(kinds: int) -> None:
     """Go into new namespaces of these kinds (CLONE_NEW*), as the user that we are. Raises OSError."""
     user, group = os.geteuid(), os.getegid()

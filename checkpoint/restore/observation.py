@@ -39,12 +39,12 @@ from checkpoint.linux import (
     PTRACE_SYSCALL,
     WALL,
 )
+from checkpoint.parent import die_with_parent
 from checkpoint.process.memory import most_mappings
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
-from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.mapping_calls import LazyMemory, Spans
 from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, ending, restorer_said
 

@@ -37,11 +37,11 @@ from checkpoint.linux import (
     PTRACE_SYSCALL,
     WALL,
 )
+from checkpoint.parent import die_with_parent
 from checkpoint.process.ptrace import Registers, ptrace, registers_of
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
-from checkpoint.restore.isolation import die_with_parent
 from checkpoint.restore.known_calls import CHANGES, OPEN_FLAGS, OPENAT2, OPENS, waits_until
 from checkpoint.restore.quiet_calls import FEWEST, in_call, let_through, worth_it
 from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, ending, restorer_said
