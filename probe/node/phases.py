@@ -17,6 +17,7 @@ from probe.formats.phase_record import CRIU, DIRECT, PhaseRecord
 from probe.node.files import NodeFiles
 from probe.node.measuring import PhaseToMeasure, Restorers
 from reducer.member_table import StoredFile
+from reducer.output_file import storage_errors
 from reducer.unpack import ProbeArchive
 
 AUTO = "auto"
@@ -45,7 +46,7 @@ def restorers_here(
     `own_restorer` gives the program of this installation, ToolMissing where it has none; that in the probe is its
     author's, and is run only where it is the same one, or with `carried_restorer`.
 
-    Raises PrivilegeMissing, CriuError, NodeUnfit, ToolMissing where that is nothing.
+    Raises PrivilegeMissing, CriuError, NodeUnfit, ToolMissing where that is nothing, StorageError.
     """
     direct = criu = None
     if wanted != CRIU:
@@ -56,8 +57,9 @@ def restorers_here(
                 raise
         else:
             direct = folder / "direct-restorer"
-            direct.write_bytes(program)
-            direct.chmod(0o700)
+            with storage_errors("write", direct, len(program)):
+                direct.write_bytes(program)
+                direct.chmod(0o700)
     if wanted == CRIU or direct is None:
         check_privilege()
         criu = find_criu()

@@ -90,6 +90,7 @@ def seconds(command: Sequence[str]) -> float:
     return time.perf_counter() - begun
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("arguments", [["--version"], ["show", "--help"]])
 def test_a_command_starts_at_once(arguments: list[str]) -> None:
     """At most 1.5 times as long as Python itself and 60 ms, in runs by turns."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from checkpoint.errors import NodeUnfit, ToolMissing
+from checkpoint.errors import NodeUnfit, StorageError, ToolMissing
 from probe.formats.phase_record import DIRECT
 from probe.node.measuring import Restorers
 from probe.node.phases import AUTO, RESTORER_NAME, restorers_here
@@ -67,3 +67,10 @@ def test_the_authors_is_not_run_for_want_of_ones_own(tmp_path: Path, monkeypatch
 def test_a_probe_without_one_says_so(tmp_path: Path) -> None:
     with pytest.raises(NodeUnfit, match="leave --carried-restorer out"):
         here(tmp_path, Empty(), DIRECT, carried=True)
+
+
+def test_a_full_disk_is_named_with_its_folder(tmp_path: Path) -> None:
+    """Where the node's last member filled it while the restorer was still to be written."""
+    (tmp_path / "direct-restorer").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=f"No space left.*{len(OWN)} bytes are needed in {tmp_path}.*: make room"):
+        here(tmp_path, Empty(), DIRECT)
