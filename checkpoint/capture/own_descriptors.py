@@ -23,7 +23,15 @@ from pathlib import Path
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.process.descriptors import is_write_end
 from checkpoint.process.socket_pairs import Connected, connected_sockets
-from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+from checkpoint.state.own_descriptors import (
+    OwnDescriptors,
+    PairedSocket,
+    PipeContents,
+    PipeEnd,
+    Ticking,
+    TimerState,
+    Watch,
+)
 from checkpoint.state.process_state import OWN_KINDS, Descriptor, File, FileKind
 
 _KCMP_FILE, _KCMP_EPOLL_TFD = 0, 7
@@ -104,9 +112,19 @@ def _number(said: str, name: str, base: int = 10) -> int:
 
 
 def _timer(file: File, said: str) -> TimerState:
-    left = re.search(r"^it_value:\s*\((\d+), (\d+)\)", said, re.M)
-    busy = _number(said, "ticks") or left is None or any(int(part) for part in left.groups())
-    return TimerState(file.flags, _number(said, "clockid"), not busy)
+    return TimerState(file.flags, _number(said, "clockid"), _ticking(said))
+
+
+def _ticking(said: str) -> Ticking | None:
+    """By what the kernel shows of a timerfd (Documentation/filesystems/proc.rst, "timerfd files")."""
+    interval, left = _time(said, "it_interval"), _time(said, "it_value")
+    ticks = _number(said, "ticks")
+    return Ticking(interval, left, ticks, _number(said, "settime flags", 8)) if ticks or any(left) else None
+
+
+def _time(said: str, name: str) -> tuple[int, int]:
+    seconds, nanoseconds = re.search(rf"^{name}:\s*\((\d+), (\d+)\)", said, re.M).groups()  # type: ignore[union-attr]
+    return int(seconds), int(nanoseconds)
 
 
 class _Slot(ctypes.Structure):

@@ -13,7 +13,15 @@ from checkpoint.capture.stored_values import (
     checked_pair,
     checked_text,
 )
-from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+from checkpoint.state.own_descriptors import (
+    OwnDescriptors,
+    PairedSocket,
+    PipeContents,
+    PipeEnd,
+    Ticking,
+    TimerState,
+    Watch,
+)
 from checkpoint.state.shared_memory import QueuedSignal, SharedMemory
 
 _SIGINFO_BYTES = 128
@@ -29,7 +37,7 @@ def encoded_own(own: OwnDescriptors) -> dict[str, Any]:
         ],
         "events": [[number, *event] for number, event in own.events.items()],
         "masks": [[number, *mask] for number, mask in own.masks.items()],
-        "timers": [[number, timer.flags, timer.clock, timer.idle] for number, timer in own.timers.items()],
+        "timers": [[number, *_timer_row(timer)] for number, timer in own.timers.items()],
         "sets": [
             [number, flags, [[one.fd, one.events, one.data] for one in watched]]
             for number, (flags, watched) in own.sets.items()
@@ -50,10 +58,7 @@ def decoded_own(value: Any) -> OwnDescriptors:
         sockets={checked_number(n): _socket(*one) for n, *one in value["sockets"]},
         events={checked_number(n): checked_pair(event) for n, *event in value["events"]},
         masks={checked_number(n): checked_pair(mask) for n, *mask in value["masks"]},
-        timers={
-            checked_number(n): TimerState(checked_number(flags), checked_number(clock), checked_flag(idle))
-            for n, flags, clock, idle in value["timers"]
-        },
+        timers={checked_number(n): _timer(*timer) for n, *timer in value["timers"]},
         sets={
             checked_number(n): (checked_number(flags), tuple(Watch(*checked_numbers(one, 3)) for one in watched))
             for n, flags, watched in value["sets"]
@@ -68,6 +73,21 @@ def decoded_own(value: Any) -> OwnDescriptors:
         },
         signalling=frozenset(checked_numbers(value["signalling"])),
     )
+
+
+def _timer_row(timer: TimerState) -> list[Any]:
+    """Of a timer that does nothing as versions write it that know no other."""
+    found = timer.ticking
+    running = [] if found is None else [*found.interval, *found.left, found.ticks, found.set_flags]
+    return [timer.flags, timer.clock, found is None, *running]
+
+
+def _timer(flags: Any, clock: Any, idle: Any, *running: Any) -> TimerState:
+    ticking = None
+    if not checked_flag(idle):
+        seconds, nanoseconds, left, left_nanoseconds, ticks, set_flags = checked_numbers(running, 6)
+        ticking = Ticking((seconds, nanoseconds), (left, left_nanoseconds), ticks, set_flags)
+    return TimerState(checked_number(flags), checked_number(clock), ticking)
 
 
 def _socket(*values: Any) -> PairedSocket:

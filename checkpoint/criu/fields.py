@@ -243,7 +243,7 @@ class SignalfdEntry:
 class TimerfdEntry:
     """timerfd_entry (timerfd.proto): file_entry.tfd."""
 
-    flags, fown, clockid, ticks, vsec, vnsec = 2, 3, 4, 5, 7, 8
+    flags, fown, clockid, ticks, settime_flags, vsec, vnsec, isec, insec = 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 
 class UnixSkEntry:

@@ -21,7 +21,15 @@ from checkpoint.criu.fields import (
     UnixSkEntry,
 )
 from checkpoint.criu.protobuf import Message
-from checkpoint.state.own_descriptors import OwnDescriptors, PairedSocket, PipeContents, PipeEnd, TimerState, Watch
+from checkpoint.state.own_descriptors import (
+    OwnDescriptors,
+    PairedSocket,
+    PipeContents,
+    PipeEnd,
+    Ticking,
+    TimerState,
+    Watch,
+)
 from checkpoint.state.process_state import File, FileKind, ProcessState
 
 _ESTABLISHED = 1
@@ -86,8 +94,11 @@ def _signal_mask(file: File) -> tuple[int, int]:
 
 def _timer_state(file: File) -> TimerState:
     own = file.criu
-    busy = any(own.integer(field) for field in (TimerfdEntry.ticks, TimerfdEntry.vsec, TimerfdEntry.vnsec))
-    return TimerState(own.integer(TimerfdEntry.flags), own.integer(TimerfdEntry.clockid), not busy)
+    left = own.integer(TimerfdEntry.vsec), own.integer(TimerfdEntry.vnsec)
+    interval = own.integer(TimerfdEntry.isec), own.integer(TimerfdEntry.insec)
+    ticks, set_flags = own.integer(TimerfdEntry.ticks), own.integer(TimerfdEntry.settime_flags)
+    ticking = Ticking(interval, left, ticks, set_flags) if ticks or any(left) else None
+    return TimerState(own.integer(TimerfdEntry.flags), own.integer(TimerfdEntry.clockid), ticking)
 
 
 def _epoll_set(file: File) -> tuple[int, tuple[Watch, ...]]:

@@ -145,8 +145,12 @@ def _leads_outside(images: ProcessState, own: OwnDescriptors) -> Iterator[str]:
                 yield f"descriptor {fd} is a Unix socket"
             if None in own.messages.get(file, ()):
                 yield f"descriptor {fd} holds descriptors that were sent and not received"
-        elif file in own.timers and not own.timers[file].idle:
-            yield f"descriptor {fd} is a running timer (timerfd)"
+        elif file in own.timers and (ticking := own.timers[file].ticking) is not None:
+            if ticking.ends_with_clock:
+                yield f"descriptor {fd} is a timer that ends when the clock is set (TFD_TIMER_CANCEL_ON_SET)"
+            elif images.own is None and ticking.waits_to_be_read:
+                # CRIU sets it to what is left of it: nothing, so that it never ticks again.
+                yield f"descriptor {fd} is a timer that has expired and goes on once it is read{_ONLY_DIRECT}"
         elif file in own.events and own.events[file][1] >> 32:
             yield f"descriptor {fd} is an eventfd that has counted too far"
         for watch in own.sets[file][1] if file in own.sets else ():

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from checkpoint.criu.own_descriptors import own_descriptors
 from checkpoint.flat.file_names import deleted_name
-from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor
+from checkpoint.flat.image import FlatImage, Kind, OpenDescriptor, Ticks
 from checkpoint.process.descriptors import is_write_end
-from checkpoint.state.own_descriptors import OwnDescriptors
+from checkpoint.state.own_descriptors import OwnDescriptors, Ticking
 from checkpoint.state.process_state import Descriptor, File, FileKind, ProcessState
 
 _CLOCKS = (0, 1, 7)
@@ -137,6 +137,14 @@ def _makers(images: ProcessState, own: OwnDescriptors) -> Mapping[int, _Maker]:
     }  # fmt: skip
 
 
+def _ticking(state: Ticking) -> Ticks:
+    """As the restorer sets it. One that waits to be read is set to expire at once, which is its first tick."""
+    left, ticks = state.left, state.ticks
+    if state.waits_to_be_read:
+        left, ticks = (0, 1), max(ticks, 1) - 1
+    return Ticks(*state.interval, *left, ticks)
+
+
 def _first(images: ProcessState) -> list[tuple[Descriptor, File]]:
     """Each open file once, with the lowest of its descriptors."""
     found: dict[int, Descriptor] = {}
@@ -167,5 +175,8 @@ def _fill(flat: FlatImage, images: ProcessState, own: OwnDescriptors, first: Map
         if file_id in first:
             flat.contents += [(first[file_id], message) for message in messages if message is not None]
     for item, file in _first(images):
+        ticking = own.timers[file.id].ticking if file.id in own.timers else None
+        if ticking is not None:
+            flat.contents.append((item.fd, bytes(_ticking(ticking))))
         for watch in own.sets[file.id][1] if file.id in own.sets else ():
             flat.watches.append(OpenDescriptor(item.fd, Kind.WATCH, watch.events, watch.data, watch.fd))

@@ -19,10 +19,11 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSIONS = (1, 2, 3, 4, 5, 6, 7)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
 """Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew; in 3
 a table of threads beside the first follows; in 4 tables of shared memory and pending signals, too; 5 has runs of one
-page repeated; 6 has clocks that go on, 7 reads them by the node's vDSO. An image of version 6 stays one."""
+page repeated; 6 has clocks that go on, 7 reads them by the node's vDSO. An image of version 6 stays one. In 8 timers
+of descriptors run."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
@@ -47,19 +48,6 @@ class Kind:
     COPY, WRITTEN, OUTPUT, PATH, SAME_AS = 1, 2, 3, 4, 5
     PIPE, SOCKET, EVENT, EPOLL, TIMER, SIGNALS = 6, 7, 8, 9, 10, 11
     CONTENTS, WATCH, MEMORY = 12, 13, 14
-
-
-class Option:
-    """What the restorer is asked to do besides (enum option)."""
-
-    TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, FILTER_CALLS, ANY_FOLDER = 1, 2, 4, 8, 16
-    MAP_LAZILY, TRACE_MAPPINGS, ASK_KERNEL = 32, 64, 128
-
-
-class Confined:
-    """What could be taken away from a phase on a node, and how its pages show (enum confinement)."""
-
-    WRITES, CALLS, TOUCHES_IN_GROUPS = 1, 2, 4
 
 
 class Table(ctypes.LittleEndianStructure):
@@ -95,6 +83,12 @@ class OpenDescriptor(ctypes.LittleEndianStructure):
         ("number", _U32), ("kind", _U32), ("flags", _U64), ("position", _U64), ("file", _U32), ("cloexec", _U32),
         ("path", _U64),
     ]  # fmt: skip
+
+
+class Ticks(ctypes.LittleEndianStructure):
+    """CONTENTS of a TIMER that runs, or has run: what it is set to, and expirations that nobody has read."""
+
+    _fields_ = [(name, _U64) for name in ("interval_s", "interval_ns", "value_s", "value_ns", "ticks")]
 
 
 class Action(ctypes.LittleEndianStructure):
@@ -163,15 +157,6 @@ class Thread(ctypes.LittleEndianStructure):
     ]  # fmt: skip
 
 
-class Report(ctypes.LittleEndianStructure):
-    """First page of the control file (struct report)."""
-
-    _fields_ = [
-        ("progress", _U32), ("step", _U32), ("error", _I32), ("copied", _U32), ("address", _U64), ("detail", _U64),
-        ("restored_s", _U64), ("restored_ns", _U64), ("confined", _U32), ("unused", _U32),
-    ]  # fmt: skip
-
-
 class MemoryObject(ctypes.LittleEndianStructure):
     """Memory that several mappings and descriptors may lead to (struct object)."""
 
@@ -200,7 +185,7 @@ class Tables(ctypes.LittleEndianStructure):
 
 
 STRUCTURES = (
-    Table, Mapping, Run, Patch, OpenDescriptor, Action, Registers, Layout, Limit, Timer, Header, Thread, Report,
+    Table, Mapping, Run, Patch, OpenDescriptor, Ticks, Action, Registers, Layout, Limit, Timer, Header, Thread,
     MemoryObject, Piece, Pending, Tables,
 )  # fmt: skip
 
@@ -213,9 +198,10 @@ _TABLES = {"threads": Thread, "objects": MemoryObject, "pieces": Piece, "present
 class FlatImage:
     """A flat image taken apart. `files` are the paths, at capture, of the copies that mappings (`file` less one) and
     descriptors number; `written` the same for files that the phase writes; `opened`: files it opens by their paths.
-    `contents`: number of a descriptor, and bytes that it has not read yet. `watches`: of kind WATCH. `threads`: those
-    beside the first. `objects`: shared memory; `pieces` of it are in its pages file, which is the copy `contents`;
-    `present`: pages of it that were mapped. `pending`: signals. `clocks`: address of clocks in a patch, or 0."""
+    `contents`: number of a descriptor, and bytes that it has not read yet, or a timer's Ticks. `watches`: of kind
+    WATCH. `threads`: those beside the first. `objects`: shared memory; `pieces` of it are in its pages file, which is
+    the copy `contents`; `present`: pages of it that were mapped. `pending`: signals. `clocks`: address of clocks in a
+    patch, or 0."""
 
     header: Header
     mappings: list[Mapping] = field(default_factory=list)
@@ -375,6 +361,9 @@ def decode(path: Path) -> FlatImage:
 
 def _version(image: FlatImage) -> int:
     """The first that has what the image needs."""
+    timers = {one.number for one in image.descriptors if one.kind == Kind.TIMER}
+    if any(number in timers for number, _ in image.contents):
+        return 8
     if image.clocks or any(run.address & REPEATED for run in image.runs):
         return 5 if not image.clocks else 6 if image.header.version == 6 else 7
     if image.objects or image.pending:
@@ -385,7 +374,7 @@ def _version(image: FlatImage) -> int:
 
 def _tables_size(version: int) -> int:
     """Bytes of the tables behind the header."""
-    return [0, 0, 0, ctypes.sizeof(Table), *[Tables.clocks.offset] * 2, *[ctypes.sizeof(Tables)] * 2][version]
+    return [0, 0, 0, ctypes.sizeof(Table), *[Tables.clocks.offset] * 2, *[ctypes.sizeof(Tables)] * 3][version]
 
 
 def _check_shared(image: FlatImage, path: Path) -> None:

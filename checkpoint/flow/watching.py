@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed, ProgramFailed
-from checkpoint.flat.image import FlatImage, Option
+from checkpoint.flat.control import Option
+from checkpoint.flat.image import FlatImage
 from checkpoint.flow import classes
 from checkpoint.flow.classes import NumberClasses, classes_of
 from checkpoint.flow.copied_steps import CopiedSteps

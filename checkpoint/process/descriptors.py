@@ -2,13 +2,12 @@
 """Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it.
 
 What leads to the process itself is fine: pipes and pairs of Unix sockets of which it holds both ends, eventfds, epoll
-sets, timers that do not run, signalfds, deleted files; shared memory that no other process has.
+sets, timers, signalfds, deleted files; shared memory that no other process has.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 import stat
@@ -29,6 +28,7 @@ from checkpoint.process.maps import (
     written_through,
 )
 from checkpoint.process.socket_pairs import nameless_pairs
+from checkpoint.state.own_descriptors import TIMER_CANCEL_ON_SET
 
 ONLY_CRIU = "which only CRIU captures"
 """Ends what is said of a thing that direct capture cannot hold, and CRIU can."""
@@ -254,22 +254,8 @@ def _held_elsewhere(one: _Open) -> bool:
 def _fault_of_timer(one: _Open, descriptors: Collection[_Open]) -> str | None:
     said = one.information
     busy = any(int(number) for name in ("ticks", "it_value") for number in re.findall(r"\d+", said.get(name, "")))
-    if not busy:
-        return None
-    return one.named("a running timer") + (
-        ", which GHCRTS=-V0 stops where the program is linked with -rtsopts" if _is_haskell(one.pid) else ""
-    )
-
-
-def _is_haskell(pid: int) -> bool:
-    """Whether the program has the runtime of GHC, which takes options from there."""
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open(f"/proc/{pid}/exe", "rb") as file,
-        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as program,
-    ):
-        return program.find(b"GHCRTS") >= 0
-    return False
+    ends = int(said.get("settime flags", "0"), 8) & TIMER_CANCEL_ON_SET
+    return one.named("a timer that ends when the clock is set") if busy and ends else None
 
 
 def _fault_of_event(one: _Open, descriptors: Collection[_Open]) -> str | None:

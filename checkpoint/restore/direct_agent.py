@@ -24,7 +24,7 @@ sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..",
 
 from checkpoint import strict_json
 from checkpoint.event import EVENT_BYTES, Event, event_of
-from checkpoint.flat.image import Report
+from checkpoint.flat.control import Report
 from checkpoint.linux import (
     ADDR_NO_RANDOMIZE,
     CLONE_NEWNS,

@@ -13,8 +13,9 @@ from typing import Any
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, ProbeError, ProbeFileDamaged, StorageError
+from checkpoint.flat.control import Confined, Option
 from checkpoint.flat.file_names import SHARED_PAGES, is_deleted_name
-from checkpoint.flat.image import NAME, OF_OBJECT, Confined, FlatImage, Kind, Option, decode
+from checkpoint.flat.image import NAME, OF_OBJECT, FlatImage, Kind, decode
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.processors import processors
 from checkpoint.restore.agent_process import AgentProcess

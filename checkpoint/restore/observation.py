@@ -23,7 +23,8 @@ from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.page_table import PageTable
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.image import Confined, FlatImage, Option
+from checkpoint.flat.control import Confined, Option
+from checkpoint.flat.image import FlatImage
 from checkpoint.linux import (
     MAP_FIXED,
     MREMAP_FIXED,

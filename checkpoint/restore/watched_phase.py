@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from checkpoint.flat.image import Option
+from checkpoint.flat.control import Option
 from checkpoint.linux import WALL
 from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view
 from checkpoint.restore.direct_restore import STEPS, hint

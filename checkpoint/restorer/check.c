@@ -262,6 +262,13 @@ static int receives(const struct descriptor *d)
 	return d && (d->kind == OPEN_SOCKET || (d->kind == OPEN_PIPE && !(d->flags & O_ACCMODE)));
 }
 
+/* Whether `held` is what a timer is set to. */
+static int ticks(const struct context *c, const struct descriptor *timer, const struct descriptor *held)
+{
+	return c->image->version >= TICKS_VERSION && timer && timer->kind == OPEN_TIMER &&
+	       held->path == sizeof(struct ticks) && !(held->position % sizeof(u64));
+}
+
 static int sound_descriptor(const struct context *c, const struct descriptor *d)
 {
 	const struct descriptor *of;
@@ -281,7 +288,8 @@ static int sound_descriptor(const struct context *c, const struct descriptor *d)
 	case OPEN_TIMER:
 		return is_clock(d->position);
 	case CONTENTS:
-		return receives(descriptor_at(c, d->number)) && d->position >= sizeof(*c->image) &&
+		of = descriptor_at(c, d->number);
+		return (receives(of) || ticks(c, of, d)) && d->position >= sizeof(*c->image) &&
 		       d->position <= c->image->size && d->path <= c->image->size - d->position;
 	case WATCH:
 		of = descriptor_at(c, d->number);

@@ -16,12 +16,13 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 7			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 8			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define THREADS_VERSION 3		 /* behind the header comes the table of threads */
 #define SHARED_VERSION 4		 /* the same, and the other tables of struct tables */
 #define REPEATED_VERSION 5		 /* the same, and runs of one page repeated */
 #define CLOCKS_VERSION 6		 /* the same, and clocks that go on */
 #define NODE_VERSION 7			 /* the same, and clocks that are read by the node's vDSO */
+#define TICKS_VERSION 8			 /* the same, and timers that run */
 #define MOST_THREADS 256		 /* beside the first */
 #define MOST_OBJECTS 64			 /* of shared memory */
 #define MOST_PENDING 16384		 /* signals */
@@ -72,7 +73,7 @@ enum descriptor_kind {
 	OPEN_SOCKET, /* position: SO_SNDBUF; path: type; file: the other end */
 	OPEN_EVENT,  /* position: count */
 	OPEN_EPOLL,
-	OPEN_TIMER,   /* position: clock; it does not run */
+	OPEN_TIMER,   /* position: clock; it runs where it has CONTENTS: a struct ticks */
 	OPEN_SIGNALS, /* position: signals by bit */
 	CONTENTS,     /* no descriptor, but what `number` has not read yet. position: offset; path: bytes */
 	WATCH,	      /* nor this: the epoll set `number` watches `file`. flags: events; position: data */
@@ -87,6 +88,12 @@ struct descriptor {
 	u32 file;     /* number of the copy, or of the descriptor that this is a duplicate of */
 	u32 cloexec;
 	u64 path; /* offset of a string: OPEN_PATH */
+};
+
+/* Of a timer that runs, or has run: as for timerfd_settime(2), and expirations that nobody has read. */
+struct ticks {
+	u64 interval_s, interval_ns, value_s, value_ns;
+	u64 ticks;
 };
 
 struct sigaction_entry {

@@ -13,7 +13,7 @@ enum call {
 	SYS_setitimer = 38, SYS_getpid = 39, SYS_sendfile = 40, SYS_socketpair = 53, SYS_setsockopt = 54, SYS_getsockopt = 55, SYS_kill = 62, SYS_fcntl = 72, SYS_ftruncate = 77, SYS_chdir = 80, SYS_fchdir = 81, SYS_fchmod = 91, SYS_umask = 95,
 	SYS_getppid = 110, SYS_capget = 125, SYS_capset = 126, SYS_rt_sigqueueinfo = 129, SYS_sigaltstack = 131, SYS_personality = 135, SYS_gettid = 186, SYS_sched_yield = 24, SYS_clone = 56, SYS_futex = 202, SYS_sched_setaffinity = 203, SYS_sched_getaffinity = 204, SYS_prctl = 157, SYS_arch_prctl = 158,
 	SYS_set_tid_address = 218, SYS_restart_syscall = 219, SYS_clock_gettime = 228, SYS_exit_group = 231, SYS_epoll_ctl = 233,
-	SYS_openat = 257, SYS_set_robust_list = 273, SYS_timerfd_create = 283, SYS_signalfd4 = 289, SYS_eventfd2 = 290,
+	SYS_openat = 257, SYS_set_robust_list = 273, SYS_timerfd_create = 283, SYS_timerfd_settime = 286, SYS_signalfd4 = 289, SYS_eventfd2 = 290,
 	SYS_epoll_create1 = 291, SYS_dup3 = 292, SYS_pipe2 = 293, SYS_preadv = 295, SYS_rt_tgsigqueueinfo = 297, SYS_prlimit = 302, SYS_seccomp = 317, SYS_memfd_create = 319,
 	SYS_userfaultfd = 323, SYS_rseq = 334, SYS_landlock_create_ruleset = 444, SYS_landlock_add_rule = 445, SYS_landlock_restrict_self = 446, SYS_close_range = 436,
 };
@@ -30,7 +30,7 @@ enum {
 	O_DIRECTORY = 0200000, O_SYNC = 04010000, O_PATH = 010000000, O_CLOEXEC = 02000000,
 	F_DUPFD = 0, F_SETFD = 2, F_SETFL = 4, F_SETPIPE_SZ = 1031, F_GETPIPE_SZ = 1032, F_ADD_SEALS = 1033, FD_CLOEXEC = 1,
 	AF_UNIX = 1, SOCK_STREAM = 1, SOCK_DGRAM = 2, SOCK_SEQPACKET = 5, SOL_SOCKET = 1, SO_SNDBUF = 7,
-	EPOLL_CTL_ADD = 1,
+	EPOLL_CTL_ADD = 1, TFD_IOC_SET_TICKS = 0x40085400,
 	SS_ONSTACK = 1,
 	F_SEAL_SEAL = 1, F_SEAL_SHRINK = 2, F_SEAL_GROW = 4, F_SEAL_WRITE = 8, F_SEAL_FUTURE_WRITE = 16, F_SEAL_EXEC = 32,
 	MFD_CLOEXEC = 1, MFD_ALLOW_SEALING = 2, MFD_EXEC = 16,

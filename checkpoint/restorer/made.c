@@ -103,6 +103,22 @@ static void make_sockets(struct context *c, const struct descriptor *d)
 	settle(c, other, end[1]);
 }
 
+/* Its clock went on since the capture, as the program's own does: what was left then is left now. */
+static void run_timer(struct context *c, const struct descriptor *timer, i64 fd)
+{
+	const struct descriptor *d = table_at(c, &c->image->descriptors), *last = d + c->image->descriptors.count;
+
+	for (d += c->opened; d < last; d++) {
+		const struct ticks *t = (const void *)((const u8 *)c->image + d->position);
+
+		if (d->kind != CONTENTS || d->number != timer->number)
+			continue;
+		check_made(c, timer, CALL4(SYS_timerfd_settime, fd, 0, t, 0));
+		if (t->ticks)
+			check_made(c, timer, CALL3(SYS_ioctl, fd, TFD_IOC_SET_TICKS, &t->ticks));
+	}
+}
+
 static i64 made_alone(const struct descriptor *d)
 {
 	switch (d->kind) {
@@ -132,6 +148,8 @@ void make_descriptor(struct context *c, const struct descriptor *d)
 	fd = moved(c, d, fd);
 	if (d->kind == OPEN_EVENT && d->position)
 		check_made(c, d, CALL3(SYS_write, fd, &d->position, sizeof(d->position)));
+	if (d->kind == OPEN_TIMER)
+		run_timer(c, d, fd);
 	settle(c, d, fd);
 }
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+TIMER_CANCEL_ON_SET = 2
+"""TFD_TIMER_CANCEL_ON_SET of timerfd_settime(2)."""
+
 
 @dataclass(frozen=True)
 class PipeEnd:
@@ -51,12 +54,33 @@ class Watch:
 
 
 @dataclass(frozen=True)
+class Ticking:
+    """What a timerfd does, as for timerfd_settime(2): its interval, and what is left until it expires, each in
+    (seconds, nanoseconds). `ticks`: expirations that nobody has read. `set_flags`: those that it was set with."""
+
+    interval: tuple[int, int]
+    left: tuple[int, int]
+    ticks: int
+    set_flags: int = 0
+
+    @property
+    def ends_with_clock(self) -> bool:
+        """Whether it is cancelled where somebody sets the clock (TFD_TIMER_CANCEL_ON_SET)."""
+        return bool(self.set_flags & TIMER_CANCEL_ON_SET)
+
+    @property
+    def waits_to_be_read(self) -> bool:
+        """Whether it stands, since it has expired, until somebody reads it (fs/timerfd.c)."""
+        return any(self.interval) and not any(self.left)
+
+
+@dataclass(frozen=True)
 class TimerState:
-    """A timerfd. `idle`: it neither runs nor has anything to be read."""
+    """A timerfd; `ticking` is None where it neither runs nor has anything to be read."""
 
     flags: int
     clock: int
-    idle: bool
+    ticking: Ticking | None = None
 
 
 @dataclass(frozen=True)

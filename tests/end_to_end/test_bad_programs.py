@@ -139,7 +139,7 @@ def test_what_the_trace_alone_tells_is_said_behind_it(tmp_path: Path, program: M
         ("socket", ("800",), ["a socket (descriptor 3)"]),
         ("holder", ("800", "fifo"), ["a named pipe (descriptor 3)"]),
         ("holder", ("800", "inotify"), ["an inotify descriptor (descriptor 3)"]),
-        ("holder", ("800", "timerfd"), ["a running timer (descriptor 3)"]),
+        ("holder", ("800", "timerfd"), ["a timer that ends when the clock is set (descriptor 3)"]),
         ("holder", ("800", "large"), ["a deleted file of more than 64 MB (descriptor 3, "]),
     ],
 )

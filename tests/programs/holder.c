@@ -22,11 +22,11 @@ static int large_file(void)
     return file < 0 || unlink(path) || ftruncate(file, 65 << 20) ? -1 : file;
 }
 
-static int running_timer(void)
+static int cancelled_timer(void)
 {
-    struct itimerspec later = {{0, 0}, {600, 0}};
-    int timer = timerfd_create(CLOCK_MONOTONIC, 0);
-    return timerfd_settime(timer, 0, &later, NULL) ? -1 : timer;
+    struct itimerspec later = {{0, 0}, {time(NULL) + 600, 0}};
+    int timer = timerfd_create(CLOCK_REALTIME, 0);
+    return timerfd_settime(timer, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, &later, NULL) ? -1 : timer;
 }
 
 static int posix_timer(void)
@@ -43,7 +43,7 @@ static int hold(const char *what)
     if (!strcmp(what, "large"))
         return large_file();
     if (!strcmp(what, "timerfd"))
-        return running_timer();
+        return cancelled_timer();
     if (!strcmp(what, "inotify"))
         return inotify_init();
     if (!strcmp(what, "memfd"))

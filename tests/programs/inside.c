@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds descriptors that lead to itself, set up before its region, and checks in the region that they are as they were. A
 // check that fails ends the process with its own exit status.
-// Usage: inside KIND [MILLISECONDS]      a name of KINDS, or `all` but for the last two; then it works, and uses them, so long
+// Usage: inside KIND [MILLISECONDS]      a name of KINDS, or `all` but for the last three; then it works, and uses them, so long
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -142,6 +143,43 @@ static void check_events(void)
     CHECK(48, write(event, &count, 8) == 8);
 }
 
+// One that ticks, one whose tick nobody has read, one that has yet to expire, one with ticks beside the time that is left.
+enum { TICK = 20000000, FAR = 600 };
+static int ticking, over, later, some;
+
+static void hold_ticks(void)
+{
+    struct itimerspec ticks = {{0, TICK}, {0, TICK}}, soon = {{0, 0}, {0, 1000}}, far = {{FAR, 5}, {FAR, 0}}, left;
+    struct pollfd ready;
+    ticking = timerfd_create(CLOCK_MONOTONIC, 0);
+    over = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK);
+    later = timerfd_create(CLOCK_BOOTTIME, TFD_NONBLOCK);
+    some = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    CHECK(3, ticking >= 0 && over >= 0 && later >= 0 && some >= 0);
+    CHECK(4, !timerfd_settime(over, 0, &soon, NULL) && !timerfd_settime(later, 0, &far, NULL));
+    ready = (struct pollfd){over, POLLIN, 0};
+    CHECK(5, poll(&ready, 1, 1000) == 1);
+    soon.it_interval.tv_sec = FAR;
+    ready.fd = some;
+    // Asked for its time, one that has expired goes on, and keeps what nobody has read.
+    CHECK(6, !timerfd_settime(some, 0, &soon, NULL) && poll(&ready, 1, 1000) == 1 && !timerfd_gettime(some, &left));
+    CHECK(7, !timerfd_settime(ticking, 0, &ticks, NULL));
+}
+
+static void check_ticks(void)
+{
+    struct itimerspec left;
+    uint64_t count = 0, since;
+    CHECK(80, read(ticking, &count, 8) == 8 && count >= 1 && read(ticking, &since, 8) == 8 && since >= 1);
+    CHECK(81, !timerfd_gettime(ticking, &left) && left.it_interval.tv_nsec == TICK && left.it_value.tv_nsec <= TICK);
+    CHECK(82, read(over, &count, 8) == 8 && count == 1 && !timerfd_gettime(over, &left) && !left.it_value.tv_nsec);
+    CHECK(83, read(over, &count, 8) == -1 && errno == EAGAIN && read(later, &count, 8) == -1 && errno == EAGAIN);
+    CHECK(84, !timerfd_gettime(later, &left) && left.it_interval.tv_sec == FAR && left.it_interval.tv_nsec == 5);
+    CHECK(85, left.it_value.tv_sec < FAR && left.it_value.tv_sec > FAR - 120);
+    CHECK(86, read(some, &count, 8) == 8 && count == 1 && read(some, &count, 8) == -1 && errno == EAGAIN);
+    CHECK(87, !timerfd_gettime(some, &left) && left.it_value.tv_sec > FAR - 120 && left.it_interval.tv_sec == FAR);
+}
+
 static void hold_gone(void)
 {
     char path[] = "inside-XXXXXX", name[64];
@@ -212,13 +250,14 @@ static const struct {
     {"gone", hold_gone, check_gone, NULL},       {"pipe", hold_pipe, check_pipe, NULL},
     {"brim", hold_brim, check_brim, check_half}, {"sockets", hold_sockets, check_sockets, NULL},
     {"events", hold_events, check_events, NULL}, {"number", hold_number, check_number, NULL},
-    {"closed", hold_closed, check_pipe, NULL},   {"reach", hold_sockets, check_reach, NULL},
+    {"ticks", hold_ticks, NULL, check_ticks},    {"closed", hold_closed, check_pipe, NULL},
+    {"reach", hold_sockets, check_reach, NULL},
 };
 enum { COUNT = sizeof(KINDS) / sizeof(*KINDS) };
 
 static int asked(const char *kind, int n)
 {
-    return !strcmp(kind, KINDS[n].name) || (!strcmp(kind, "all") && n < COUNT - 2);
+    return !strcmp(kind, KINDS[n].name) || (!strcmp(kind, "all") && n < COUNT - 3);
 }
 
 int main(int argc, char **argv)
@@ -238,7 +277,8 @@ int main(int argc, char **argv)
         state = milliseconds ? work(state) : state;
         for (int n = 0; n < COUNT; n++)
             if (asked(argv[1], n)) {
-                KINDS[n].check();
+                if (KINDS[n].check)
+                    KINDS[n].check();
                 if (!milliseconds && KINDS[n].once)
                     KINDS[n].once();
             }

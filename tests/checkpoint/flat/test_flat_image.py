@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged
+from checkpoint.flat import control
 from checkpoint.flat import image as flat_image
 from checkpoint.flat.image import (
     REPEATED,
@@ -25,6 +26,7 @@ from checkpoint.flat.image import (
     Pending,
     Piece,
     Run,
+    Ticks,
     decode,
     encode,
 )
@@ -38,7 +40,7 @@ C_NAMES = {
     "Table": "table", "Mapping": "mapping", "Run": "run", "Patch": "patch", "OpenDescriptor": "descriptor",
     "Action": "sigaction_entry", "Registers": "registers", "Layout": "mm", "Limit": "limit", "Timer": "timer",
     "Header": "header", "Thread": "thread", "Report": "report", "MemoryObject": "object", "Piece": "piece",
-    "Pending": "pending", "Tables": "tables",
+    "Pending": "pending", "Tables": "tables", "Ticks": "ticks",
 }  # fmt: skip
 
 u32 = st.integers(0, 2**32 - 1)
@@ -135,9 +137,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 8
+    data[Header.version.offset] = 9
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 8 is unknown, this program reads 1 to 7"):
+    with pytest.raises(ProbeFileDamaged, match="version 9 is unknown, this program reads 1 to 8"):
         decode(path)
 
 
@@ -158,6 +160,10 @@ def test_an_image_says_no_more_than_it_needs() -> None:
     assert decode_version(image) == 7
     image.header.version = 6
     assert decode_version(image) == 6
+    image.descriptors, image.contents = [OpenDescriptor(5, Kind.TIMER, 0, 1)], [(5, bytes(Ticks(ticks=1)))]
+    assert decode_version(image) == 8
+    image.clocks, image.runs = 0, []
+    assert decode_version(image) == 8
 
 
 def decode_version(image: FlatImage) -> int:
@@ -185,7 +191,7 @@ def test_an_image_too_large_for_the_restorer_is_not_made() -> None:
 
 def test_the_structures_are_those_of_the_restorer(tmp_path: Path) -> None:
     lines = []
-    for structure in flat_image.STRUCTURES:
+    for structure in (*flat_image.STRUCTURES, control.Report):
         name = f"struct {C_NAMES[structure.__name__]}"
         lines.append(f'printf("{structure.__name__} %zu\\n", sizeof({name}));')
         lines += [
@@ -199,7 +205,7 @@ def test_the_structures_are_those_of_the_restorer(tmp_path: Path) -> None:
     subprocess.run(["cc", "-Wall", "-Werror", f"-I{SOURCES}", "-o", tmp_path / "layout", source], check=True)
     said = subprocess.run([tmp_path / "layout"], check=True, capture_output=True, text=True).stdout
     ours = []
-    for structure in flat_image.STRUCTURES:
+    for structure in (*flat_image.STRUCTURES, control.Report):
         ours.append(f"{structure.__name__} {ctypes.sizeof(structure)}")
         ours += [f"{structure.__name__}.{f[0]} {getattr(structure, f[0]).offset}" for f in structure._fields_]
     assert said.split("\n")[:-1] == ours
@@ -211,8 +217,8 @@ def test_the_numbers_are_those_of_the_restorer(tmp_path: Path) -> None:
         for n, v in vars(flat_image.Kind).items()
         if n.isupper()
     }
-    options = {n: v for n, v in vars(flat_image.Option).items() if n.isupper()}
-    confined = {"WRITES_CONFINED": flat_image.Confined.WRITES, "CALLS_FILTERED": flat_image.Confined.CALLS}
+    options = {n: v for n, v in vars(control.Option).items() if n.isupper()}
+    confined = {"WRITES_CONFINED": control.Confined.WRITES, "CALLS_FILTERED": control.Confined.CALLS}
     told = {"FAILED": direct_agent._FAILED, "RESTORED": direct_agent.RESTORED, "STEP_AGENT": direct_agent.STEP_AGENT}
     expected = {**kinds, **options, **confined, **told,
                 "IMAGE_MAGIC": flat_image.MAGIC, "IMAGE_VERSION": flat_image.VERSIONS[-1],

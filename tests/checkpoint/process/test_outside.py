@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tracing import compile_small
 
 from checkpoint.process.descriptors import LARGEST_DELETED, outside
 from checkpoint.process.maps import LARGEST_MAPPED
@@ -22,9 +21,9 @@ from checkpoint.process.socket_pairs import nameless_pairs
 CHILD = """
 import ctypes, mmap, os, select, signal, socket, sys, tempfile, time
 libc = ctypes.CDLL(None)
-def timer(seconds):
-    made = libc.timerfd_create(1, 0)
-    assert libc.timerfd_settime(made, 0, (ctypes.c_long * 4)(0, 0, seconds, 0), None) == 0
+def timer(seconds, clock=1, flags=0):
+    made = libc.timerfd_create(clock, 0)
+    assert libc.timerfd_settime(made, flags, (ctypes.c_long * 4)(0, 0, seconds, 0), None) == 0
     return made
 def deleted(size):
     file = tempfile.TemporaryFile(dir=".")
@@ -80,7 +79,7 @@ def holding(expression: str, folder: Path, **streams: int) -> Iterator[int]:
         "libc.signalfd(-1, bytes(128), 0)", "open('/dev/null')", "open('/dev/zero', 'w')", "open('file', 'w')",
         "[mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) for f in [deleted(4096)]]",
         "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)", "os.memfd_create('m')", "mmap.mmap(-1, 4096)", "shared_memory()",
-        "mapped_file(4096)",
+        "mapped_file(4096)", "timer(600)", "timer(0, clock=0, flags=3)",
     ],
 )  # fmt: skip
 def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
         ("os.pipe2(os.O_DIRECT)", r"a pipe of packets \(descriptor 4\)"),
         ("os.mkfifo('f') or os.open('f', os.O_RDWR)", r"a named pipe \(descriptor 3\)"),
         ("os.eventfd(1, os.EFD_SEMAPHORE)", r"an eventfd that counts \(EFD_SEMAPHORE\) \(descriptor 3\)"),
-        ("timer(600)", r"a running timer \(descriptor 3\)"),
+        ("timer(1 << 40, clock=0, flags=3)", r"a timer that ends when the clock is set \(descriptor 3\)"),
         ("os.memfd_create('m', os.MFD_HUGETLB)", r"a memfd of huge pages \(descriptor 3\)"),
         (
             "child(os.memfd_create('m'))",
@@ -142,34 +141,3 @@ def test_the_kernel_says_which_sockets_belong_together(tmp_path: Path) -> None:
         one, other = (int(target[8:-1]) for target in targets)
         pairs = nameless_pairs()
     assert pairs[one] == other and pairs[other] == one
-
-
-HASKELL = r"""
-#include <stdio.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
-int main(void)
-{
-    struct itimerspec ticks = {{0, 10000000}, {0, 10000000}};
-    timerfd_settime(timerfd_create(CLOCK_MONOTONIC, 0), 0, &ticks, 0);
-    puts(NAME);
-    fflush(stdout);
-    sleep(600);
-}
-"""
-
-
-@pytest.mark.parametrize(("name", "advised"), [("GHCRTS", True), ("none", False)])
-def test_the_timer_of_a_runtime_can_be_stopped(name: str, advised: bool, tmp_path: Path) -> None:
-    program = compile_small(tmp_path, "ticks", HASKELL, f'-DNAME="{name}"')
-    with subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None and process.stdout.readline().strip() == name
-            (said,) = (one for one in outside(process.pid) if "timer" in one)
-            assert (
-                said
-                == "a running timer (descriptor 3)"
-                + ", which GHCRTS=-V0 stops where the program is linked with -rtsopts" * advised
-            )
-        finally:
-            process.kill()

@@ -18,7 +18,8 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.stored import read_state, write_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed
-from checkpoint.flat.image import NAME, FlatImage, Header, Option, checksum, decode, encode
+from checkpoint.flat.control import Option
+from checkpoint.flat.image import NAME, FlatImage, Header, checksum, decode, encode
 from checkpoint.flat.vdso import _GOING_ON, CLOCKS
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import recorded_calls

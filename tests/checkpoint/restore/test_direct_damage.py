@@ -28,7 +28,7 @@ from direct_state import (
 )
 
 from checkpoint.errors import ProbeFileDamaged
-from checkpoint.flat.image import NAME, Header, Kind, Mapping, OpenDescriptor, Run, checksum, decode, encode
+from checkpoint.flat.image import NAME, FlatImage, Header, Kind, Mapping, OpenDescriptor, Run, checksum, decode, encode
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectRefused
 
@@ -46,6 +46,9 @@ DESCRIPTORS_MADE_TO_HARM = {
     "a socket alone": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 50, 0, 1)],
     "a raw socket": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 51, 0, 3), OpenDescriptor(51, Kind.SOCKET, 2, 0, 50, 0, 3)],
     "a timer that wakes": [OpenDescriptor(50, Kind.TIMER, 0, 9)],
+    "ticks in a version without": [
+        OpenDescriptor(50, Kind.TIMER, 0, 1), OpenDescriptor(50, Kind.CONTENTS, 0, 4096, 0, 0, 40),
+    ],
     "an unknown kind": [OpenDescriptor(50, Kind.MEMORY + 1)],
     "a memfd of no memory": [OpenDescriptor(50, Kind.MEMORY, 2)],
     "a duplicate of nothing": [OpenDescriptor(50, Kind.SAME_AS, 0, 0, 49)],
@@ -71,6 +74,12 @@ DESCRIPTORS_MADE_TO_HARM = {
 }  # fmt: skip
 """By what is wrong with them: entries that follow those of the process."""
 
+TICKS_MADE_TO_HARM = {
+    "ticks that are cut off": (4096, 32), "ticks between words": (4097, 40), "ticks outside": (1 << 40, 40),
+    "ticks of the header": (0, 40),
+}  # fmt: skip
+"""Position and bytes of what a timer is set to, in an image that has another timer's as they should be."""
+
 MAPPINGS, RUNS, PATCHES, DESCRIPTORS, STAMPS, TOUCH_ORDER, CALLS, STRINGS, RSEQ = range(9)
 
 
@@ -92,6 +101,13 @@ def test_a_changed_byte_anywhere_is_refused(plain: RestoreJob, tmp_path: Path) -
         assert os.WIFEXITED(status) and progress == FAILED and step in (FORMAT, CHECKSUM, 3, PARK), at
 
 
+def add_ticks(flat: FlatImage, at: int, size: int) -> None:
+    """Two timers that run: one as it should, and what the other is set to `at` and as long as is said."""
+    flat.descriptors += [OpenDescriptor(50, Kind.TIMER, 0, 1), OpenDescriptor(51, Kind.TIMER, 0, 1)]
+    flat.contents.append((50, bytes(40)))
+    flat.watches.append(OpenDescriptor(51, Kind.CONTENTS, 0, at, 0, 0, size))
+
+
 @pytest.mark.parametrize(
     ("what", "step", "table"),
     [
@@ -101,7 +117,7 @@ def test_a_changed_byte_anywhere_is_refused(plain: RestoreJob, tmp_path: Path) -
         ("touch outside", TABLE, TOUCH_ORDER), ("rseq outside", TABLE, RSEQ), ("park in the kernel", FORMAT, None),
         ("descriptor twice", TABLE, DESCRIPTORS), ("patch outside", TABLE, PATCHES), ("many calls", TABLE, CALLS),
         ("folder outside", TABLE, STRINGS), ("park too small", FORMAT, None),
-        *((what, TABLE, DESCRIPTORS) for what in DESCRIPTORS_MADE_TO_HARM),
+        *((what, TABLE, DESCRIPTORS) for what in (*DESCRIPTORS_MADE_TO_HARM, *TICKS_MADE_TO_HARM)),
     ],
 )  # fmt: skip
 def test_an_image_made_to_harm_is_refused(
@@ -133,6 +149,9 @@ def test_an_image_made_to_harm_is_refused(
     }
     changes |= {
         name: lambda more=more: flat.descriptors.extend(more) for name, more in DESCRIPTORS_MADE_TO_HARM.items()
+    }
+    changes |= {
+        name: lambda at=at, size=size: add_ticks(flat, at, size) for name, (at, size) in TICKS_MADE_TO_HARM.items()
     }
     changes[what]()
     data = bytearray(encode(flat))

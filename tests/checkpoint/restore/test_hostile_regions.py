@@ -32,7 +32,8 @@ from hostile_stage import (
 
 from checkpoint.compiled import restorer
 from checkpoint.errors import PhaseFailed
-from checkpoint.flat.image import NAME, Option, decode, encode
+from checkpoint.flat.control import Option
+from checkpoint.flat.image import NAME, decode, encode
 from checkpoint.restore import direct_restore, isolation
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent

@@ -13,7 +13,7 @@ import pytest
 from hostile_stage import UNSHARE, USERS, Stage, Victim, gone, said_of, stage, verdict, victim
 
 from checkpoint import compiled
-from checkpoint.flat.image import Option
+from checkpoint.flat.control import Option
 from checkpoint.restore.direct_restore import landlock_version
 
 __all__ = ["stage", "victim"]

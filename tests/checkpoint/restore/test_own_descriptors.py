@@ -24,7 +24,10 @@ from checkpoint.state.process_state import ProcessState
 from probe.contents.carried_files import copy_written_files
 from probe.pipeline.runs.boundaries import RegionPlan
 
-KINDS = ("gone", "pipe", "brim", "sockets", "events", "number", "closed")
+TICKS = "ticks"
+"""CRIU restores a timer that waits to be read as one that has ended: its captures of that are refused."""
+
+KINDS = ("gone", "pipe", "brim", "sockets", "events", "number", TICKS, "closed")
 
 
 @dataclass
@@ -47,7 +50,9 @@ class Regions:
             before = Path.cwd()
             os.chdir(folder)
             try:
-                (job,) = captured_regions(build("inside", self.builds), kind, folder=folder, on_dump=copies)
+                (job,) = captured_regions(
+                    build("inside", self.builds), kind, folder=folder, on_dump=copies, direct=kind == TICKS
+                )
             finally:
                 os.chdir(before)
             # Unconfined, as it is watched, it would reach further.
@@ -68,7 +73,7 @@ def test_they_come_back_directly(kind: str, regions: Regions, tmp_path: Path) ->
     assert timed(regions(kind), tmp_path, only_recorded_calls=True).wall > 0
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "all"])
+@pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind != TICKS), "all"])
 def test_criu_agrees(kind: str, regions: Regions, tmp_path: Path) -> None:
     before = sorted(regions.folder.joinpath(kind).iterdir()) if kind in regions.jobs else None
     assert len(time_phase(regions(kind), find_criu(), repeats=2, scratch=tmp_path)) == 2

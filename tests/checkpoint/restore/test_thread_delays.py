@@ -14,7 +14,7 @@ from rivals import rivals
 
 from checkpoint import strict_json
 from checkpoint.event import EVENT_BYTES, FIRED, STAMP
-from checkpoint.flat.image import Report
+from checkpoint.flat.control import Report
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.restore import direct_agent
 from checkpoint.restore.direct_agent import RESTORED, Control, Spec, longest_delay, time_region

@@ -19,7 +19,7 @@ from regions import captured_regions
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.compiled import restorer
-from checkpoint.flat.image import Option
+from checkpoint.flat.control import Option
 from checkpoint.process.children import event_message, reap, reap_threads
 from checkpoint.process.ptrace import ptrace, registers_of
 from checkpoint.restore.direct_agent import Control, launch
