@@ -309,6 +309,8 @@ def _failure(job: RestoreJob, line: dict[str, Any], scratch: Path | None) -> Pro
             f"{name}: the restored program exited with status {line.get('code')} before its region ended; "
             "it met something that is not as it was at capture (a file, the time, its process number)"
         )
+    if status == "waits":
+        return PhaseFailed(f"{name}: {detail}; build the probe where the program has one thread, if it can")
     if status == "timeout":
         return PhaseFailed(f"{name}: {detail}; the node is far slower or overloaded, or the program hangs")
     return PhaseFailed(f"{name}: {detail or status}; the program did not repeat the captured run")

@@ -23,6 +23,7 @@ from typing import Any, Dict, Optional
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
 from checkpoint import strict_json
+from checkpoint.endless_wait import FOUND, EndlessWait
 from checkpoint.event import EVENT_BYTES, Event, event_of
 from checkpoint.flat.control import Report
 from checkpoint.linux import (
@@ -170,6 +171,7 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
     """Wait for the end of the region; its stamps, or what went wrong."""
     until = time.monotonic() + spec["restore_seconds"]
     begun, restoring_delays = False, {}  # type: bool, Dict[str, int]
+    waits = EndlessWait(pid)
     while True:
         watched = bool(spec["threads"]) and not begun
         look = _RESTORING_LOOK_SECONDS if watched else _LOOK_SECONDS
@@ -183,6 +185,8 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
             restoring_delays = delays
         elif not begun:
             begun, until = True, time.monotonic() + spec["region_seconds"]
+        if status is None and begun and waits.is_found():
+            return {"status": "waits", "detail": FOUND}
         if status is None and time.monotonic() < until:
             continue
         if status is None:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.page_table import PageTable
+from checkpoint.endless_wait import FOUND, EndlessWait
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.control import Confined, Option
 from checkpoint.flat.image import FlatImage
@@ -161,6 +162,7 @@ class _Watch:
         control = Control(self._stamps, str(self._folder))
         self._deadline = time.monotonic() + self._seconds
         self._pid = launch(self._spec, str(self._folder), control.fd, traced=True)
+        self._waits = EndlessWait(self._pid)
         try:
             self._to_the_end(control)
         finally:
@@ -221,6 +223,8 @@ class _Watch:
                 self._gone = os.WIFEXITED(status) or os.WIFSIGNALED(status)
                 self._ended = status
                 return status
+            if self._waits.is_found():
+                raise Lost(FOUND)
             if time.monotonic() > self._deadline and not asked:
                 if not stop_at_deadline:
                     raise Lost("its region did not end")

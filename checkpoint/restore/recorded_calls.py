@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
+from checkpoint.endless_wait import FOUND, EndlessWait
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import LARGEST_PARK
 from checkpoint.flat.image import FlatImage
@@ -194,7 +195,7 @@ class _Watch:
         self, pid: int, region: tuple[int, int], control: Control, seconds: float, sampling_period: float,
         stubs: list[tuple[int, int]], threads: bool,
     ) -> None:  # fmt: skip
-        self._pid, self._control = pid, control
+        self._pid, self._control, self._waits = pid, control, EndlessWait(pid)
         self._start, self._end = region
         self._period, self._stubs = sampling_period, stubs
         self._next_look, self._looking, self._late = 0.0, False, False
@@ -263,6 +264,8 @@ class _Watch:
                 self._note_end(status)
                 return status
             now = time.monotonic()
+            if self._waits.is_found():
+                raise Lost(FOUND)
             if now > self._deadline:
                 raise Lost("its region did not end")
             # Inside a call the stop might end it early, which the program could see.
