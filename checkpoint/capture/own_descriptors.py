@@ -16,6 +16,7 @@ import re
 import socket
 import struct
 import termios
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,7 @@ _SO_GET_FILTER, _SO_PEEK_OFF = 26, 42
 _MOST_MESSAGES, _MOST_BYTES = 1 << 14, 1 << 23
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(4 * 253)
 _NO_TIME = bytes(16)
+_LOOKS, _INTERRUPT_SECONDS = 3, 0.002
 _WATCH = re.compile(r"^tfd:\s*(\d+) events:\s*([0-9a-f]+) data:\s*([0-9a-f]+)", re.M)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -70,7 +72,7 @@ def own_descriptors(pid: int, descriptors: Sequence[Descriptor], files: Mapping[
             elif file.kind == FileKind.SIGNALFD:
                 found.masks[identifier] = file.flags, _number(said, "sigmask", 16)
             elif file.kind == FileKind.TIMERFD:
-                found.timers[identifier] = _timer(file, said)
+                found.timers[identifier] = _timer(pid, fd, twin, file)
             elif file.kind == FileKind.EPOLL:
                 if (watched := _watched(pid, fd, said)) is not None:
                     found.sets[identifier] = file.flags, watched
@@ -111,15 +113,25 @@ def _number(said: str, name: str, base: int = 10) -> int:
     return int(re.search(rf"^{name}:\s*([0-9a-fA-F]+)", said, re.M)[1], base)  # type: ignore[index]
 
 
-def _timer(file: File, said: str) -> TimerState:
-    return TimerState(file.flags, _number(said, "clockid"), _ticking(said))
+def _timer(pid: int, fd: int, twin: int | None, file: File) -> TimerState:
+    """By what the kernel shows of a timerfd (Documentation/filesystems/proc.rst, "timerfd files").
 
-
-def _ticking(said: str) -> Ticking | None:
-    """By what the kernel shows of a timerfd (Documentation/filesystems/proc.rst, "timerfd files")."""
-    interval, left = _time(said, "it_interval"), _time(said, "it_value")
-    ticks = _number(said, "ticks")
-    return Ticking(interval, left, ticks, _number(said, "settime flags", 8)) if ticks or any(left) else None
+    One with an interval that has expired stands until somebody reads it, and only then counts what it has missed. To be
+    asked for its time does the same, and takes nothing from the program (fs/timerfd.c).
+    """
+    for _ in range(_LOOKS):
+        if twin is not None:
+            _libc.timerfd_gettime(twin, ctypes.create_string_buffer(32))
+        said = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+        interval, left, ticks = _time(said, "it_interval"), _time(said, "it_value"), _number(said, "ticks")
+        if ticks or any(left):
+            break
+        # Nothing is left of one that expires, until its interrupt has come.
+        time.sleep(_INTERRUPT_SECONDS)
+    clock, set_flags = _number(said, "clockid"), _number(said, "settime flags", 8)
+    if not (ticks or any(left)):
+        return TimerState(file.flags, clock)
+    return TimerState(file.flags, clock, Ticking(interval, left, ticks), set_flags)
 
 
 def _time(said: str, name: str) -> tuple[int, int]:

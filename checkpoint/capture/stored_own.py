@@ -27,6 +27,10 @@ from checkpoint.state.shared_memory import QueuedSignal, SharedMemory
 _SIGINFO_BYTES = 128
 
 
+_NANOSECONDS = 10**9
+"""Of a second."""
+
+
 def encoded_own(own: OwnDescriptors) -> dict[str, Any]:
     """As JSON has it: lists that begin with the number of the file, or of the pipe."""
     return {
@@ -78,16 +82,19 @@ def decoded_own(value: Any) -> OwnDescriptors:
 def _timer_row(timer: TimerState) -> list[Any]:
     """Of a timer that does nothing as versions write it that know no other."""
     found = timer.ticking
-    running = [] if found is None else [*found.interval, *found.left, found.ticks, found.set_flags]
+    running = [] if found is None else [*found.interval, *found.left, found.ticks, timer.set_flags]
     return [timer.flags, timer.clock, found is None, *running]
 
 
 def _timer(flags: Any, clock: Any, idle: Any, *running: Any) -> TimerState:
-    ticking = None
-    if not checked_flag(idle):
-        seconds, nanoseconds, left, left_nanoseconds, ticks, set_flags = checked_numbers(running, 6)
-        ticking = Ticking((seconds, nanoseconds), (left, left_nanoseconds), ticks, set_flags)
-    return TimerState(checked_number(flags), checked_number(clock), ticking)
+    of = checked_number(flags), checked_number(clock)
+    if checked_flag(idle):
+        checked_numbers(running, 0)
+        return TimerState(*of)
+    *times, ticks, set_flags = checked_numbers(running, 6)
+    if max(times[1::2]) >= _NANOSECONDS:
+        raise ValueError(f"{times} are no seconds and nanoseconds")
+    return TimerState(*of, Ticking((times[0], times[1]), (times[2], times[3]), ticks), set_flags)
 
 
 def _socket(*values: Any) -> PairedSocket:

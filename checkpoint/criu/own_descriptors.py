@@ -97,8 +97,8 @@ def _timer_state(file: File) -> TimerState:
     left = own.integer(TimerfdEntry.vsec), own.integer(TimerfdEntry.vnsec)
     interval = own.integer(TimerfdEntry.isec), own.integer(TimerfdEntry.insec)
     ticks, set_flags = own.integer(TimerfdEntry.ticks), own.integer(TimerfdEntry.settime_flags)
-    ticking = Ticking(interval, left, ticks, set_flags) if ticks or any(left) else None
-    return TimerState(own.integer(TimerfdEntry.flags), own.integer(TimerfdEntry.clockid), ticking)
+    ticking = Ticking(interval, left, ticks) if ticks or any(left) else None
+    return TimerState(own.integer(TimerfdEntry.flags), own.integer(TimerfdEntry.clockid), ticking, set_flags)
 
 
 def _epoll_set(file: File) -> tuple[int, tuple[Watch, ...]]:

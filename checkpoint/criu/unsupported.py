@@ -17,7 +17,7 @@ from checkpoint.criu.images import read_checkpoint
 from checkpoint.criu.own_descriptors import own_descriptors
 from checkpoint.linux import MAP_HUGETLB
 from checkpoint.process.descriptors import ONLY_CRIU, PLAIN_DEVICES
-from checkpoint.state.own_descriptors import OwnDescriptors
+from checkpoint.state.own_descriptors import OwnDescriptors, TimerState
 from checkpoint.state.process_state import OWN_KINDS, STOPPED, FileKind, ProcessState, Vma, VmaStatus
 
 KIND_NAMES = {
@@ -145,17 +145,24 @@ def _leads_outside(images: ProcessState, own: OwnDescriptors) -> Iterator[str]:
                 yield f"descriptor {fd} is a Unix socket"
             if None in own.messages.get(file, ()):
                 yield f"descriptor {fd} holds descriptors that were sent and not received"
-        elif file in own.timers and (ticking := own.timers[file].ticking) is not None:
-            if ticking.ends_with_clock:
-                yield f"descriptor {fd} is a timer that ends when the clock is set (TFD_TIMER_CANCEL_ON_SET)"
-            elif images.own is None and ticking.waits_to_be_read:
-                # CRIU sets it to what is left of it: nothing, so that it never ticks again.
-                yield f"descriptor {fd} is a timer that has expired and goes on once it is read{_ONLY_DIRECT}"
+        elif file in own.timers:
+            yield from _timer(fd, own.timers[file], images.own is None)
         elif file in own.events and own.events[file][1] >> 32:
             yield f"descriptor {fd} is an eventfd that has counted too far"
         for watch in own.sets[file][1] if file in own.sets else ():
             if watch.fd not in numbers:
                 yield f"descriptor {fd} is an epoll set that watches what is not open ({watch.fd})"
+
+
+def _timer(fd: int, timer: TimerState, by_criu: bool) -> Iterator[str]:
+    if timer.ends_with_clock:
+        yield f"descriptor {fd} is a timer that ends when the clock is set (TFD_TIMER_CANCEL_ON_SET)"
+    elif by_criu and timer.is_absolute:
+        # CRIU adds the seconds of the clock alone to what is left: it would expire at once, or too early.
+        yield f"descriptor {fd} is a timer set to a time of its clock (TFD_TIMER_ABSTIME){_ONLY_DIRECT}"
+    elif by_criu and timer.ticking is not None and timer.ticking.waits_to_be_read:
+        # CRIU sets it to what is left of it: nothing, so that it never ticks again.
+        yield f"descriptor {fd} is a timer that has expired and goes on once it is read{_ONLY_DIRECT}"
 
 
 def _memory(images: ProcessState, vma: Vma) -> Iterator[str]:

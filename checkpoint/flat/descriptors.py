@@ -138,7 +138,7 @@ def _makers(images: ProcessState, own: OwnDescriptors) -> Mapping[int, _Maker]:
 
 
 def _ticking(state: Ticking) -> Ticks:
-    """As the restorer sets it. One that waits to be read is set to expire at once, which is its first tick."""
+    """As the restorer sets it. One that waits to be read is set to expire at once, which is its last tick."""
     left, ticks = state.left, state.ticks
     if state.waits_to_be_read:
         left, ticks = (0, 1), max(ticks, 1) - 1

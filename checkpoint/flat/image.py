@@ -363,6 +363,8 @@ def _version(image: FlatImage) -> int:
     """The first that has what the image needs."""
     timers = {one.number for one in image.descriptors if one.kind == Kind.TIMER}
     if any(number in timers for number, _ in image.contents):
+        if image.clocks and image.header.version == 6:
+            raise ValueError("clocks of version 6 beside timers that run")
         return 8
     if image.clocks or any(run.address & REPEATED for run in image.runs):
         return 5 if not image.clocks else 6 if image.header.version == 6 else 7

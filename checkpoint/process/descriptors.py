@@ -28,7 +28,7 @@ from checkpoint.process.maps import (
     written_through,
 )
 from checkpoint.process.socket_pairs import nameless_pairs
-from checkpoint.state.own_descriptors import TIMER_CANCEL_ON_SET
+from checkpoint.state.own_descriptors import ends_with_clock
 
 ONLY_CRIU = "which only CRIU captures"
 """Ends what is said of a thing that direct capture cannot hold, and CRIU can."""
@@ -254,7 +254,7 @@ def _held_elsewhere(one: _Open) -> bool:
 def _fault_of_timer(one: _Open, descriptors: Collection[_Open]) -> str | None:
     said = one.information
     busy = any(int(number) for name in ("ticks", "it_value") for number in re.findall(r"\d+", said.get(name, "")))
-    ends = int(said.get("settime flags", "0"), 8) & TIMER_CANCEL_ON_SET
+    ends = ends_with_clock(int(said.get("clockid", "0")), int(said.get("settime flags", "0"), 8))
     return one.named("a timer that ends when the clock is set") if busy and ends else None
 
 

@@ -185,7 +185,7 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
             restoring_delays = delays
         elif not begun:
             begun, until = True, time.monotonic() + spec["region_seconds"]
-        if status is None and begun and waits.is_found():
+        if status is None and begun and not spec["threads"] and waits.is_found():
             return {"status": "waits", "detail": FOUND}
         if status is None and time.monotonic() < until:
             continue

@@ -224,8 +224,10 @@ class _Watch:
                 self._ended = status
                 return status
             if self._waits.is_found():
-                raise Lost(FOUND)
-            if time.monotonic() > self._deadline and not asked:
+                if not stop_at_deadline:
+                    raise Lost(FOUND)
+                self._deadline = time.monotonic()
+            if time.monotonic() >= self._deadline and not asked:
                 if not stop_at_deadline:
                     raise Lost("its region did not end")
                 os.kill(self._pid, signal.SIGSTOP)

@@ -103,7 +103,7 @@ static void make_sockets(struct context *c, const struct descriptor *d)
 	settle(c, other, end[1]);
 }
 
-/* Its clock went on since the capture, as the program's own does: what was left then is left now. */
+/* The filter that comes would not let it be set later: it expires by as much too early as restoring takes from here. */
 static void run_timer(struct context *c, const struct descriptor *timer, i64 fd)
 {
 	const struct descriptor *d = table_at(c, &c->image->descriptors), *last = d + c->image->descriptors.count;

@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-TIMER_CANCEL_ON_SET = 2
-"""TFD_TIMER_CANCEL_ON_SET of timerfd_settime(2)."""
+TIMER_ABSTIME, TIMER_CANCEL_ON_SET = 1, 2
+"""TFD_TIMER_ABSTIME and TFD_TIMER_CANCEL_ON_SET of timerfd_settime(2)."""
+
+_SET_CLOCKS = (0, 8)
+"""CLOCK_REALTIME and CLOCK_REALTIME_ALARM, which somebody may set."""
+
+
+def ends_with_clock(clock: int, set_flags: int) -> bool:
+    """Whether a timer of `clock`, set with these flags, is cancelled where somebody sets the clock."""
+    both = TIMER_ABSTIME | TIMER_CANCEL_ON_SET
+    return clock in _SET_CLOCKS and set_flags & both == both
 
 
 @dataclass(frozen=True)
@@ -56,17 +65,11 @@ class Watch:
 @dataclass(frozen=True)
 class Ticking:
     """What a timerfd does, as for timerfd_settime(2): its interval, and what is left until it expires, each in
-    (seconds, nanoseconds). `ticks`: expirations that nobody has read. `set_flags`: those that it was set with."""
+    (seconds, nanoseconds). `ticks`: expirations that nobody has read."""
 
     interval: tuple[int, int]
     left: tuple[int, int]
     ticks: int
-    set_flags: int = 0
-
-    @property
-    def ends_with_clock(self) -> bool:
-        """Whether it is cancelled where somebody sets the clock (TFD_TIMER_CANCEL_ON_SET)."""
-        return bool(self.set_flags & TIMER_CANCEL_ON_SET)
 
     @property
     def waits_to_be_read(self) -> bool:
@@ -76,11 +79,23 @@ class Ticking:
 
 @dataclass(frozen=True)
 class TimerState:
-    """A timerfd; `ticking` is None where it neither runs nor has anything to be read."""
+    """A timerfd; `ticking` is None where it neither runs nor has anything to be read. `set_flags`: those that it was
+    set with."""
 
     flags: int
     clock: int
     ticking: Ticking | None = None
+    set_flags: int = 0
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it was set to a time of its clock."""
+        return bool(self.set_flags & TIMER_ABSTIME)
+
+    @property
+    def ends_with_clock(self) -> bool:
+        """Whether it runs, and is cancelled where somebody sets the clock (timerfd_setup_cancel in fs/timerfd.c)."""
+        return self.ticking is not None and ends_with_clock(self.clock, self.set_flags)
 
 
 @dataclass(frozen=True)

@@ -219,9 +219,9 @@ def _flats(folder: Path) -> Sequence[bytes]:
     made.contents, made.watches = [(5, b"unread"), (8, b"mail")], [image.OpenDescriptor(6, kind.WATCH, 1, 77, 5)]
     made.stamps, made.touch_order, made.calls = [0x402000], [0x400000, 0x7FFF2000], [0, 1, 60]
     made.files, made.written, made.opened = ["/usr/bin/solver"], ["/tmp/out"], ["/etc/hosts"]
-    found = [image.encode(made), kept]
+    found = [image.encode(made), kept, image.encode(_shared(made))]
     made.contents.append((11, bytes(image.Ticks(0, 1000, 0, 500, 2))))
-    return [*found, image.encode(made), image.encode(_shared(made))]
+    return [*found, image.encode(made)]
 
 
 def _shared(made: image.FlatImage) -> image.FlatImage:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -175,3 +177,33 @@ def test_what_the_kernel_does_not_show_is_not_described(monkeypatch: pytest.Monk
         assert not seen()[0].known()
     os.close(source)
     os.close(sink)
+
+
+def test_a_timer_that_stands_has_counted_what_it_missed() -> None:
+    """It expires once, and stands until somebody reads it: what is read then is what it was asked for before."""
+    libc = ctypes.CDLL(None)
+    timer = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK)
+    try:
+        assert libc.timerfd_settime(timer, 0, (ctypes.c_long * 4)(0, 1_000_000, 0, 1_000_000), None) == 0
+        time.sleep(0.1)
+        found, of = seen()
+        state = found.timers[of[timer]]
+        assert state.ticking is not None and state.ticking.interval == (0, 1_000_000)
+        assert 90 <= state.ticking.ticks <= int.from_bytes(os.read(timer, 8), "little")
+        assert decoded_own(strict_json.loads(strict_json.dumps(encoded_own(found)))).timers == found.timers
+        assert libc.timerfd_settime(timer, 0, (ctypes.c_long * 4)(), None) == 0
+        found, of = seen()
+        assert found.timers[of[timer]].ticking is None
+    finally:
+        os.close(timer)
+
+
+def test_a_timer_made_of_wrong_numbers_is_refused() -> None:
+    def decoded(*row: object) -> OwnDescriptors:
+        return decoded_own({**encoded_own(OwnDescriptors()), "timers": [[3, 2, 1, *row]]})
+
+    assert decoded(True).timers[3].ticking is None and decoded(False, 0, 5, 0, 7, 1, 0).timers[3].ticking is not None
+    wrong = (0, 10**9, 0, 7, 1, 0), (0, 5, 0, 10**9, 1, 0), (0, 5, 0, 7, 1), 6 * (-1,), ()
+    for row in [(True, 0, 5, 0, 7, 1, 0), *((False, *numbers) for numbers in wrong)]:
+        with pytest.raises(ValueError):
+            decoded(*row)

@@ -160,6 +160,7 @@ def test_an_image_says_no_more_than_it_needs() -> None:
     assert decode_version(image) == 7
     image.header.version = 6
     assert decode_version(image) == 6
+    image.header.version = 7
     image.descriptors, image.contents = [OpenDescriptor(5, Kind.TIMER, 0, 1)], [(5, bytes(Ticks(ticks=1)))]
     assert decode_version(image) == 8
     image.clocks, image.runs = 0, []

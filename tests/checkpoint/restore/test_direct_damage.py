@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import shutil
@@ -34,6 +35,9 @@ from checkpoint.restore.direct_restore import DirectRefused
 
 __all__ = ["flat_state", "places", "plain", "state"]
 
+INSIDE = ctypes.sizeof(Header)
+"""An offset in an image at which contents may be."""
+
 DESCRIPTORS_MADE_TO_HARM = {
     "a pipe without its end": [(OpenDescriptor(50, Kind.PIPE, 0, 0, 51))],
     "a pipe whose end is another's": [
@@ -47,7 +51,7 @@ DESCRIPTORS_MADE_TO_HARM = {
     "a raw socket": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 51, 0, 3), OpenDescriptor(51, Kind.SOCKET, 2, 0, 50, 0, 3)],
     "a timer that wakes": [OpenDescriptor(50, Kind.TIMER, 0, 9)],
     "ticks in a version without": [
-        OpenDescriptor(50, Kind.TIMER, 0, 1), OpenDescriptor(50, Kind.CONTENTS, 0, 4096, 0, 0, 40),
+        OpenDescriptor(50, Kind.TIMER, 0, 1), OpenDescriptor(50, Kind.CONTENTS, 0, INSIDE, 0, 0, 40),
     ],
     "an unknown kind": [OpenDescriptor(50, Kind.MEMORY + 1)],
     "a memfd of no memory": [OpenDescriptor(50, Kind.MEMORY, 2)],
@@ -62,7 +66,7 @@ DESCRIPTORS_MADE_TO_HARM = {
         OpenDescriptor(50, Kind.PIPE, 0, 0, 50), OpenDescriptor(50, Kind.CONTENTS, 0, 0, 0, 0, 8),
     ],
     "contents for what reads nothing": [
-        OpenDescriptor(50, Kind.EVENT), OpenDescriptor(50, Kind.CONTENTS, 0, 4096, 0, 0, 8),
+        OpenDescriptor(50, Kind.EVENT), OpenDescriptor(50, Kind.CONTENTS, 0, INSIDE, 0, 0, 8),
     ],
     "a watch without a set": [OpenDescriptor(50, Kind.EVENT), OpenDescriptor(50, Kind.WATCH, 1, 0, 0)],
     "a watch for nothing": [OpenDescriptor(50, Kind.EPOLL), OpenDescriptor(50, Kind.WATCH, 1, 0, 49)],
@@ -75,7 +79,7 @@ DESCRIPTORS_MADE_TO_HARM = {
 """By what is wrong with them: entries that follow those of the process."""
 
 TICKS_MADE_TO_HARM = {
-    "ticks that are cut off": (4096, 32), "ticks between words": (4097, 40), "ticks outside": (1 << 40, 40),
+    "ticks that are cut off": (INSIDE, 32), "ticks between words": (INSIDE + 1, 40), "ticks outside": (1 << 40, 40),
     "ticks of the header": (0, 40),
 }  # fmt: skip
 """Position and bytes of what a timer is set to, in an image that has another timer's as they should be."""
@@ -159,6 +163,13 @@ def test_an_image_made_to_harm_is_refused(
         data[Header.park_size.offset : Header.park_size.offset + 8] = (0x41000).to_bytes(8, "little")
     status, progress, found, _ = report_of(bytes(data), pages_of(plain), tmp_path / "run", stamps=4)
     assert os.WIFEXITED(status) and (progress, found) == (FAILED, step)
+
+
+def test_ticks_where_they_may_be_are_not_refused(plain: RestoreJob, tmp_path: Path) -> None:
+    flat = decode(plain.images / NAME)
+    add_ticks(flat, INSIDE, 40)
+    _, progress, found, _ = report_of(encode(flat), pages_of(plain), tmp_path / "run", stamps=4)
+    assert progress != FAILED or found != TABLE
 
 
 def test_an_image_of_version_1_has_no_new_kinds(plain: RestoreJob, tmp_path: Path) -> None:

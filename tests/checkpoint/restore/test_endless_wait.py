@@ -29,6 +29,7 @@ AT_ONCE_SECONDS = 20.0
 SOURCE = r"""
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -40,6 +41,8 @@ static int word;
 __attribute__((noipa)) static void region_warm(void) { SITE(site_warm); }
 __attribute__((noipa)) static void region_start(void) { SITE(site_start); }
 __attribute__((noipa)) static void region_end(void) { SITE(site_end); }
+
+static void wakes(int number) { (void)number; }
 
 static void *sleeps(void *unused)
 {
@@ -56,6 +59,8 @@ static void wait_for(const char *how)
     if (!strcmp(how, "work"))
         for (uint64_t state = 1;;)
             state = work(state);
+    if (!strcmp(how, "alarm"))
+        signal(SIGALRM, wakes);
     if (!strcmp(how, "beside") && pthread_create(&other, NULL, sleeps, NULL))
         _exit(2);
     syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, strcmp(how, "limit") ? NULL : &limit);
@@ -96,7 +101,7 @@ def found_within(seconds: float, program: Path, how: str) -> bool:
 def test_one_that_nobody_can_wake_is_told_from_others(tmp_path: Path) -> None:
     program = compiled(tmp_path)
     assert found_within(AT_ONCE_SECONDS, program, "alone")
-    for how in ("limit", "beside", "pause", "work"):
+    for how in ("limit", "beside", "alarm", "pause", "work"):
         assert not found_within(2.5, program, how), how
 
 
