@@ -201,6 +201,13 @@ def test_a_collector_that_runs_sooner_or_later_is_no_other_run(tmp_path: Path) -
     assert timed.intervals > 0.9 * profile.intervals and timed.agreeing == timed.compared
 
 
+@pytest.mark.parametrize(("contents", "named"), [(b"\0GHCRTS\0", True), (b"\0", False), (b"", False)])
+def test_a_runtime_that_changes_threads_by_a_timer_is_named(contents: bytes, named: bool, tmp_path: Path) -> None:
+    (tmp_path / "program").write_bytes(contents)
+    profile = replace(kinds(), images=((str(tmp_path / "gone"), "0"), (str(tmp_path / "program"), "0")))
+    assert ("set GHCRTS=-V0 in the environment" in why_unlike(profile)) == named
+
+
 def test_a_collector_with_threads_is_named() -> None:
     profile = kinds()
     threaded = replace(profile, first=profile.counts)

@@ -7,6 +7,8 @@ those, and the program does not repeat itself.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +162,17 @@ def _outside(run: StampedRun, beside: float) -> Outside:
     return replace(run.others, wall=run.others.wall + max(0.0, beside)) if run.others.commands else Outside()
 
 
+def _has_haskell(image: Path) -> bool:
+    """Whether an executable or library is the runtime of GHC, which takes options from the variable GHCRTS."""
+    with (
+        contextlib.suppress(OSError, ValueError),
+        image.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as program,
+    ):
+        return program.find(b"GHCRTS") >= 0
+    return False
+
+
 def why_unlike(profile: Profile) -> str:
     """What makes runs differ, and what to do."""
     if profile.unit == INSTRUCTIONS:
@@ -173,6 +186,11 @@ def why_unlike(profile: Profile) -> str:
         if any(_COLLECTOR in Path(path).name for path, _ in profile.images):
             return f"{shared}; its garbage collector may be those threads: set GC_MARKERS=1 in the environment."
         return f"{shared}: give each its own part."
+    if any(_has_haskell(Path(path)) for path, _ in profile.images):
+        return (
+            "It has the runtime of GHC, which changes threads by a timer: set GHCRTS=-V0 in the environment, which "
+            "stops the timer where the program is linked with -rtsopts. Or it depends on time or random numbers."
+        )
     return (
         "Its control flow depends on something that changes between runs (time, random numbers, process number, "
         "addresses): fix the seed or the input."
