@@ -23,7 +23,6 @@ from typing import Any, Dict, Optional
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
 from checkpoint import strict_json
-from checkpoint.endless_wait import FOUND, EndlessWait
 from checkpoint.event import EVENT_BYTES, Event, event_of
 from checkpoint.flat.control import Report
 from checkpoint.linux import (
@@ -39,6 +38,7 @@ from checkpoint.linux import (
     PTRACE_TRACEME,
 )
 from checkpoint.parent import die_with_parent
+from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait
 from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 from checkpoint.restore.isolation import (
     apart,
@@ -186,7 +186,7 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
         elif not begun:
             begun, until = True, time.monotonic() + spec["region_seconds"]
         if status is None and begun and not spec["threads"] and waits.is_found():
-            return {"status": "waits", "detail": FOUND}
+            return {"status": "waits", "detail": WAITS_FOR_EVER}
         if status is None and time.monotonic() < until:
             continue
         if status is None:

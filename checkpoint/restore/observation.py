@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.page_table import PageTable
-from checkpoint.endless_wait import FOUND, EndlessWait
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.control import Confined, Option
 from checkpoint.flat.image import FlatImage
@@ -44,6 +43,7 @@ from checkpoint.linux import (
 from checkpoint.parent import die_with_parent
 from checkpoint.process.memory import most_mappings
 from checkpoint.process.ptrace import Registers, ptrace
+from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
@@ -225,7 +225,7 @@ class _Watch:
                 return status
             if self._waits.is_found():
                 if not stop_at_deadline:
-                    raise Lost(FOUND)
+                    raise Lost(WAITS_FOR_EVER)
                 self._deadline = time.monotonic()
             if time.monotonic() >= self._deadline and not asked:
                 if not stop_at_deadline:

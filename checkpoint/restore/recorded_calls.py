@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.endless_wait import FOUND, EndlessWait
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import LARGEST_PARK
 from checkpoint.flat.image import FlatImage
@@ -40,6 +39,7 @@ from checkpoint.linux import (
 )
 from checkpoint.parent import die_with_parent
 from checkpoint.process.ptrace import Registers, ptrace, registers_of
+from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
@@ -265,7 +265,7 @@ class _Watch:
                 return status
             now = time.monotonic()
             if self._waits.is_found():
-                raise Lost(FOUND)
+                raise Lost(WAITS_FOR_EVER)
             if now > self._deadline:
                 raise Lost("its region did not end")
             # Inside a call the stop might end it early, which the program could see.

@@ -16,9 +16,9 @@ from tracing import compile_small
 
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
-from checkpoint.endless_wait import FOUND, EndlessWait
 from checkpoint.errors import PhaseFailed
 from checkpoint.flat.image import FlatImage
+from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.recorded_calls import record_calls
 from reducer.touched_set import record_touched_directly
@@ -139,7 +139,7 @@ def test_a_phase_that_waits_for_ever_is_given_up_at_once(
     begun = time.monotonic()
     there.touch()
     try:
-        with pytest.raises(PhaseFailed, match=FOUND):
+        with pytest.raises(PhaseFailed, match=WAITS_FOR_EVER):
             RESTORES[how](job, flat, tmp_path)
     finally:
         there.unlink()
