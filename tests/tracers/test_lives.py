@@ -99,6 +99,7 @@ def test_children_that_leave_no_room(mode: str, error: type[Exception], words: s
         trace(program_of(build("helpers", builds), arguments, mode), interval=INTERVAL, streams=streams)
 
 
+@pytest.mark.timed
 def test_children_in_every_interval(builds: Path) -> None:
     with (
         streams_of() as streams,
