@@ -29,9 +29,9 @@ from checkpoint.state.own_descriptors import (
     PairedSocket,
     PipeContents,
     PipeEnd,
-    Ticking,
     TimerState,
     Watch,
+    ticking_of,
 )
 from checkpoint.state.process_state import OWN_KINDS, Descriptor, File, FileKind
 
@@ -123,15 +123,13 @@ def _timer(pid: int, fd: int, twin: int | None, file: File) -> TimerState:
         if twin is not None:
             _libc.timerfd_gettime(twin, ctypes.create_string_buffer(32))
         said = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
-        interval, left, ticks = _time(said, "it_interval"), _time(said, "it_value"), _number(said, "ticks")
-        if ticks or any(left):
+        ticking = ticking_of(_time(said, "it_interval"), _time(said, "it_value"), _number(said, "ticks"))
+        if ticking is not None:
             break
         # Nothing is left of one that expires, until its interrupt has come.
         time.sleep(_INTERRUPT_SECONDS)
     clock, set_flags = _number(said, "clockid"), _number(said, "settime flags", 8)
-    if not (ticks or any(left)):
-        return TimerState(file.flags, clock)
-    return TimerState(file.flags, clock, Ticking(interval, left, ticks), set_flags)
+    return TimerState(file.flags, clock, ticking, set_flags if ticking is not None else 0)
 
 
 def _time(said: str, name: str) -> tuple[int, int]:

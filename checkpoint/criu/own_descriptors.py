@@ -26,9 +26,9 @@ from checkpoint.state.own_descriptors import (
     PairedSocket,
     PipeContents,
     PipeEnd,
-    Ticking,
     TimerState,
     Watch,
+    ticking_of,
 )
 from checkpoint.state.process_state import File, FileKind, ProcessState
 
@@ -96,9 +96,9 @@ def _timer_state(file: File) -> TimerState:
     own = file.criu
     left = own.integer(TimerfdEntry.vsec), own.integer(TimerfdEntry.vnsec)
     interval = own.integer(TimerfdEntry.isec), own.integer(TimerfdEntry.insec)
-    ticks, set_flags = own.integer(TimerfdEntry.ticks), own.integer(TimerfdEntry.settime_flags)
-    ticking = Ticking(interval, left, ticks) if ticks or any(left) else None
-    return TimerState(own.integer(TimerfdEntry.flags), own.integer(TimerfdEntry.clockid), ticking, set_flags)
+    ticking = ticking_of(interval, left, own.integer(TimerfdEntry.ticks))
+    flags, set_flags = own.integer(TimerfdEntry.flags), own.integer(TimerfdEntry.settime_flags)
+    return TimerState(flags, own.integer(TimerfdEntry.clockid), ticking, set_flags)
 
 
 def _epoll_set(file: File) -> tuple[int, tuple[Watch, ...]]:

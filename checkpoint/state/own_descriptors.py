@@ -77,6 +77,11 @@ class Ticking:
         return any(self.interval) and not any(self.left)
 
 
+def ticking_of(interval: tuple[int, int], left: tuple[int, int], ticks: int) -> Ticking | None:
+    """None where a timer neither runs nor has anything to be read: it may have an interval all the same."""
+    return Ticking(interval, left, ticks) if ticks or any(left) else None
+
+
 @dataclass(frozen=True)
 class TimerState:
     """A timerfd; `ticking` is None where it neither runs nor has anything to be read. `set_flags`: those that it was
