@@ -12,8 +12,10 @@ import pytest
 from benchmarks.arguments import packages, read_arguments
 from benchmarks.arrays import measurement, report, suite
 from benchmarks.arrays.programs import FILES, KERNELS
+from benchmarks.measure import probe_command
 from benchmarks.programs import OWN, Benchmark
 from programs import build
+from short_budget import with_short
 from written_pages import page_with
 
 SHOWN: dict[str, Any] = {
@@ -96,10 +98,11 @@ def test_bars() -> None:
 
 
 @pytest.mark.slow
-def test_a_kernel_is_measured(builds: Path, tmp_path: Path) -> None:
+def test_a_kernel_is_measured(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program of a tenth of a second; how near the prediction is depends on the machine."""
     kernel = Benchmark("short", (str(build("sorter", builds)), "2"), "four ways to sort")
     told: list[str] = []
+    monkeypatch.setattr(measurement, "probe_command", with_short(probe_command))
     (found,) = measurement.measure([kernel], tmp_path, 2, told.append)
     assert "failure" not in found and len(found["full"]) == 2 and told == ["bench: short"]
     assert 0.5 < found["counted_share"] <= 1.0 and found["errors"]["direct"] is not None

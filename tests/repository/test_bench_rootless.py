@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.arguments import packages, read_arguments
+from benchmarks.measure import probe_command
 from benchmarks.programs import Benchmark
 from benchmarks.rootless import both, lengths, measurement, report, suite
 from benchmarks.rootless.programs import CAPTURED, COMPARED, NAMES, Scaled, whole
 from benchmarks.rootless.room import fullest
 from programs import build
+from short_budget import with_short
 from written_pages import page_with
 
 from checkpoint.linux import PAGE_SIZE
@@ -258,6 +260,7 @@ def test_whole_builds_are_timed(builds: Path, tmp_path: Path, monkeypatch: pytes
     short = Benchmark("short", (str(build("sorter", builds)), "2"), "four ways to sort")
     monkeypatch.setattr(Scaled, "benchmark", lambda *_: short)
     monkeypatch.setattr(lengths, "argument", lambda *_: 2)
+    monkeypatch.setattr(lengths, "probe_command", with_short(probe_command))
     told: list[str] = []
     (found,) = lengths.measure([sorter], data=tmp_path, folder=tmp_path, nine=False, say=told.append)
     assert "failure" not in found and told == ["bench: short, 1 s", "bench: short, again with --runs 0"]

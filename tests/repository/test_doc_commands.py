@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import short_budget
 from aspen_models import LULESH, MACHINE
 from documentation import ROOT, pages, rows, section
 from durango_files import LISTING_7, rounds_in
@@ -71,7 +72,7 @@ def sandbox(builds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tmp").mkdir()
     (folder / "data" / "programs" / "bin").mkdir(parents=True)
     (folder / "examples").symlink_to(ROOT / "examples")
-    _script(folder / "bin" / "probe", f'exec {sys.executable} -m probe "$@"')
+    _script(folder / "bin" / "probe", f'exec {sys.executable} {short_budget.__file__} "$@"')
     for name in (folder / "solver", folder / "bin" / "hmmsearch"):
         _script(name, f"exec {build('nbody', builds)} 150")
     shutil.copy(build("nbody", builds), folder)

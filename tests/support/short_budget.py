@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A budget of seconds for commands of tests that name none: a run may take a minute else, and a build twice as long."""
+"""A budget of seconds for commands of tests that name none: a run may take a minute else, and a build twice as long.
+
+As a program it is the `probe` command with such a budget.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 SECONDS = 5
 _NAMED = ("--budget", "--repeat", "--target-error", "--on", "--slurm", "--estimate")
@@ -16,3 +22,16 @@ def in_short(arguments: Sequence[str | Path]) -> list[str]:
     if words[:1] in (["build"], ["run"]) and not any(word.startswith(_NAMED) for word in words):
         words[1:1] = ["--budget", str(SECONDS)]
     return words
+
+
+def with_short(probe_command: Callable[..., Any]) -> Callable[..., Any]:
+    """`probe_command` of the benchmarks, for a test that wants their records and not their accuracy."""
+
+    def shortened(benchmark: Any, folder: Path, *arguments: str, **options: Any) -> Any:
+        return probe_command(benchmark, folder, *in_short(arguments), **options)
+
+    return shortened
+
+
+if __name__ == "__main__":
+    os.execv(sys.executable, [sys.executable, "-m", "probe", *in_short(sys.argv[1:])])
