@@ -43,19 +43,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory, program: MakeProgram) -> tup
     """The folder of a build with every stage finished that leaves something, and the command that goes on with it."""
     folder = tmp_path_factory.mktemp("begun")
     command, work = Command(folder / "command"), folder / "work"
-    arguments = [
-        "build",
-        "-o",
-        str(folder / "out"),
-        "--interval",
-        "20ms",
-        "--max-phases",
-        "2",
-        "--resume",
-        "--json",
-        "--budget",
-        "0",
-    ]
+    arguments = ["build", "-o", str(folder / "out"), "--interval", "20ms", "--max-phases", "2", "--resume", "--json"]
     arguments += ["--budget", "0", "--work", str(work), "--", str(program("nbody")), "150"]
     interrupt(command, command.start(*arguments), "self-check", signal.SIGTERM)
     return folder, command, arguments
