@@ -13,7 +13,13 @@ from checkpoint.process.children import Child, Children
 from probe.formats.arrays import BoolArray, FloatArray
 
 EARLY_SECONDS = 10.0
-"""From when on a run under way is judged by what it has shown."""
+"""Within which a user is to be told of a refusal that the beginning of a run shows."""
+
+_BEFOREHAND = 2.0
+"""Of these, what the tool's start takes, and a traced run that showed a launcher."""
+
+JUDGED_SECONDS = EARLY_SECONDS - _BEFOREHAND
+"""From when on a run under way is judged by what it has shown, from the start of its process."""
 
 MOST_OUTSIDE = 0.5
 """Share of the run that may pass in processes that no phase shows."""

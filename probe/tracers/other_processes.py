@@ -15,7 +15,7 @@ from checkpoint.process.threads import ADVICE, WorkingThreads
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_cpu
 from probe.tracers.lives import (
-    EARLY_SECONDS,
+    JUDGED_SECONDS,
     Lives,
     longest_first,
     named,
@@ -33,8 +33,9 @@ _GRACE_SECONDS = 1.0
 MOST_BY_THREADS = 0.05
 """Share of the CPU time that threads beside the first may have: no phase shows it, as with other processes."""
 
-_SOON = ((2.0, 0.5), (EARLY_SECONDS, 0.25))
-"""Seconds, and the share that is too much by then. Less may be work of the start, which a longer run makes small."""
+_LEAST_SECONDS, _MOST_SOON, _MOST_JUDGED = 2.0, 0.5, 0.25
+"""Seconds of a run that tell something; the share that threads may have by then, and by JUDGED_SECONDS. Less may be
+work of the start, which a longer run makes small."""
 
 _SUSPECTED = (0.5, 0.9)
 """CPU seconds of children, and their share, from which on another look at the program is worth a run more."""
@@ -48,12 +49,15 @@ def judge_early(tracee: Tracee, started: float, *, soon: bool) -> None:
     if soon and tracee.children.all:
         _suspect_children(tracee)
     now = time.monotonic()
-    most = [share for seconds, share in _SOON if now - started > seconds]
-    if tracee.helpers.all and not tracee.team and most:
+    if now - started < _LEAST_SECONDS:
+        return
+    # The user waits also while counters are put in.
+    judged = now - tracee.started_at > JUDGED_SECONDS
+    if tracee.helpers.all and not tracee.team:
         with contextlib.suppress(OSError):
             first, whole = running_time(tracee.pid), process_cpu(tracee.pid)
-            _refuse_threads(tracee, whole - first, whole, most[-1])
-    if tracee.children.all and now - started > EARLY_SECONDS:
+            _refuse_threads(tracee, whole - first, whole, _MOST_JUDGED if judged else _MOST_SOON)
+    if tracee.children.all and judged:
         with contextlib.suppress(OSError):  # ended since the last wait: the next one says so
             own = process_cpu(tracee.pid)
             refuse_by_time(tracee.program.argv[0], tracee.children, started, now, own)

@@ -158,7 +158,7 @@ class FirstThread:
         where = f"{program.argv[0]}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, "
         if marks and not program.marking:
             raise OthersMark(where + "while others work", replace(program, marking=marks))
-        tried = "nor one that it starts, " if program.marking else ""
+        tried = "nor one of the threads that it starts, " if program.marking else ""
         raise ProgramUnsupported(
             f"{where}{tried}where a phase could begin or end: let the first thread take part in the work, or run it "
             "with one thread"

@@ -16,7 +16,7 @@ from checkpoint.process.exit_status import exit_status
 from checkpoint.process.program import Program, Streams, Worker
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.wrapper import Execution, Survey, await_wrapper, survey
-from probe.tracers.lives import EARLY_SECONDS, MOST_OUTSIDE, worked_by
+from probe.tracers.lives import JUDGED_SECONDS, MOST_OUTSIDE, worked_by
 
 SHELLS = ("sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "fish", "csh", "tcsh", "make")
 
@@ -37,9 +37,6 @@ _FEW_SECONDS = 0.2
 """CPU time of a run in which starts and ends of processes weigh more than what they do."""
 
 _LONG_ENOUGH = 2.0
-_BEFOREHAND = 2.0
-"""Of EARLY_SECONDS, what the tool's start takes, and a traced run that showed a launcher."""
-
 _MOST_LISTED = 6
 
 
@@ -93,7 +90,7 @@ def find_worker(program: Program, streams: Streams, choice: WorkerChoice, *, cpu
 
 
 def _judge_early(name: str, seen: Survey, choice: WorkerChoice) -> None:
-    if time.monotonic() - seen.began < EARLY_SECONDS - _BEFOREHAND or not seen.executions:
+    if time.monotonic() - seen.began < JUDGED_SECONDS or not seen.executions:
         return
     _refuse_many(name, seen, choice)
     _refuse_copies(name, max(seen.executions, key=Execution.cpu), seen, choice)

@@ -110,14 +110,16 @@ def test_children_in_every_interval(builds: Path) -> None:
 
 def test_a_child_that_never_ends_is_refused_soon(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at the run's end, a minute later."""
-    monkeypatch.setattr(other_processes, "EARLY_SECONDS", 0.3)
+    monkeypatch.setattr(other_processes, "JUDGED_SECONDS", 0.3)
+    monkeypatch.setattr(other_processes, "_LEAST_SECONDS", 0.3)
     with streams_of() as streams, pytest.raises(ProgramUnsupported, match="nearly all the time"):
         trace(program_of(build("helpers", builds), "20000", "forever"), interval=INTERVAL, streams=streams)
 
 
 def test_children_that_never_let_it_run_are_refused_soon(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No interval ends while the program itself executes nothing."""
-    monkeypatch.setattr(other_processes, "EARLY_SECONDS", 0.3)
+    monkeypatch.setattr(other_processes, "JUDGED_SECONDS", 0.3)
+    monkeypatch.setattr(other_processes, "_LEAST_SECONDS", 0.3)
     begun = time.monotonic()
     with streams_of() as streams, pytest.raises(WorkedByChildren) as raised:
         trace(program_of(build("helpers", builds), "60000", "wrapper"), interval=INTERVAL, streams=streams)
@@ -125,7 +127,7 @@ def test_children_that_never_let_it_run_are_refused_soon(builds: Path, monkeypat
 
 
 def test_children_that_work_alone_are_suspected_at_once(builds: Path) -> None:
-    """By the time that `other_processes.EARLY_SECONDS` have passed it would be a refusal."""
+    """By the time that `JUDGED_SECONDS` have passed it would be a refusal."""
     with streams_of() as streams, pytest.raises(WorkedByChildren, match=r"9\d%|100%") as raised:
         trace(program_of(build("helpers", builds), "60000", "wrapper"), interval=INTERVAL, streams=streams, soon=True)
     assert raised.value.so_far

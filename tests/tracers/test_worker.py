@@ -113,7 +113,7 @@ def test_two_workers_at_once(script: Write) -> None:
 
 
 def test_many_short_workers(script: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EARLY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "JUDGED_SECONDS", 0.0)
     with pytest.raises(ProgramUnsupported, match=r"executes \d\d\d programs, none of which has more than \d%"):
         found(script("i=0; while [ $i -lt 5000 ]; do helpers 2 start; i=$((i+1)); done"))
 
@@ -124,7 +124,7 @@ def test_copies_that_work_are_refused(builds: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(WorkedByChildren, match=r"9\d% of its CPU time is that of processes it starts \(1: "):
         found(program_of(helpers, "300", "wrapper"))
     assert found(program_of(helpers, "300", "wrapper"), WorkerChoice(number=1)) is None
-    monkeypatch.setattr(module, "EARLY_SECONDS", 0.3)
+    monkeypatch.setattr(module, "JUDGED_SECONDS", 0.3)
     begun = time.monotonic()
     with pytest.raises(WorkedByChildren):
         found(program_of(helpers, "60000", "wrapper"))
