@@ -115,6 +115,21 @@ def objects(count: int) -> Maker:
     return written(parts)
 
 
+def journal(count: int) -> Maker:
+    """Transactions of plain-text accounting, from one account to another."""
+
+    def parts(rng: random.Random) -> Iterator[str]:
+        words = vocabulary(rng, 300)
+        accounts = [f"{kind}:{word}" for kind in ("Assets", "Expenses", "Income", "Liabilities") for word in words[:20]]
+        for number in range(count):
+            month, day = divmod(number * 336 // count, 28)
+            source, goal = rng.sample(accounts, 2)
+            yield f"2025-{month + 1:02}-{day + 1:02} {rng.choice(words)} {rng.choice(words)}\n"
+            yield f"    {goal}  {rng.uniform(1, 900):.2f} EUR\n    {source}\n\n"
+
+    return written(parts)
+
+
 def values(count: int) -> Maker:
     """A table of three columns: a group, and two numbers."""
 
@@ -251,6 +266,7 @@ MAKERS: dict[str, Maker] = {
     "contacts.rec": contacts(120_000),
     "sales.xml": sales(20_000),
     "objects.json": objects(400_000),
+    "year.journal": journal(60_000),
     "values.tsv": values(2_000_000),
     "points.dat": written(noisy_wave),
     "labelled.txt": labelled(14_000, 20),

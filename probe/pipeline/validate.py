@@ -33,6 +33,7 @@ from probe.pipeline.runs.sound_boundaries import (
 from probe.pipeline.runs.stamped import stamped_run
 from probe.pipeline.runs.straying import Straying
 from probe.pipeline.runs.witnesses import (
+    agreeing_alone,
     as_often,
     refuse_unlike_sample,
     sample,
@@ -84,7 +85,7 @@ def validate(
         if error.remade or once_more is None or not once_more(error):
             raise
     _remove(streams)
-    return timed()
+    return timed(to_its_end=True)
 
 
 def _timed(
@@ -95,8 +96,10 @@ def _timed(
     progress: Callable[[float], None] | None,
     native_seconds: float | None,
     as_given: Callable[[], bool],
+    to_its_end: bool = False,
 ) -> TimedProfile:
-    avoid, rounds = set[int](), 0
+    """`to_its_end`: the first run is not stopped where it strays, and tells which other places could mark."""
+    avoid, rounds, sampled = set[int](), 0, tuple[int, ...]()
     exact, alone = profile.unit == INSTRUCTIONS, profile.unit != INSTRUCTIONS and profile.first is None
     try:
         while True:
@@ -106,12 +109,15 @@ def _timed(
             wanted = candidates(profile, native_seconds=native_seconds, avoid=avoid)
             placing = {c.column for c in wanted}
             counted = witnesses(profile, wanted, native_seconds=native_seconds, avoid=avoid)
-            sampled = sample(profile, {*counted, *placing}, native_seconds=native_seconds)
-            others = survey(profile, avoid, native_seconds=native_seconds) if avoid and not exact else ()
+            tells = to_its_end and rounds == 1
+            # Later ones would be of what is left: the places that repeat are markers then.
+            sampled = sampled or sample(profile, {*counted, *placing}, native_seconds=native_seconds)
+            surveys = (bool(avoid) or tells) and not exact
+            others = survey(profile, avoid, native_seconds=native_seconds) if surveys else ()
             beside = frozenset({*sampled, *others} - {*placing, *counted})
             run = stamped_run(
                 profile, wanted, streams=streams, cpu=cpu, progress=progress, counted={*counted, *beside},
-                look=Straying(profile, wanted).look,
+                look=None if tells else Straying(profile, wanted).look,
             )  # fmt: skip
             stray = stray_columns(profile, run) | unlike_the_sample(profile, placing, sampled, run)
             run = replace(run, beside=beside)
@@ -131,10 +137,11 @@ def _timed(
 
 def _settled(profile: Profile, wanted: list[Candidate], run: StampedRun, sampled: Collection[int]) -> TimedProfile:
     """The intervals that hold. `sampled`: places that must hold besides, since the run has other markers than the
-    cheapest. Raises Diverged."""
-    timed = merge_bad_boundaries(profile, wanted, run)
-    if sampled:
-        refuse_unlike_sample(profile, timed, sampled, run)
+    cheapest; of these, such alone place boundaries as were executed exactly as often. Raises Diverged."""
+    if not sampled:
+        return merge_bad_boundaries(profile, wanted, run)
+    timed = merge_bad_boundaries(profile, *agreeing_alone(profile, wanted, run))
+    refuse_unlike_sample(profile, timed, sampled, run)
     return timed
 
 

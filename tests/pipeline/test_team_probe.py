@@ -248,7 +248,10 @@ def test_threads_of_a_wrapper_are_not_its_workers(
 
 def test_nobody_that_marks_is_refused(builds: Path) -> None:
     program = replace(program_of(build("crews", builds), "200", "crew"), threads=2, marking=((7,),))
-    with streams_of() as streams, pytest.raises(ProgramUnsupported, match="nor one of the threads that it starts, where a phase"):
+    with (
+        streams_of() as streams,
+        pytest.raises(ProgramUnsupported, match="nor one of the threads that it starts, where a phase"),
+    ):
         trace(program, interval=INTERVAL, streams=streams)
 
 

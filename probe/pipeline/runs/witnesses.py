@@ -10,7 +10,8 @@ A sample of all places tells whether the program repeats itself but for its mark
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,8 +43,10 @@ _SAMPLED = 0.002
 """Share of the run that the whole sample may cost."""
 
 _FEWEST_SAMPLED = 8
-_REPEATING = 0.5
-"""Share of the sample that must be executed equally often in a run that repeats itself but for its markers."""
+_REPEATING, _NEARLY = 0.5, 0.01
+"""Share of the sample that must be executed nearly as often in a run that repeats itself but for its markers, and by
+what share more or less that may be. What a runtime does by its timer is thinly spread over all that the program does;
+what a program draws changes some of its ways by far."""
 
 
 _SURVEYED = 40
@@ -128,15 +131,15 @@ def unlike_the_sample(
         return set()
     differ = _differing(profile, run)
     most = len(differ.intersection(placing)) >= (1 - LEAST_AGREEING) * len(placing)
-    return differ if most and _repeats(sampled, differ) else set()
+    return differ if most and _repeats(sampled, _differing(profile, run, _NEARLY)) else set()
 
 
 def refuse_unlike_sample(profile: Profile, timed: TimedProfile, sampled: Collection[int], run: StampedRun) -> None:
     """Raise NotRepeated where the run with other markers holds by these alone: most of the sample differs, or too few
     boundaries have a marker that was not given up."""
-    differ = _differing(profile, run).intersection(sampled)
+    differ = _differing(profile, run, _NEARLY).intersection(sampled)
     if not _repeats(sampled, differ):
-        what = f"of {len(sampled)} other places {len(differ)} were executed more or less often"
+        what = f"of {len(sampled)} other places {len(differ)} were executed by over {_NEARLY:.0%} more or less often"
     elif timed.unmarked > MOST_UNMARKED * profile.intervals:
         what = f"of {profile.intervals - 1} interval boundaries {timed.unmarked} have no marker that repeats"
     else:
@@ -146,9 +149,21 @@ def refuse_unlike_sample(profile: Profile, timed: TimedProfile, sampled: Collect
     )
 
 
-def _differing(profile: Profile, run: StampedRun) -> set[int]:
+def agreeing_alone(
+    profile: Profile, wanted: Sequence[Candidate], run: StampedRun
+) -> tuple[list[Candidate], StampedRun]:
+    """The candidates whose markers the run executed exactly as often, and the run with their stamps alone: where a
+    program does not repeat all of its places, a later run reaches these."""
+    differ = _differing(profile, run)
+    kept = [i for i, one in enumerate(wanted) if one.column not in differ]
+    kernel = run.kernel[kept] if len(run.kernel) else run.kernel
+    return [wanted[i] for i in kept], replace(run, wall=run.wall[kept], cpu=run.cpu[kept], kernel=kernel)
+
+
+def _differing(profile: Profile, run: StampedRun, most: float = 0.0) -> set[int]:
+    """Columns that the run executed by more than the share `most` more or less often than the traced one."""
     totals = site_totals(profile)
-    return {column for column, executions in run.totals.items() if executions != int(totals[column])}
+    return {c for c, executions in run.totals.items() if abs(executions - int(totals[c])) > most * int(totals[c])}
 
 
 def _repeats(sampled: Collection[int], differ: Collection[int]) -> bool:

@@ -85,6 +85,7 @@ PROGRAMS = (
     Program("fpc", "compiler", "fp-compiler-3.2.2", "fpc source.pas", "source.pas", aside=True),
     Program("sdcc", "compiler", "sdcc", "sdcc -c --std-c99 module.c", "module.c", aside=True),
     Program("bison", "compiler", "bison", "bison source.y", "source.y", aside=True),
+    Program("cppcheck", "compiler", "cppcheck", "cppcheck --enable=all source.c", "source.c", aside=True),
     # compressors
     Program("zstd", "compressor", "zstd", "zstd -19 -f text-4m", "text-4m"),
     Program("xz", "compressor", "xz-utils", "xz -k -f -9 text-4m", "text-4m"),
@@ -108,6 +109,9 @@ PROGRAMS = (
     Program("opusenc", "media", "opus-tools", "opusenc --bitrate 96 long.wav out.opus", "long.wav", aside=True),
     Program("espeak-ng", "media", "espeak-ng", "espeak-ng -f text-60k -w out.wav", "text-60k", aside=True),
     Program("wavpack", "media", "wavpack", "wavpack -y -hh -x4 sound.wav", "sound.wav", aside=True),
+    Program("lame", "media", "lame", "lame -q 0 --quiet sound.wav out.mp3", "sound.wav", aside=True),
+    Program("cwebp", "media", "webp netpbm", "cwebp -quiet -m 6 -q 90 picture.png -o out.webp", "picture.ppm",
+            "pnmscale 9 picture.ppm | pnmtopng > picture.png", aside=True),
     # satisfiability
     Program("minisat", "SAT", "minisat", "minisat random.cnf", "random.cnf", status=20),
     Program("cadical", "SAT", "cadical", "cadical -q random.cnf", "random.cnf", status=20),
@@ -131,6 +135,8 @@ PROGRAMS = (
     Program("ngspice", "circuits", "ngspice", "ngspice -b ladder.cir", "ladder.cir"),
     Program("yosys", "circuits", "yosys berkeley-abc", "yosys -q -p 'synth -top cpu -flatten' cpu.v", "cpu.v"),
     Program("vvp", "circuits", "iverilog", "vvp cpu.vvp", "cpu.v bench.v", "iverilog -o cpu.vvp cpu.v bench.v"),
+    Program("abc", "circuits", "berkeley-abc", "berkeley-abc -c 'gen -N 48 -m mult.blif; strash; balance; rewrite; "
+            "refactor; balance; dch; if -K 6; print_stats'", aside=True),
     # sequences
     Program("mafft", "sequences", "mafft", "mafft proteins.fa", "proteins.fa"),
     Program("bowtie2", "sequences", "bowtie2", "bowtie2 -x genome -U reads.fq -S out.sam", "genome.fa reads.fq",
@@ -148,6 +154,7 @@ PROGRAMS = (
     Program("cd-hit-est", "sequences", "cd-hit", "cd-hit-est -i families.fa -o out -c 0.9", "families.fa", aside=True),
     Program("exonerate", "sequences", "exonerate", "exonerate --model affine:local genes.fa genes.fa", "genes.fa",
             aside=True),
+    Program("prodigal", "sequences", "prodigal", "prodigal -q -i genome.fa -o genes.gbk", "genome.fa", aside=True),
     # chemistry
     Program("gromacs", "chemistry", "gromacs", "gmx mdrun -nt 1 -s argon.tpr -nsteps 12000",
             "argon.gro argon.top argon.mdp",
@@ -175,6 +182,9 @@ PROGRAMS = (
             "contacts.rec"),
     Program("kchashtest", "databases", "kyotocabinet-utils", "kchashtest order casket.kch 1500000"),
     Program("tchtest", "databases", "tokyocabinet-bin", "tchtest write casket.tch 4000000", aside=True),
+    Program("ledger", "databases", "ledger", "ledger -f year.journal register --sort amount Assets", "year.journal",
+            aside=True),
+    Program("hledger", "databases", "hledger", "hledger -f year.journal balance", "year.journal", aside=True),
     # cryptography
     Program("openssl-enc", "cryptography", "openssl", "openssl enc -aes-256-cbc -pbkdf2 -iter 5000000 "
             "-S 0011223344556677 -pass pass:secret -in text-1m -out text.enc", "text-1m"),
