@@ -90,15 +90,25 @@ def _compare(references: Sequence[Path], other: Path, what: str) -> Compared:
 
 def _compare_starts(paths: Sequence[Path], what: str) -> str:
     """A note on outputs of which only the beginning is kept."""
-    alike = len({path.stat().st_size for path in paths}) == 1
+    kept = KEPT_START >> 20
+    if _alike(paths):
+        return f"{what}: too large to compare but for its size and its first {kept} MB, which are those of plain runs"
+    return f"{what}: too large to compare but for its size and its first {kept} MB, which differ between runs"
+
+
+def _alike(paths: Sequence[Path]) -> bool:
+    """Whether all have one size, and begin with the same KEPT_START bytes."""
+    if len({path.stat().st_size for path in paths}) > 1:
+        return False
     with ExitStack() as opened:
         files = [opened.enter_context(path.open("rb")) for path in paths]
         for _ in range(KEPT_START // _PIECE):
-            alike &= len({file.read(_PIECE) for file in files}) == 1
-    kept = KEPT_START >> 20
-    if alike:
-        return f"{what}: too large to compare but for its size and its first {kept} MB, which are those of plain runs"
-    return f"{what}: too large to compare but for its size and its first {kept} MB, which differ between runs"
+            pieces = {file.read(_PIECE) for file in files}
+            if len(pieces) > 1:
+                return False
+            if pieces == {b""}:
+                break
+    return True
 
 
 def _by_line(plain: Sequence[tuple[bytes, ...]], got: Sequence[bytes], what: str) -> Compared:
@@ -161,8 +171,34 @@ def output_streams(folder: Path, run: str) -> Streams:
 
 
 def note_run(folder: Path, run: str, written: Sequence[str]) -> None:
-    """Note in `folder` what `run` left in the files that the program writes."""
+    """Note in `folder` what `run`, which has ended, left in the files that the program writes. What it printed as an
+    earlier run did is kept once."""
     note_written_files(written, folder / f"{run}.files.json")
+    for kind in ("stdout", "stderr"):
+        output = folder / f"{run}.{kind}"
+        _keep_once(output, [other for other in sorted(folder.glob(f"*.{kind}")) if other != output])
+
+
+def _keep_once(output: Path, others: Sequence[Path]) -> None:
+    """Make `output` another name of the first of `others` that is equal to it, unless it is so large that only parts of
+    it are kept. No run writes to a file that there is (`output_streams`), so both stay equal."""
+    told = set[int]()
+    # What cannot be linked here, or has just been removed, stays as it is.
+    with contextlib.suppress(OSError):
+        own = output.stat()
+        if not 0 < own.st_size <= KEPT_START:
+            return
+        for other in others:
+            status = other.stat()
+            if status.st_ino == own.st_ino:
+                return
+            if status.st_ino not in told and _alike([output, other]):
+                link = output.with_suffix(f"{output.suffix}.partial")
+                link.unlink(missing_ok=True)
+                os.link(other, link)
+                link.replace(output)
+                return
+            told.add(status.st_ino)
 
 
 def compare_run(folder: Path, plain: Sequence[str], run: str, what: str) -> Compared:

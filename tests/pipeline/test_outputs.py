@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import StorageError
 from checkpoint.process.program import Streams
-from probe.pipeline.outputs import Compared, compare_outputs
+from probe.pipeline import outputs as module
+from probe.pipeline.outputs import Compared, compare_outputs, note_run, output_streams
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 WORDS = st.text("abc xyz-", min_size=1, max_size=12)
@@ -107,3 +108,37 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     assert compare_outputs(plain, run, "the traced run") == NOTHING
     run.stdout.write_bytes(bytes(range(255)) + b"\0")
     assert compare_outputs(plain, run, "the traced run").warnings
+
+
+def printed(folder: Path, run: str, text: str) -> Path:
+    streams = output_streams(folder, run)
+    streams.stdout.write_text(text)
+    streams.stderr.touch()
+    note_run(folder, run, [])
+    return streams.stdout
+
+
+def test_what_runs_print_alike_is_kept_once(tmp_path: Path) -> None:
+    texts = {"a": "x" * 5000, "b": "y" * 5000, "c": "x" * 5000, "d": "y" * 5000, "e": "x" * 5001, "f": "x" * 5000}
+    found = {run: printed(tmp_path, run, text) for run, text in texts.items()}
+    assert {run: path.read_text() for run, path in found.items()} == texts
+    assert len({path.stat().st_ino for path in found.values()}) == 3
+    assert len({path.stat().st_ino for path in tmp_path.glob("*.stderr")}) == len(found), "empty ones take no room"
+    assert not list(tmp_path.glob("*.partial"))
+    # A run that is made again prints into a file of its own.
+    printed(tmp_path, "a", "z" * 5000)
+    assert found["c"].read_text() == texts["c"]
+
+
+def test_a_link_that_a_killed_build_left_is_no_obstacle(tmp_path: Path) -> None:
+    printed(tmp_path, "a", "x")
+    (tmp_path / "b.stdout.partial").write_text("left")
+    assert printed(tmp_path, "b", "x").stat().st_nlink == 2 and not list(tmp_path.glob("*.partial"))
+
+
+def test_outputs_of_which_parts_are_kept_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_START", 100)
+    for run in ("a", "b"):
+        assert printed(tmp_path, run, "x" * 101).stat().st_nlink == 1
+    for run in ("c", "d"):
+        assert printed(tmp_path, run, "x" * 100).stat().st_nlink == 1 + (run == "d")

@@ -90,13 +90,14 @@ def session_processes(session: int) -> list[int]:
 
 
 def bytes_in(folder: Path) -> int:
-    """Bytes on disk of all files in the folder."""
-    total = 0
+    """Bytes on disk of all files in the folder, of one with several names once."""
+    found = dict[tuple[int, int], int]()
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(f"{parent}/{name}").st_blocks * 512
-    return total
+                status = os.lstat(f"{parent}/{name}")
+                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
 
 
 def run_program(
