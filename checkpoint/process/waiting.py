@@ -21,6 +21,8 @@ from checkpoint.binary.syscall_names import call_number
 WAITS_FOR_EVER = "it waits for a thread that is not restored with it"
 
 _PATIENCE_SECONDS, _LOOK_SECONDS, _LATE_SECONDS = 1.0, 0.2, 0.5
+_SCHED_YIELD, _YIELDS, _YIELDING = call_number("sched_yield"), 1000, 0.02
+"""Calls between two looks; share of a region's limit, which is a multiple of what it took, that it may yield for."""
 _FUTEX = str(call_number("futex"))
 _COMMANDS, _WAIT, _WAIT_BITSET = 0x7F, 0, 9
 """FUTEX_CMD_MASK, FUTEX_WAIT, FUTEX_WAIT_BITSET of futex(2)."""
@@ -121,6 +123,30 @@ class EndlessWait:
         return bool(said) and now - self._since >= _PATIENCE_SECONDS
 
 
+class EndlessYield:
+    """Told of each call of process `pid`, whose region is given up after `limit` seconds. `made`: how often it has
+    called sched_yield(2) since it last made another call."""
+
+    def __init__(self, pid: int, limit: float) -> None:
+        self._pid, self._patience = pid, _PATIENCE_SECONDS + _YIELDING * limit
+        self.made, self._since = 0, 0.0
+
+    def is_found(self, number: int) -> bool:
+        """Whether it has done nothing but let others go first for more than a second, and there are none: it waits for
+        what a thread does that it no longer has."""
+        if number != _SCHED_YIELD:
+            self.made = 0
+            return False
+        self._since = self._since if self.made else time.monotonic()
+        self.made += 1
+        if self.made % _YIELDS or time.monotonic() < self._since + self._patience:
+            return False
+        try:
+            return is_left_alone(self._pid)
+        except OSError:
+            return False
+
+
 def _endless_wait(pid: int) -> str:
     """The only thread's futex(2) without a time limit, as /proc/PID/syscall shows it; "" for all else.
 
@@ -135,10 +161,16 @@ def _endless_wait(pid: int) -> str:
         # In a process namespace whose own /proc could not be mounted the number is somebody else's.
         if int(call[4], 16) or os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 (Python 3.8 has no other)
             return ""
-        if len(list(Path(f"/proc/{pid}/task").iterdir())) != 1:
-            return ""
-        caught = _CAUGHT.search(Path(f"/proc/{pid}/status").read_text())
+        return said if is_left_alone(pid) else ""
     except OSError:
         # It is gone, or this user may not look.
         return ""
-    return "" if caught is None or int(caught[1], 16) & _OF_TIMERS else said
+
+
+def is_left_alone(pid: int) -> bool:
+    """Whether a process has one thread, and no handler for a timer's signals: nothing then changes what the thread
+    waits for. Raises OSError where it is gone, or this user may not look."""
+    if len(list(Path(f"/proc/{pid}/task").iterdir())) != 1:
+        return False
+    caught = _CAUGHT.search(Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and not int(caught[1], 16) & _OF_TIMERS

@@ -48,7 +48,16 @@ from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 from checkpoint.restore.mapping_calls import LazyMemory, Spans
-from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, ending, restorer_said
+from checkpoint.restore.watched_phase import (
+    Endless,
+    Lost,
+    NeverEnds,
+    answer_of_child,
+    confined,
+    end_phase,
+    ending,
+    restorer_said,
+)
 
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _POLL_SECONDS = 0.0005
@@ -96,7 +105,8 @@ def observe(
     if "refused" in answer:
         raise NodeUnfit(f"phase {job.phase}: its pages could not be watched: {answer['refused']}")
     if "failure" in answer:
-        raise PhaseFailed(f"phase {job.phase}: {answer['failure']} while its pages were watched")
+        error = NeverEnds if answer.get("endless") else PhaseFailed
+        raise error(f"phase {job.phase}: {answer['failure']} while its pages were watched")
     return Observed(tuple(_pages(answer["pages"])), tuple(_pages(answer["written"])), bool(answer["in_groups"]))
 
 
@@ -125,7 +135,7 @@ def _report(watch: _Watch, writer: int, parent: int) -> NoReturn:
         die_with_parent(parent)
         answer = watch.run()
     except Lost as error:
-        answer = {"failure": str(error)}
+        answer = {"failure": str(error), "endless": isinstance(error, Endless)}
     except OSError as error:
         answer = {"refused": str(error)}
     finally:
@@ -152,7 +162,7 @@ class _Watch:
         self._runs = self._spans.copy()
         self._seen, self._written = Spans(), Spans()
         self._brk = int(flat.header.mm.brk)
-        self._seconds = RESTORE_SECONDS + region_limit(job) + margin
+        self._limit = region_limit(job) + margin
         self._gone, self._ended = False, 0
 
     def run(self) -> dict[str, Any]:
@@ -160,9 +170,11 @@ class _Watch:
         options |= confined(self._spec, self._folder)
         self._spec["option_bits"] = options
         control = Control(self._stamps, str(self._folder))
-        self._deadline = time.monotonic() + self._seconds
+        self._deadline = time.monotonic() + RESTORE_SECONDS + self._limit
+        self._restored = False
         self._pid = launch(self._spec, str(self._folder), control.fd, traced=True)
         self._waits = EndlessWait(self._pid)
+        self._control = control
         try:
             self._to_the_end(control)
         finally:
@@ -225,11 +237,13 @@ class _Watch:
                 return status
             if self._waits.is_found():
                 if not stop_at_deadline:
-                    raise Lost(WAITS_FOR_EVER)
+                    raise Endless(WAITS_FOR_EVER)
                 self._deadline = time.monotonic()
+            if not self._restored and self._control.report()[0] == RESTORED:
+                self._restored, self._deadline = True, time.monotonic() + self._limit
             if time.monotonic() >= self._deadline and not asked:
                 if not stop_at_deadline:
-                    raise Lost("its region did not end")
+                    raise Endless("its region did not end")
                 os.kill(self._pid, signal.SIGSTOP)
                 asked = True
             time.sleep(_POLL_SECONDS)

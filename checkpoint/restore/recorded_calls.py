@@ -39,7 +39,7 @@ from checkpoint.linux import (
 )
 from checkpoint.parent import die_with_parent
 from checkpoint.process.ptrace import Registers, ptrace, registers_of
-from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait
+from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait, EndlessYield
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
@@ -148,7 +148,7 @@ def _report(
             launch(spec, str(folder), control.fd, traced=True),
             (spec["start"], spec["end"]),
             control,
-            RESTORE_SECONDS + region_limit(job),
+            region_limit(job),
             max(job.expected_seconds / _SAMPLES, _SHORTEST_PERIOD),
             stubs,
             threads,
@@ -206,7 +206,8 @@ class _Watch:
         self._restored = self._inside = self._gone = self._ended = False
         self._path: str | None = None
         self._made: set[str] = set()
-        self._deadline = time.monotonic() + seconds
+        self._seconds, self._yields = seconds, EndlessYield(pid, seconds)
+        self._deadline = time.monotonic() + RESTORE_SECONDS + seconds
         self._watched_until = time.monotonic() + WATCHED_SECONDS
 
     def run(self) -> RecordedCalls:
@@ -301,6 +302,8 @@ class _Watch:
         if not self._restored:
             # The restorer's own calls come first, of which rt_sigreturn is the last.
             self._restored = number == _RT_SIGRETURN and self._control.report()[0] == RESTORED
+            if self._restored:
+                self._deadline = time.monotonic() + self._seconds
             return
         if number < 0:
             return
@@ -310,6 +313,8 @@ class _Watch:
             if not self._in_stubs(registers.rip):
                 found.counts[number] = found.counts.get(number, 0) + 1
             found.made += 1
+            if self._yields.is_found(number):
+                raise Lost(WAITS_FOR_EVER)
             found.deadlines |= waits_until(number, registers)
             if number in _STOPS:
                 # Its own stop, of which one of ours that is still to come would be a part.
@@ -331,7 +336,9 @@ class _Watch:
             return
         # A stop that is still to come, its own or ours, would be lost in the midst of it; other threads would make
         # calls that nobody answers.
-        if self._ended or self._looking or self._threads or not (numbers := worth_it(found.counts, found.made)):
+        if self._ended or self._looking or self._threads or self._yields.made >= FEWEST // 2:
+            return
+        if not (numbers := worth_it(found.counts, found.made)):
             return
         self._inside = True
         try:

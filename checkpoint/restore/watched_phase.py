@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from checkpoint.errors import PhaseFailed
 from checkpoint.flat.control import Option
 from checkpoint.linux import WALL
 from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view
@@ -22,6 +23,14 @@ from checkpoint.restore.direct_restore import STEPS, hint
 
 class Lost(Exception):
     """The phase did not come to its region's end."""
+
+
+class Endless(Lost):
+    """Nor would it ever, as far as can be told."""
+
+
+class NeverEnds(PhaseFailed):
+    """A phase waits, or goes on, for so long that its region has no end without what was not restored."""
 
 
 @contextlib.contextmanager

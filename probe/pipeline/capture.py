@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from checkpoint.capture.by_criu import DUMP_SECONDS
 from checkpoint.capture.stored import NAME as STATE
 from checkpoint.criu.tool import Criu, find_criu
-from checkpoint.errors import Diverged
+from checkpoint.errors import Diverged, ProbeError
 from checkpoint.event import STAMP, STOP_BEFORE
 from checkpoint.process.descriptors import ONLY_CRIU, refusal_of_phases
 from checkpoint.process.exit_status import refuse_killed
@@ -55,8 +55,29 @@ MOST_LEFT_OUT = 0.05
 RUNS = 3
 """Capture runs, each with other intervals for the phases at which the program held what no probe can."""
 
+_OTHERWISE = "another count of executions than the timing run had shown"
+
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
+
+
+@dataclass
+class Lost:
+    """Phases without a checkpoint, by number. `unfit`: what the program held there that a probe cannot; `strayed`: the
+    run had gone another way than the timing run."""
+
+    unfit: dict[int, list[str]] = field(default_factory=dict)
+    strayed: dict[int, Diverged] = field(default_factory=dict)
+
+    @property
+    def phases(self) -> list[int]:
+        return [*self.unfit, *self.strayed]
+
+    def refusal(self, name: str, faults: Mapping[int, list[str]] | None = None) -> ProbeError:
+        """What refuses the program for them. `faults`: those of all runs."""
+        if self.strayed:
+            return next(iter(self.strayed.values()))
+        return refusal_of_phases(name, self.unfit if faults is None else faults)
 
 
 def capture(
@@ -71,19 +92,19 @@ def capture(
     progress: Callable[[int], None] | None = None,
     on_dump: CopyWritten,
     on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
-    unfit: dict[int, list[str]] | None = None,
+    lost: Lost | None = None,
 ) -> list[CapturedPhase]:
     """Run the program once and capture every planned phase below `folder`. `progress` gets the phases done.
 
     `criu` takes the checkpoints; without it they are captured directly, as any user. `on_dump` is called while the
     process stands at a phase, and returns the copies it made of files being written. `on_captured` gets the finished
     checkpoint before the process goes on, and returns what became of it.
-    `unfit` gets, by phase, what a probe cannot hold and the program held there; without it, that is an error.
+    `lost` gets the phases of which there is no checkpoint; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
     CriuError, StorageError. The run is ended after the last dump, but for a wrapper's.
     """
-    faults: dict[int, list[str]] = {}
+    missing = Lost()
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
     events: dict[Marker, dict[int, Event]] = defaultdict(dict)
     for plan in plans:
@@ -104,7 +125,11 @@ def capture(
             if occurrence.what in (What.TIMEOUT, What.ENDED, What.EXITING):
                 if occurrence.what is not What.TIMEOUT:
                     refuse_killed(profile.program, occurrence.status)
-                raise _never_reached(profile, waiting, occurrence.what)
+                error = _never_reached(profile, waiting, occurrence.what)
+                if occurrence.what is What.TIMEOUT or profile.program.worker is not None:
+                    raise error
+                missing.strayed.update((plan.phase, error) for plans in waiting.values() for plan in plans)
+                break
             if occurrence.what is What.STOPPED and (reached := run.stopped_at(waiting)) is not None:
                 stood = time.monotonic()
                 for plan in waiting.pop(reached):
@@ -115,9 +140,11 @@ def capture(
                         deadline += time.monotonic() - begun
                         captured.append(replace(phase, standing=time.monotonic() - stood))
                     except Unfit as error:
-                        faults[plan.phase] = error.faults
+                        missing.unfit[plan.phase] = error.faults
+                    except Diverged as error:
+                        missing.strayed[plan.phase] = error
                     if progress:
-                        progress(len(captured) + len(faults))
+                        progress(len(captured) + len(missing.phases))
                 if waiting:
                     run.go_on(criu)
                 continue
@@ -132,10 +159,10 @@ def capture(
             run.watch.disarm()
             run.go_on(criu)
             let_wrapper_end(tracee, deadline)
-    if unfit is None and faults:
-        raise refusal_of_phases(profile.program.argv[0], faults)
-    if unfit is not None:
-        unfit.update(faults)
+    if lost is None and missing.phases:
+        raise missing.refusal(profile.program.argv[0])
+    if lost is not None:
+        lost.unfit, lost.strayed = missing.unfit, missing.strayed
     return captured
 
 
@@ -157,11 +184,11 @@ def take_checkpoints(
     cpu: int | None,
     progress: Callable[[float], None],
     on_captured: Callable[[CapturedPhase], CapturedPhase] = lambda phase: phase,
-    unfit: dict[int, list[str]] | None = None,
+    lost: Lost | None = None,
 ) -> list[CapturedPhase]:
     """One capture run: every plan's checkpoint, and copies of the files it was writing, below `folder`.
 
-    `progress` gets the share done; `on_captured` and `unfit` as for `capture`. Raises as `capture` does.
+    `progress` gets the share done; `on_captured` and `lost` as for `capture`. Raises as `capture` does.
     """
     begun = time.time()
     return capture(
@@ -175,7 +202,7 @@ def take_checkpoints(
         progress=lambda done: progress(done / len(plans)),
         on_dump=copies_of_written(folder, begun),
         on_captured=on_captured,
-        unfit=unfit,
+        lost=lost,
     )
 
 
@@ -186,8 +213,8 @@ def runs(plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """Take every phase's checkpoint: that of the timing run, or all in one run; and where something is held at a phase
-    that a probe cannot hold, with another interval of the phase in a further run. A phase is reduced before the next
-    is captured. Raises as `capture` does."""
+    that a probe cannot hold, or the run has strayed there, with another interval of the phase in a further run. A phase
+    is reduced before the next is captured. Raises as `capture` does."""
     if early := taken(build):
         build.captured = sorted(early, key=_place)
         return
@@ -199,7 +226,7 @@ def run(build: Build, report: Report) -> None:
     wanted = set(tried)
     for number in range(RUNS):
         plans = plan_regions(build.profile, build.timed, build.selection, build.warmup.chosen)
-        unfit: dict[int, list[str]] = {}
+        lost = Lost()
         done += take_checkpoints(
             build.profile,
             build.timed,
@@ -209,18 +236,20 @@ def run(build: Build, report: Report) -> None:
             cpu=build.cpu,
             progress=report,
             on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
-            unfit=unfit,
+            lost=lost,
         )
-        if build.may_take_criu and not done and all(_for_criu(found) for found in unfit.values()):
-            raise refusal_of_phases(build.program.argv[0], unfit)
-        for phase, found in unfit.items():
+        if lost.strayed and not done:
+            raise lost.refusal(build.program.argv[0])
+        if build.may_take_criu and not done and all(_for_criu(found) for found in lost.unfit.values()):
+            raise lost.refusal(build.program.argv[0])
+        for phase, found in [*lost.unfit.items(), *((phase, [_OTHERWISE]) for phase in lost.strayed)]:
             faults[phase] = list(dict.fromkeys([*faults.get(phase, ()), *found]))
-        wanted = set(unfit)
+        wanted = set(lost.phases)
         # What all phases hold twice over, others will hold too.
-        if not unfit or (number and not done) or not _take_others(build, tried, unfit):
+        if not wanted or (number and not done) or not _take_others(build, tried, wanted):
             break
     if sum(p.time_share for p in build.selection.phases if p.id in wanted) > MOST_LEFT_OUT:
-        raise refusal_of_phases(build.program.argv[0], faults)
+        raise lost.refusal(build.program.argv[0], faults)
     build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
     _leave_out(build)
 
@@ -236,7 +265,7 @@ def _leave_out(build: Build) -> None:
         if phase.id not in there:
             build.warnings.append(
                 f"phase {phase.id}, with {phase.time_share:.1%} of the time, is left out: the program held something "
-                "that no probe can at every interval tried"
+                "that no probe can, or had strayed, at every interval tried"
             )
     build.selection = without_phases(build.selection, {p.id for p in build.selection.phases} - there)
 

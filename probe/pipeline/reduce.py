@@ -33,6 +33,7 @@ from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.descriptors import ONLY_CRIU
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
+from checkpoint.restore.watched_phase import NeverEnds
 from checkpoint.state.process_state import ProcessState
 from probe.contents.captured_files import restore_job
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
@@ -65,6 +66,8 @@ _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 """What costs a phase its reduction, but not the probe: the self-check says whether it restores at all."""
 
 
+_ENDLESS = "a wait that has no end, such as for a thread that is not restored with it"
+
 _MEMORY_SLACK = 64 << 20
 """Bytes for what restores and watches a phase."""
 
@@ -85,10 +88,13 @@ def touched_file(folder: Path, phase: int) -> Path:
     return folder / f"touched-{phase}.bin"
 
 
-def reduce_phase(phase: PhaseToReduce, criu: Criu | None, *, how: Reduction, folder: Path) -> ReducedPhase:
+def reduce_phase(
+    phase: PhaseToReduce, criu: Criu | None, *, how: Reduction, folder: Path, has_others: bool = False
+) -> ReducedPhase:
     """Reduce one phase, observed by `criu`, or directly without it.
 
-    A phase that fails while it is observed, or asks for a page that was taken out, is kept whole and says why.
+    A phase that fails while it is observed, or asks for a page that was taken out, is kept whole and says why. Raises
+    Unfit where others can stand in for it (`has_others`), and it waits for ever for what is not restored.
     """
     job = phase.job
     images = read_state(job.images)
@@ -102,6 +108,8 @@ def reduce_phase(phase: PhaseToReduce, criu: Criu | None, *, how: Reduction, fol
     try:
         touched = observer.touched(job, images, phase.seconds)
     except _HARMLESS as error:
+        if has_others and isinstance(error, NeverEnds):
+            raise Unfit([_ENDLESS]) from error
         return replace(whole, whole=f"its touched set could not be recorded: {error}")
     touched_file(folder, job.phase).write_bytes(touched.address.astype("<u8").tobytes())
     keep = pages_to_keep(images, touched)
@@ -202,14 +210,14 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
     """`phase`, below `folder`, with its reduced checkpoint in place of the whole one, where `reduces_at_once`.
 
     The process that it was taken from may still live. Raises StorageError, and Unfit where the phase was captured
-    directly and cannot be restored so.
+    directly and cannot be restored so, or has no end then.
     """
     if build.criu is None:
         _require_flat(build, phase, folder)
     # In a job with little more memory than the program the kernel would end one of the two.
     if not (reduces_at_once(build.timed.resident, 1) and may_commit(folder / phase.folder)):
         return phase
-    reduced = _reduced(build, phase, folder)
+    reduced = _reduced(build, phase, folder, has_others=build.criu is None)
     if reduced.folder != phase.folder:
         shutil.rmtree(folder / phase.folder)
     return replace(phase, folder=reduced.folder, reduced=reduced)
@@ -227,12 +235,13 @@ def _require_flat(build: Build, phase: CapturedPhase, folder: Path) -> None:
         raise Unfit([str(error)]) from error
 
 
-def _reduced(build: Build, phase: CapturedPhase, folder: Path) -> ReducedPhase:
+def _reduced(build: Build, phase: CapturedPhase, folder: Path, *, has_others: bool = False) -> ReducedPhase:
     job = restore_job(build.program, build.timed, folder, phase, phase.folder)
     seconds = float(build.timed.seconds[phase.interval])
     # Which pages threads touch may differ each time.
     how = "none" if build.program.threads > 1 else build.options.reduce
-    return reduce_phase(PhaseToReduce(job, seconds, phase.huge), build.criu, how=how, folder=folder)
+    to_reduce = PhaseToReduce(job, seconds, phase.huge)
+    return reduce_phase(to_reduce, build.criu, how=how, folder=folder, has_others=has_others)
 
 
 def runs(_plan: FullRuns) -> int:

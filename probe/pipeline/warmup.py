@@ -27,7 +27,7 @@ from probe.formats.reference import Clock
 from probe.formats.selection import Phase, Selection
 from probe.formats.timing import TimedProfile
 from probe.node.measuring import PhaseToMeasure, Restorers, measure_phases
-from probe.pipeline.capture import take_checkpoints
+from probe.pipeline.capture import Lost, take_checkpoints
 from probe.pipeline.flatten import flatten_phases
 from probe.pipeline.reduce import reduced_at_once
 from probe.pipeline.runs.boundaries import RegionPlan, plan_region
@@ -99,7 +99,7 @@ def try_warmups(
     try:
         plans, of = _plans(profile, timed, sampled)
         captured = take_checkpoints(
-            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, on_captured=on_captured, unfit={},
+            profile, timed, plans, criu=criu, folder=folder, cpu=cpu, on_captured=on_captured, lost=Lost(),
             progress=lambda share: progress(share / 4),
         )  # fmt: skip
         jobs = [

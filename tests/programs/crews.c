@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first thread starts others and waits for them. Each of these has its own part of the work, the same in every run.
-// HOW is boss: it starts one that starts the others, and looks after them from time to time.
+// HOW is boss: it starts one that starts the others, and looks after them from time to time; boss-vfork, boss-execute,
+// boss-leave: it does that before.
 // Usage: crews [ROUNDS] [HOW] [THREADS]
 #include <asm/prctl.h>
 #include <poll.h>
@@ -20,6 +21,7 @@ static pthread_barrier_t barrier;
 static _Atomic int finished;
 
 static int is(const char *name) { return !strcmp(how, name); }
+static int has_boss(void) { return !strncmp(how, "boss", 4); }
 
 __attribute__((noipa)) static void warm(void) { SITE(site_warm); }
 __attribute__((noipa)) static void start(void) { SITE(site_start); }
@@ -101,6 +103,22 @@ static void hire_by_another(int threads)
 
     if (pthread_create(&other, NULL, boss, (void *)(intptr_t)threads))
         exit(2);
+    if (is("boss-vfork")) {
+        pid_t child = vfork();
+        if (!child) {
+            usleep(500000);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    if (is("boss-execute")) {
+        usleep(300000);
+        execl("/bin/true", "true", NULL);
+    }
+    if (is("boss-leave")) {
+        usleep(300000);
+        pthread_exit(NULL);
+    }
     while (finished < threads)
         usleep(1000);
     pthread_join(other, NULL);
@@ -122,7 +140,7 @@ int main(int argc, char **argv)
     for (long i = 0; i < rounds / 4; i++)
         states[0] = labour(states[0], 0);
     rounds /= crews;
-    if (is("boss"))
+    if (has_boss())
         hire_by_another(threads);
     else
         for (int i = 0; i < crews; i++)

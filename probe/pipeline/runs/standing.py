@@ -6,7 +6,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from checkpoint.capture.by_criu import dump_process
@@ -15,6 +16,7 @@ from checkpoint.capture.readable import readable
 from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
+from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_AFTER
 from checkpoint.process.descriptors import outside
 from checkpoint.process.loader import LoadWatch
@@ -90,10 +92,7 @@ class MarkedRun:
         if plan.start != plan.warm:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
         region[plan.end.marker].append(Event(plan.end.count, STAMP | STOP_AFTER))
-        armed = self.watch.armed
-        if armed:
-            self.watch.disarm()
-        with self.markers.only(region) as addresses:
+        with self._unwatched(), self.markers.only(region) as addresses:
             warm_event = self.markers.event_address(plan.warm.marker, plan.warm.count)
             counts = {m: sorted(e.count for e in events) for m, events in region.items()}
 
@@ -106,8 +105,6 @@ class MarkedRun:
                 done = dump_process(self.tracee, target, criu)
             else:
                 done = capture_process(self.tracee, target, f"phase {plan.phase}")
-        if armed:
-            self.watch.arm()
         if problems := unsupported(done.state):
             raise Unfit(problems)
         copies = on_dump(plan, done.state)
@@ -124,6 +121,21 @@ class MarkedRun:
             huge=done.huge,
             copying=time.monotonic() - begun,
         )
+
+    @contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        """Without the loader's breakpoint, which is back also where the run has strayed: it goes on."""
+        armed = self.watch.armed
+        if armed:
+            self.watch.disarm()
+        try:
+            yield
+        except Diverged:
+            if armed:
+                self.watch.arm()
+            raise
+        if armed:
+            self.watch.arm()
 
     def go_on(self, criu: Criu | None) -> None:
         """Let the process run on from a stop at which it was captured."""
