@@ -239,7 +239,7 @@ class _Watch:
                 if not stop_at_deadline:
                     raise Endless(WAITS_FOR_EVER)
                 self._deadline = time.monotonic()
-            if not self._restored and self._control.report()[0] == RESTORED:
+            if not (self._restored or stop_at_deadline) and self._control.report()[0] == RESTORED:
                 self._restored, self._deadline = True, time.monotonic() + self._limit
             if time.monotonic() >= self._deadline and not asked:
                 if not stop_at_deadline:

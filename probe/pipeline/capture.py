@@ -37,7 +37,7 @@ from probe.pipeline.reduce import reduced_at_once, room_sentence
 from probe.pipeline.runs.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.runs.standing import CopyWritten, MarkedRun, Unfit, copies_of_written
-from probe.pipeline.stage import Build
+from probe.pipeline.stage import LEAST_COVERAGE, Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
 from probe.tracers.worker import let_wrapper_end
@@ -49,7 +49,7 @@ FILES = ("captured.json", "phase-*", "written-*", "touched-*.bin")
 
 _RESULT = "captured.json"
 
-MOST_LEFT_OUT = 0.05
+MOST_LEFT_OUT = 1 - LEAST_COVERAGE
 """Share of the time of phases that a probe may do without, because none of their intervals can be captured."""
 
 RUNS = 3
@@ -70,14 +70,24 @@ class Lost:
     strayed: dict[int, Diverged] = field(default_factory=dict)
 
     @property
-    def phases(self) -> list[int]:
-        return [*self.unfit, *self.strayed]
+    def phases(self) -> set[int]:
+        return self.unfit.keys() | self.strayed.keys()
 
-    def refusal(self, name: str, faults: Mapping[int, list[str]] | None = None) -> ProbeError:
-        """What refuses the program for them. `faults`: those of all runs."""
-        if self.strayed:
-            return next(iter(self.strayed.values()))
-        return refusal_of_phases(name, self.unfit if faults is None else faults)
+    def add(self, other: Lost) -> None:
+        """What another run lost besides."""
+        for phase, found in other.unfit.items():
+            self.unfit[phase] = list(dict.fromkeys([*self.unfit.get(phase, ()), *found]))
+        self.strayed.update(other.strayed)
+
+    def refusal(self, name: str, phases: Collection[int]) -> ProbeError:
+        """What refuses the program for these phases."""
+        strayed = [self.strayed[phase] for phase in sorted(phases) if phase in self.strayed]
+        unfit = {phase: found for phase, found in self.unfit.items() if phase in phases}
+        return refusal_of_phases(name, unfit) if unfit or not strayed else strayed[0]
+
+    def why(self, phase: int) -> str:
+        """Why another interval stands for a phase; "" where none does."""
+        return "; ".join([*self.unfit.get(phase, ()), *([_OTHERWISE] if phase in self.strayed else ())])
 
 
 def capture(
@@ -160,7 +170,7 @@ def capture(
             run.go_on(criu)
             let_wrapper_end(tracee, deadline)
     if lost is None and missing.phases:
-        raise missing.refusal(profile.program.argv[0])
+        raise missing.refusal(profile.program.argv[0], missing.phases)
     if lost is not None:
         lost.unfit, lost.strayed = missing.unfit, missing.strayed
     return captured
@@ -220,8 +230,8 @@ def run(build: Build, report: Report) -> None:
         return
     if build.timed.resident:
         build.display.note(room_sentence(build.folder.path, len(build.selection.phases), build.timed.resident))
+    name, every = build.program.argv[0], Lost()
     tried = {phase.id: [phase.representative] for phase in build.selection.phases}
-    faults: dict[int, list[str]] = {}
     done: list[CapturedPhase] = []
     wanted = set(tried)
     for number in range(RUNS):
@@ -238,19 +248,18 @@ def run(build: Build, report: Report) -> None:
             on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
             lost=lost,
         )
-        if lost.strayed and not done:
-            raise lost.refusal(build.program.argv[0])
-        if build.may_take_criu and not done and all(_for_criu(found) for found in lost.unfit.values()):
-            raise lost.refusal(build.program.argv[0])
-        for phase, found in [*lost.unfit.items(), *((phase, [_OTHERWISE]) for phase in lost.strayed)]:
-            faults[phase] = list(dict.fromkeys([*faults.get(phase, ()), *found]))
-        wanted = set(lost.phases)
+        for_criu = build.may_take_criu and all(_for_criu(found) for found in lost.unfit.values())
+        if not done and (lost.strayed or for_criu):
+            raise lost.refusal(name, lost.phases)
+        every.add(lost)
         # What all phases hold twice over, others will hold too.
-        if not wanted or (number and not done) or not _take_others(build, tried, wanted):
+        wanted = _take_others(build, tried, lost.phases) if done or not number else set()
+        if not wanted:
             break
-    if sum(p.time_share for p in build.selection.phases if p.id in wanted) > MOST_LEFT_OUT:
-        raise lost.refusal(build.program.argv[0], faults)
-    build.captured = [replace(c, instead=_why(faults.get(c.phase))) for c in sorted(done, key=_place)]
+    missing = tried.keys() - {c.phase for c in done}
+    if sum(p.time_share for p in build.selection.phases if p.id in missing) > MOST_LEFT_OUT:
+        raise every.refusal(name, missing)
+    build.captured = [replace(c, instead=every.why(c.phase)) for c in sorted(done, key=_place)]
     _leave_out(build)
 
 
@@ -274,21 +283,18 @@ def _place(phase: CapturedPhase) -> int:
     return phase.interval
 
 
-def _why(faults: Sequence[str] | None) -> str:
-    return "; ".join(faults or ())
-
-
-def _take_others(build: Build, tried: dict[int, list[int]], unfit: Collection[int]) -> bool:
-    """Let other intervals stand for the phases `unfit`, and note them in `tried`; whether every one has another."""
+def _take_others(build: Build, tried: dict[int, list[int]], lost: Collection[int]) -> set[int]:
+    """Let other intervals stand for the phases `lost`, and note them in `tried`; the phases that have another."""
+    found = set[int]()
     rows, seconds = vectors(build.profile, build.timed), interval_times(build.timed, build.reference)
     for phase in build.selection.phases:
-        if phase.id in unfit:
+        if phase.id in lost:
             other = another_representative(phase.members, rows, seconds, tried[phase.id])
-            if other is None:
-                return False
-            tried[phase.id].append(other)
-    build.selection = with_representatives(build.selection, {phase: found[-1] for phase, found in tried.items()})
-    return True
+            if other is not None:
+                tried[phase.id].append(other)
+                found.add(phase.id)
+    build.selection = with_representatives(build.selection, {phase: of[-1] for phase, of in tried.items()})
+    return found
 
 
 def save(build: Build) -> None:

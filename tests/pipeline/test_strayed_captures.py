@@ -82,7 +82,11 @@ def test_phases_at_which_the_run_strays_are_told(tmp_path: Path, monkeypatch: py
     assert set(lost.strayed) == {BEHIND, NEVER} and not lost.unfit
     assert "is not ahead but 0 behind" in str(lost.strayed[BEHIND])
     assert "did not reach the markers of phases [99]" in str(lost.strayed[NEVER])
-    assert lost.refusal("small") is lost.strayed[BEHIND]
+    assert lost.phases == {BEHIND, NEVER} and lost.refusal("small", lost.phases) is lost.strayed[BEHIND]
+    assert lost.refusal("small", {NEVER}) is lost.strayed[NEVER]
+    lost.add(Lost(unfit={BEHIND: ["a socket"]}))
+    assert "a probe cannot hold a socket (phase 2)" in str(lost.refusal("small", lost.phases))
+    assert lost.why(BEHIND).startswith("a socket; another count") and not lost.why(1)
 
 
 @pytest.mark.parametrize("region", [BEHIND, NEVER])
