@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from checkpoint import linux
 from checkpoint.binary.syscall_names import call_number
+from checkpoint.errors import ProgramFailed
 from checkpoint.process.maps import MapEntry, parsed_maps
+from checkpoint.process.occurrence import ENDED_MEANWHILE
 from checkpoint.process.ptrace import Registers
 
 _PIECE = 1 << 16
@@ -65,11 +67,18 @@ class ProcessMemory:
             raise OSError(errno.EFAULT, f"counters at {address:#x} are gone")
 
     def write(self, address: int, data: bytes | memoryview) -> None:
-        """Write `data` even where the program may not (its text becomes private copies). Process stopped."""
+        """Write `data` even where the program may not (its text becomes private copies). Process stopped.
+
+        Raises OSError where nothing is mapped, ProgramFailed where it was killed meanwhile.
+        """
         assert self._memory is not None
         done = 0
         while done < len(data):
-            done += os.pwrite(self._memory, data[done:], address + done)
+            written = os.pwrite(self._memory, data[done:], address + done)
+            if not written:
+                # Of a process whose memory is gone the kernel takes nothing, and calls it no error.
+                raise ProgramFailed(f"process {self.pid}{ENDED_MEANWHILE}")
+            done += written
 
     def auxiliary(self, key: int) -> int:
         """The value of an auxiliary vector entry (AT_*), 0 where it is absent."""
@@ -118,15 +127,21 @@ class CallableProcess(ProcessMemory):
         raise NotImplementedError
 
     def system_call(self, number: int, *arguments: int) -> int:
-        """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint)."""
-        saved = self.registers()
-        code = self.read(saved.rip, len(_SYSCALL_TRAP))
-        self.write(saved.rip, _SYSCALL_TRAP)
+        """Make one system call inside the process, stopped at an instruction of its own (entry, breakpoint).
+
+        Raises OSError where the call fails, ProgramFailed where the process is killed meanwhile.
+        """
         try:
-            after = self.run_to_trap(saved.calling(number, arguments))
-        finally:
-            if self.is_stopped:
-                self.write(saved.rip, code)
+            saved = self.registers()
+            code = self.read(saved.rip, len(_SYSCALL_TRAP))
+            self.write(saved.rip, _SYSCALL_TRAP)
+            try:
+                after = self.run_to_trap(saved.calling(number, arguments))
+            finally:
+                if self.is_stopped:
+                    self.write(saved.rip, code)
+        except ProcessLookupError as error:
+            raise ProgramFailed(f"process {self.pid}{ENDED_MEANWHILE}") from error
         return after.returned(f"system call {number} inside process {self.pid}")
 
     def map_memory(self, address: int, size: int, *, executable: bool) -> None:

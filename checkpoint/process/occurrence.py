@@ -6,6 +6,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from checkpoint.errors import ProgramFailed
+
+ENDED_MEANWHILE = (
+    " was killed from outside while it was stopped: by the kernel for want of memory, a time limit, or somebody's kill"
+)
+"""Behind the number of a process."""
+
 
 class What(enum.Enum):
     """Why `Tracee.wait` returned."""
@@ -25,6 +32,12 @@ class Occurrence:
 
     what: What
     status: int = 0
+
+    def instead_of_breakpoint(self, pid: int) -> ProgramFailed:
+        """The error where code put into process `pid` came to this, and not to its breakpoint."""
+        if self.what in (What.EXITING, What.ENDED):
+            return ProgramFailed(f"process {pid}{ENDED_MEANWHILE}")
+        return ProgramFailed(f"process {pid}: {self.what.value} in code put into it")
 
 
 @dataclass(frozen=True)

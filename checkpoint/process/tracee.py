@@ -40,6 +40,7 @@ from checkpoint.process.ptrace import (
     Registers,
     interrupt,
     is_breakpoint,
+    move_by,
     ptrace,
     registers_of,
     run_to_breakpoint,
@@ -191,9 +192,7 @@ class Tracee(CallableProcess):
                 "(a missing library? try to run it by hand)"
             )
         self.write(entry, saved)
-        registers = self.registers()
-        registers.rip = entry
-        self.set_registers(registers)
+        move_by(self.pid, -1)
 
     def resume(self, deliver: int = 0) -> None:
         """Let the stopped process run, with signal `deliver` if not 0."""
@@ -217,8 +216,7 @@ class Tracee(CallableProcess):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            occurrence = self._next(left)
+            occurrence = self._next(None if deadline is None else max(0.0, deadline - time.monotonic()))
             if occurrence is not _PASSED_ON:
                 if occurrence.what is not What.TIMEOUT:
                     self._pause_requested = False
@@ -389,7 +387,7 @@ class Tracee(CallableProcess):
                 return self.registers()
             self.resume_first()
             if (occurrence := self.wait(_START_SECONDS)).what is not What.BREAKPOINT:
-                raise ProgramFailed(f"process {self.pid}: {occurrence.what.value} in code put into it")
+                raise occurrence.instead_of_breakpoint(self.pid)
             return self.registers()
         finally:
             self._borrowed = False

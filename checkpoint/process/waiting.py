@@ -97,6 +97,14 @@ def is_about_to_be_killed(number: int) -> bool:
     return bool(int(pending, 16) >> (signal.SIGKILL - 1) & 1)
 
 
+def is_ending(pid: int, number: int) -> bool:
+    """Whether a thread that was stopped no longer is, since its process was killed."""
+    try:
+        return process_state(number) != "t" or is_killed(pid, number) or is_about_to_be_killed(number)
+    except OSError:
+        return True
+
+
 def threads_of(pid: int) -> set[int]:
     """Numbers of all threads of a process, the first among them. Raises OSError where it is gone."""
     return {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()}

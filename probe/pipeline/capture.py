@@ -8,6 +8,7 @@ runs the program's own code with at most two patched instructions.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,12 +18,12 @@ from pathlib import Path
 from checkpoint.capture.by_criu import DUMP_SECONDS
 from checkpoint.capture.stored import NAME as STATE
 from checkpoint.criu.tool import Criu, find_criu
-from checkpoint.errors import Diverged, ProbeError
+from checkpoint.errors import Diverged, ProbeError, ProgramFailed
 from checkpoint.event import STAMP, STOP_BEFORE
 from checkpoint.process.descriptors import ONLY_CRIU, refusal_of_phases
-from checkpoint.process.exit_status import refuse_killed
+from checkpoint.process.exit_status import refuse_killed, signal_name
 from checkpoint.process.program import Streams
-from checkpoint.process.tracee import Tracee, What
+from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker
 from probe.contents.captured_files import CAPTURE_RUN, captured_outputs, checkpoint_files
@@ -135,7 +136,8 @@ def capture(
             if occurrence.what in (What.TIMEOUT, What.ENDED, What.EXITING):
                 if occurrence.what is not What.TIMEOUT:
                     refuse_killed(profile.program, occurrence.status)
-                error = _never_reached(profile, waiting, occurrence.what)
+                    _refuse_ended(tracee, waiting, occurrence.status)
+                error = _never_reached(tracee, waiting, occurrence)
                 if occurrence.what is What.TIMEOUT or profile.program.worker is not None:
                     raise error
                 missing.strayed.update((plan.phase, error) for plans in waiting.values() for plan in plans)
@@ -176,10 +178,24 @@ def capture(
     return captured
 
 
-def _never_reached(profile: Profile, waiting: Mapping[Place, list[RegionPlan]], what: What) -> Diverged:
-    phases = sorted(plan.phase for plans in waiting.values() for plan in plans)
+def _phases(waiting: Mapping[Place, list[RegionPlan]]) -> list[int]:
+    return sorted(plan.phase for plans in waiting.values() for plan in plans)
+
+
+def _refuse_ended(tracee: Tracee, waiting: Mapping[Place, list[RegionPlan]], status: int) -> None:
+    """Raise ProgramFailed where a signal has ended the run, as this wait status says."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        raise ProgramFailed(
+            f"{tracee.program.argv[0]}: was killed by signal {number} ({signal_name(number)}) in the capture run, "
+            f"before it reached the markers of phases {_phases(waiting)}; the runs before it were not"
+        )
+
+
+def _never_reached(tracee: Tracee, waiting: Mapping[Place, list[RegionPlan]], occurrence: Occurrence) -> Diverged:
+    name, phases = tracee.program.argv[0], _phases(waiting)
     return Diverged(
-        f"{profile.program.argv[0]}: the capture run did not reach the markers of phases {phases} ({what.value}); "
+        f"{name}: the capture run did not reach the markers of phases {phases} ({occurrence.what.value}); "
         "its control flow changes between runs (time, random numbers, process number, changed input files?)"
     )
 

@@ -16,11 +16,13 @@ from checkpoint.capture.readable import readable
 from checkpoint.capture.team import locks_in_use
 from checkpoint.criu.tool import Criu
 from checkpoint.criu.unsupported import unsupported
-from checkpoint.errors import Diverged
+from checkpoint.errors import Diverged, ProgramFailed
 from checkpoint.event import STAMP, STOP_AFTER
 from checkpoint.process.descriptors import outside
 from checkpoint.process.loader import LoadWatch
+from checkpoint.process.occurrence import ENDED_MEANWHILE
 from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import is_ending
 from checkpoint.state.process_state import ProcessState
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
@@ -76,7 +78,18 @@ class MarkedRun:
         folder: Path,
         on_dump: CopyWritten,
     ) -> CapturedPhase:
-        """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped."""
+        """Capture the stopped process with the events of `plan` alone; afterwards it is attached and stopped.
+
+        Raises Unfit, Diverged, ProgramUnsupported, ProgramFailed where it is killed meanwhile, CriuError, StorageError.
+        """
+        try:
+            return self._dump(plan, criu, folder, on_dump)
+        except OSError as error:
+            if not is_ending(self.tracee.pid, self.tracee.marking):
+                raise
+            raise ProgramFailed(f"process {self.tracee.pid}{ENDED_MEANWHILE}") from error
+
+    def _dump(self, plan: RegionPlan, criu: Criu | None, folder: Path, on_dump: CopyWritten) -> CapturedPhase:
         begun = time.monotonic()
         target = folder / f"phase-{plan.phase}"
         shutil.rmtree(target, ignore_errors=True)
