@@ -7,7 +7,6 @@ One call at a time would cost half a millisecond each, and there are seventy.
 from __future__ import annotations
 
 import mmap
-import os
 import signal
 import struct
 from collections.abc import Sequence
@@ -20,12 +19,9 @@ from checkpoint.linux import (
     PAGE_SIZE,
     PR_GET_THP_DISABLE,
     PR_GET_TID_ADDRESS,
-    PTRACE_CONT,
-    PTRACE_EVENT_STOP,
-    WALL,
 )
 from checkpoint.memory_shortage import room_in
-from checkpoint.process.ptrace import ptrace, registers_of, set_registers, swap_signal_mask
+from checkpoint.process.ptrace import registers_of, run_to_breakpoint, set_registers, swap_signal_mask
 from checkpoint.process.tracee import Tracee
 
 _CODE_BYTES, _DATA_BYTES = 4 * PAGE_SIZE, 2 * PAGE_SIZE
@@ -40,6 +36,8 @@ XSTATE_COMPONENTS = (2, 5, 6, 7, 9, 11)
 """Upper halves of YMM, AVX-512 masks, upper halves of ZMM0-15, ZMM16-31, protection keys, shadow stack."""
 ACTIONS = tuple(n for n in range(1, SIGNALS + 1) if n not in (signal.SIGKILL, signal.SIGSTOP))
 TIMERS = 3
+
+_ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -111,19 +109,11 @@ def _run_in(number: int, code: int) -> None:
     start.rip, start.orig_rax = code, 2**64 - 1
     set_registers(number, start)
     mask = swap_signal_mask(number)
-    status = _continued(number)
-    while os.WIFSTOPPED(status) and status >> 16 == PTRACE_EVENT_STOP:
-        # It had stopped for a signal before it was asked to.
-        status = _continued(number)
-    if not os.WIFSTOPPED(status) or os.WSTOPSIG(status) != signal.SIGTRAP or status >> 16:
-        raise ProgramFailed(f"thread {number}: ended or stopped (status {status}) while its state was asked for")
+    # Whatever else it had stopped for comes to nothing, SIGSTOP among it, as everywhere while it is traced.
+    if not run_to_breakpoint(number, _ANSWER_SECONDS):
+        raise ProgramFailed(f"thread {number}: ended, or did not answer, when its state was asked for")
     set_registers(number, saved)
     swap_signal_mask(number, mask)
-
-
-def _continued(number: int) -> int:
-    ptrace(PTRACE_CONT, number)
-    return os.waitpid(number, WALL)[1]
 
 
 class _Questions:

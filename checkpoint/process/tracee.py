@@ -386,7 +386,9 @@ class Tracee(CallableProcess):
                     raise ProgramFailed(f"process {self.pid}: a thread did not come back from code put into it")
                 return self.registers()
             self.resume_first()
-            if (occurrence := self.wait(_START_SECONDS)).what is not What.BREAKPOINT:
+            while (occurrence := self.wait(_START_SECONDS)).what is What.STOPPED:
+                self.resume_first()  # somebody's SIGSTOP is not delivered here either
+            if occurrence.what is not What.BREAKPOINT:
                 raise occurrence.instead_of_breakpoint(self.pid)
             return self.registers()
         finally:
