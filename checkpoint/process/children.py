@@ -51,6 +51,7 @@ class Child:
     ended     when its end was seen; `gone` when its parent had waited for it, from when on nothing of it is left
     cpu       seconds, those of its own children included that it waited for; `own_cpu` without them
     status    as waitpid gives it
+    borrows   the program's memory, by vfork(2) and until its execve, and with it what was put into the code
     """
 
     pid: int
@@ -63,6 +64,7 @@ class Child:
     cpu: float = 0.0
     own_cpu: float = 0.0
     status: int = -1
+    borrows: bool = False
 
 
 @dataclass
@@ -89,6 +91,8 @@ class Children:
 
     all: list[Child] = field(default_factory=list)
     on_exec: Callable[[Child], bool] | None = None
+    strayed: bool = False
+    """Whether one that borrows the program's memory came to where the program was to stop, and went on."""
     _living: dict[int, Child] = field(default_factory=dict)
     _unreaped: list[Child] = field(default_factory=list)
 
@@ -125,12 +129,20 @@ class Children:
         self._living[pid] = child
         return child
 
-    def add(self, pid: int, parent: Child | None = None, *, clean: Callable[[int], None] | None = None) -> None:
+    def add(
+        self,
+        pid: int,
+        parent: Child | None = None,
+        *,
+        clean: Callable[[int], None] | None = None,
+        borrows: bool = False,
+    ) -> None:
         """Follow process `pid`, which a traced process has just started, from its first instruction on.
 
-        `clean` gets its number while it is stopped there.
+        `clean` gets its number while it is stopped there. `borrows` as in Child.
         """
         child = self.adopt(pid, parent)
+        child.borrows = borrows
         try:
             _, status, usage = os.wait4(pid, linux.WALL)
         except ChildProcessError:
@@ -192,9 +204,10 @@ class Children:
     def _go_on(self, child: Child, stop: int, event: int) -> None:
         deliver = 0
         if event in STARTED:
-            self.add(event_message(child.pid), child)
+            borrows = child.borrows and event == linux.PTRACE_EVENT_VFORK
+            self.add(event_message(child.pid), child, borrows=borrows)
         elif event == linux.PTRACE_EVENT_EXEC:
-            child.command = command_of(child.pid)
+            child.command, child.borrows = command_of(child.pid), False
             if self.on_exec is not None and self.on_exec(child):
                 del self._living[child.pid]
                 return
@@ -205,6 +218,9 @@ class Children:
             if stop in STOPPING:
                 ptrace(linux.PTRACE_LISTEN, child.pid)
                 return
+        elif stop == signal.SIGSTOP and child.borrows:
+            # Stopped it would be for ever: only its parent would wake it, and that one waits for it in the kernel.
+            self.strayed = True
         else:
             deliver = stop
         self._let_go(child, deliver)

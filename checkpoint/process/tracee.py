@@ -311,7 +311,7 @@ class Tracee(CallableProcess):
             if shared and event != linux.PTRACE_EVENT_VFORK:
                 refuse_shared(self.program.argv[0], child)
             # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
-            self.children.add(child, clean=None if shared else self._clean_copy)
+            self.children.add(child, clean=None if shared else self._clean_copy, borrows=shared)
         ptrace(linux.PTRACE_CONT, starter)
         self._ask_again()
 

@@ -194,6 +194,11 @@ def _refuse_ended(tracee: Tracee, waiting: Mapping[Place, list[RegionPlan]], sta
 
 def _never_reached(tracee: Tracee, waiting: Mapping[Place, list[RegionPlan]], occurrence: Occurrence) -> Diverged:
     name, phases = tracee.program.argv[0], _phases(waiting)
+    if tracee.children.strayed:
+        return Diverged(
+            f"{name}: a process that it starts (vfork) reaches the markers of phases {phases} in its stead; choose "
+            "another --interval"
+        )
     return Diverged(
         f"{name}: the capture run did not reach the markers of phases {phases} ({occurrence.what.value}); "
         "its control flow changes between runs (time, random numbers, process number, changed input files?)"
