@@ -103,10 +103,10 @@ def interrupt(number: int) -> None:
 
 
 class GsBases:
-    """The GS bases that threads of one process were given; that of all others is 0."""
+    """The GS bases that threads of one process were given; that of its `first` is 0 from the start."""
 
-    def __init__(self) -> None:
-        self._given: dict[int, int] = {}
+    def __init__(self, first: int) -> None:
+        self._given: dict[int, int] = {first: 0}
 
     def give(self, number: int, base: int) -> None:
         """Give it to a stopped thread."""
@@ -116,9 +116,12 @@ class GsBases:
     def kept(self, number: int, event: int) -> bool:
         """Whether a thread that stands at a ptrace event, or another stop (0), still has its own, or is gone."""
         if event == linux.PTRACE_EVENT_EXEC:
-            self._given.pop(number, None)
+            self._given[number] = 0
+        if number not in self._given:
+            # Killed before it could be given one: it has that of the thread which started it.
+            return True
         try:
-            return bool(registers_of(number).gs_base == self._given.get(number, 0))
+            return bool(registers_of(number).gs_base == self._given[number])
         except ProcessLookupError:
             return True
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from checkpoint import linux
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramUnsupported
-from checkpoint.process.children import Child, Children, Life, name_thread, seconds_of
+from checkpoint.process.children import Child, Children, Life, event_message, name_thread, seconds_of
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Lineage
 from checkpoint.process.ptrace import GsBases, interrupt, ptrace
@@ -27,6 +27,8 @@ _FEWEST_SLOTS, MOST_SLOTS, _SLOTS_PER_WORKER = 32, 128, 4
 
 MOST_STARTS = 1000
 """Threads that may be started in a run whose threads share its work."""
+
+_REPLACES = "replaces the program (execve)"
 
 _STOP_SECONDS, _POLL_SECONDS = 30.0, 0.00005
 
@@ -65,7 +67,7 @@ class Team(HelperThreads):
         self._due: Child | None = None
         """Is to mark, and stands before its first instruction until the first thread is stopped for that."""
         self._slots: dict[int, int] = {}
-        self._bases = GsBases()
+        self._bases = GsBases(pid)
         self._stopped: dict[int, int] = {}
         self._stopping = False
         self.slots = 1
@@ -209,17 +211,28 @@ class Team(HelperThreads):
             self._serve(self._due)
         ends = self.marking != self._pid and bool(self._waited)
         if not self._waited or (ends and self._stopping):
-            return os.wait4(self.marking, linux.WALL | os.WNOHANG)
+            return self._wait_for_marking()
         if ends:
             self._take_back()
         return self._waited.pop(0)
+
+    def _wait_for_marking(self) -> tuple[int, int, resource.struct_rusage]:
+        try:
+            return os.wait4(self.marking, linux.WALL | os.WNOHANG)
+        except ChildProcessError:
+            if self.marking == self._pid:
+                raise
+            # Its number is that of the process now. The first thread was let go from a stop, and that was its last one.
+            raise self._refused(_REPLACES) from None
 
     def hands_back(self, status: int) -> bool:
         """Whether the marking thread is another than the first, and ends, as this status says: the first marks again.
 
         That one may be waiting for the end. Until it is told of it, it executes nothing that is counted. Raises
-        ProgramUnsupported where the marking thread does not count where it should.
+        ProgramUnsupported where the marking thread does not count where it should, or another has replaced the program.
         """
+        if status >> 16 == linux.PTRACE_EVENT_EXEC and event_message(self._pid) != self._pid:
+            raise self._refused(_REPLACES)
         if os.WIFSTOPPED(status):
             self._check_base(self._first if self.marking == self._pid else self._marker, status >> 16)
         dead = os.WIFEXITED(status) or os.WIFSIGNALED(status)
@@ -290,8 +303,8 @@ class Team(HelperThreads):
 
     def _go_on(self, child: Child, stop: int, event: int) -> None:
         self._check_base(child, event)
-        if event == linux.PTRACE_EVENT_EXIT and child is self._first:
-            # The end of the run, which `wait` tells: the others are told to end, or go on without it.
+        if event in (linux.PTRACE_EVENT_EXIT, linux.PTRACE_EVENT_EXEC) and child is self._first:
+            # The end of the run or the program, which `wait` tells: the others are told to end, or go on without it.
             if self._stopping:
                 self._stopped[child.pid] = 0
             self._waited.append((child.pid, event << 16 | stop << 8 | 0x7F, None))

@@ -41,6 +41,7 @@ from probe.pipeline.runs.standing import CopyWritten, MarkedRun, Unfit, copies_o
 from probe.pipeline.stage import LEAST_COVERAGE, Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
+from probe.tracers.team import refuse_orphans
 from probe.tracers.worker import let_wrapper_end
 from probe.work_folder import each
 
@@ -136,6 +137,8 @@ def capture(
             if occurrence.what in (What.TIMEOUT, What.ENDED, What.EXITING):
                 if occurrence.what is not What.TIMEOUT:
                     refuse_killed(profile.program, occurrence.status)
+                    if occurrence.what is What.EXITING:
+                        refuse_orphans(tracee)
                     _refuse_ended(tracee, waiting, occurrence.status)
                 error = _never_reached(tracee, waiting, occurrence)
                 if occurrence.what is What.TIMEOUT or profile.program.worker is not None:

@@ -27,6 +27,7 @@ from probe.formats.profile import Profile
 from probe.formats.timing import Outside
 from probe.pipeline.runs.boundaries import Candidate, Place, StampedRun, marker_of
 from probe.pipeline.runs.standing import MarkedRun
+from probe.tracers.team import refuse_orphans
 
 _PROGRESS_SECONDS = 0.5
 
@@ -69,6 +70,7 @@ def stamped_run(
         resident = peak_resident(tracee.pid)
         columns = {*counted, *(c.column for c in wanted)}
         totals = {c: markers.executions(m) for c in columns if (m := marker_of(profile, c)) not in markers.missing()}
+        refuse_orphans(tracee)
         tracee.resume()
         tracee.wait()
         ending = tracee.finish()

@@ -25,7 +25,7 @@ from checkpoint.process.children import Child
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Lineage
-from checkpoint.process.ptrace import registers_of
+from checkpoint.process.ptrace import GsBases, registers_of
 from checkpoint.process.team import SLOT_BYTES, Team
 from checkpoint.process.threads import HelperThreads
 from checkpoint.process.tracee import Tracee, What
@@ -122,6 +122,17 @@ def test_all_are_stopped_at_every_stop(builds: Path) -> None:
         assert [registers_of(n).gs_base for n in team.stopped()] == [SLOT_BYTES, 2 * SLOT_BYTES, 3 * SLOT_BYTES]
         assert registers_of(tracee.pid).gs_base == 0
     assert process_state(tracee.pid) == "" and not Path(f"/proc/{tracee.pid}").exists()
+
+
+def test_a_thread_that_was_killed_before_it_got_a_base_is_not_accused(builds: Path) -> None:
+    """It still has that of the thread which started it."""
+    with started(builds, "lock", 2, "60000") as (tracee, team):
+        run_for(tracee, 0.02)
+        (other,) = team.stopped()
+        bases = GsBases(tracee.pid)
+        assert registers_of(other).gs_base == SLOT_BYTES and bases.kept(other, 0) and bases.kept(tracee.pid, 0)
+        bases.give(tracee.pid, SLOT_BYTES)
+        assert not GsBases(tracee.pid).kept(tracee.pid, 0)
 
 
 def test_threads_that_end_while_all_are_stopped(builds: Path) -> None:
