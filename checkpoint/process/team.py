@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -66,6 +67,8 @@ class Team(HelperThreads):
         """How many threads each has started so far."""
         self._due: Child | None = None
         """Is to mark, and stands before its first instruction until the first thread is stopped for that."""
+        self._served = math.inf
+        """Since when the first thread has been asked to stop for it in vain."""
         self._slots: dict[int, int] = {}
         self._bases = GsBases(pid)
         self._stopped: dict[int, int] = {}
@@ -94,11 +97,15 @@ class Team(HelperThreads):
 
     def _pause(self, deadline: float) -> None:
         if time.monotonic() > deadline:
-            raise ProgramFailed(f"{self._name}: its threads do not all stop within {_STOP_SECONDS:g} s")
+            raise self._too_late()
         time.sleep(_POLL_SECONDS)
+
+    def _too_late(self) -> ProgramFailed:
+        return ProgramFailed(f"{self._name}: its threads do not all stop within {_STOP_SECONDS:g} s")
 
     def release(self) -> None:
         """Let all go on that were stopped with the marking thread."""
+        self._served = math.inf
         self._stopping = False
         stopped, self._stopped = self._stopped, {}
         self._acting.clear()
@@ -209,6 +216,10 @@ class Team(HelperThreads):
         # Once the marking thread's stop is told it stays the marking one until all go on.
         if self._due is not None and not self._stopping:
             self._serve(self._due)
+            # A child by vfork, for which the first thread waits in the kernel, may itself wait for the due thread.
+            self._served = math.inf if self._due is None else min(self._served, time.monotonic())
+            if time.monotonic() > self._served + _STOP_SECONDS:
+                raise self._too_late()
         ends = self.marking != self._pid and bool(self._waited)
         if not self._waited or (ends and self._stopping):
             return self._wait_for_marking()
