@@ -133,6 +133,12 @@ PROGRAMS: Mapping[str, Program] = {
         "threads that share the work, in one of many ways", flags=("-fopenmp", "-pthread"), variants=("pie",)
     ),
     "crews": Program("the first thread waits for others that work", flags=("-pthread",), variants=("pie",)),
+    "astray": Program(
+        "who tells places leaves, faults, starts a process or stops before the first of them",
+        flags=("-pthread",),
+        variants=("pie",),
+        quick=("none",),
+    ),
     "queue": Program(
         "the first thread hands out work; with a file, another number of pieces ahead in each run",
         flags=("-pthread",),
