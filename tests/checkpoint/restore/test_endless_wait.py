@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,20 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> tuple[RestoreJob, FlatIm
     return job, flat_job(job, folder), there
 
 
+@contextmanager
+def given(path: Path) -> Iterator[None]:
+    """With the file that makes the region wait, or yield."""
+    path.touch()
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
+def to_yield(there: Path) -> Path:
+    return there.with_name(f"{there.name}y")
+
+
 @pytest.mark.parametrize("how", RESTORES)
 def test_a_phase_that_waits_for_ever_is_given_up_at_once(
     how: str, region: tuple[RestoreJob, FlatImage, Path], tmp_path: Path
@@ -151,12 +166,8 @@ def test_a_phase_that_waits_for_ever_is_given_up_at_once(
     job, flat, there = region
     RESTORES[how](job, flat, tmp_path)
     begun = time.monotonic()
-    there.touch()
-    try:
-        with pytest.raises(PhaseFailed, match=WAITS_FOR_EVER):
-            RESTORES[how](job, flat, tmp_path)
-    finally:
-        there.unlink()
+    with given(there), pytest.raises(PhaseFailed, match=WAITS_FOR_EVER):
+        RESTORES[how](job, flat, tmp_path)
     assert time.monotonic() - begun < AT_ONCE_SECONDS
 
 
@@ -165,13 +176,9 @@ def test_a_phase_that_yields_for_ever_is_given_up_at_once(
 ) -> None:
     """The calls show it. To its clock, its pages and its state it computes."""
     job, flat, there = region
-    yields, begun = there.with_name(f"{there.name}y"), time.monotonic()
-    yields.touch()
-    try:
-        with pytest.raises(PhaseFailed, match=WAITS_FOR_EVER):
-            RESTORES["calls"](job, flat, tmp_path)
-    finally:
-        yields.unlink()
+    begun = time.monotonic()
+    with given(to_yield(there)), pytest.raises(PhaseFailed, match=WAITS_FOR_EVER):
+        RESTORES["calls"](job, flat, tmp_path)
     assert time.monotonic() - begun < AT_ONCE_SECONDS
 
 
@@ -195,13 +202,9 @@ def test_a_region_is_given_up_by_its_own_limit(
     job, flat, there = region
     monkeypatch.setattr(criu_restore, "_LEAST_REGION_SECONDS", 0.5)
     short = dataclasses.replace(job, expected_seconds=0.0)
-    yields, begun = there.with_name(f"{there.name}y"), time.monotonic()
-    yields.touch()
-    try:
-        with pytest.raises(PhaseFailed, match="its region did not end"):
-            RESTORES[how](short, flat, tmp_path)
-    finally:
-        yields.unlink()
+    begun = time.monotonic()
+    with given(to_yield(there)), pytest.raises(PhaseFailed, match="its region did not end"):
+        RESTORES[how](short, flat, tmp_path)
     assert time.monotonic() - begun < AT_ONCE_SECONDS
 
 
@@ -212,10 +215,7 @@ def test_another_interval_is_to_stand_for_a_phase_that_waits_for_ever(
     job, _, there = region
     phase = PhaseToReduce(job, 0.01)
     assert not reduce_phase(phase, None, how="drop", folder=tmp_path, has_others=True).whole
-    there.touch()
-    try:
+    with given(there):
         with pytest.raises(Unfit, match="a wait that has no end"):
             reduce_phase(phase, None, how="drop", folder=tmp_path, has_others=True)
         assert WAITS_FOR_EVER in reduce_phase(phase, None, how="drop", folder=tmp_path).whole
-    finally:
-        there.unlink()
