@@ -82,6 +82,7 @@ class Team(HelperThreads):
     def look(self) -> None:
         """See Children.look. Raises ProgramUnsupported where a thread does what only the marking one may."""
         Children.look(self)
+        self._end_untold()
         if self._refusal is not None:
             raise self._refusal
 

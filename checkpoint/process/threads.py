@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import signal
 import statistics
@@ -22,11 +23,12 @@ from checkpoint.process.children import (
     is_thread,
     most_working,
     name_thread,
+    reap,
     reap_threads,
 )
 from checkpoint.process.plain_run import running_time, turns_of
 from checkpoint.process.ptrace import is_breakpoint, move_by, ptrace, stands_at
-from checkpoint.process.waiting import awake, is_about_to_be_killed
+from checkpoint.process.waiting import awake, is_about_to_be_killed, threads_of
 
 ADVICE = "run it with one thread (an option of its own, or OMP_NUM_THREADS=1)"
 
@@ -86,15 +88,33 @@ class HelperThreads(Children):
                 return number
         return 0
 
+    @property
+    def watched(self) -> bool:
+        """See Children.watched; also where one may have ended before anybody knew of it."""
+        return super().watched or (self.marking_ends and bool(self.all))
+
     def look(self) -> None:
         """See Children.look. Raises ProgramUnsupported where a thread does what only the first may."""
         super().look()
+        self._end_untold()
         now, turns = time.monotonic(), {number: turns_of(number) for number in self._living}
         if turns != self._turns:
             self.active.append((self._looked, now))
         self._turns, self._looked = turns, now
         if self._refusal is not None:
             raise self._refusal
+
+    def _end_untold(self) -> None:
+        """See threads past their exit events that ended with their process before their start was told: by the thread
+        that had started them, which ended as well. The process cannot be waited for before them."""
+        if not (self.marking_ends and self.all):
+            return
+        with contextlib.suppress(OSError):
+            for number in set(threads_of(self._pid)) - self._living.keys() - {self._pid}:
+                told = os.WSTOPPED | os.WNOWAIT | os.WNOHANG | linux.WALL
+                found = os.waitid(os.P_PID, number, told)
+                if found is not None and found.si_status >> 8 == linux.PTRACE_EVENT_EXIT:
+                    reap(number)
 
     def awake(self) -> bool:
         """Whether one computes at this moment, or waits for a disk."""
