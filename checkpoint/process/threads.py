@@ -9,6 +9,7 @@ import resource
 import signal
 import statistics
 import time
+from pathlib import Path
 
 from checkpoint import linux
 from checkpoint.errors import ProgramUnsupported
@@ -91,7 +92,7 @@ class HelperThreads(Children):
     @property
     def watched(self) -> bool:
         """See Children.watched; also where one may have ended before anybody knew of it."""
-        return super().watched or (self.marking_ends and bool(self.all))
+        return super().watched or (self.marking_ends and bool(self.all) and Path(f"/proc/{self._pid}").exists())
 
     def look(self) -> None:
         """See Children.look. Raises ProgramUnsupported where a thread does what only the first may."""
