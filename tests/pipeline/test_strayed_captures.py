@@ -19,6 +19,7 @@ from checkpoint.process.program import Streams
 from checkpoint.stubs.markers import Marker
 from probe.formats.checkpoints import CapturedPhase
 from probe.formats.choices import SelectionOptions
+from probe.pipeline import capture as capture_module
 from probe.pipeline.build import build
 from probe.pipeline.capture import Lost, capture
 from probe.pipeline.options import BuildOptions
@@ -155,5 +156,7 @@ def test_a_phase_that_strays_every_time_refuses_where_it_is_large(
         return plan.phase == strayed[0]
 
     straying(monkeypatch, one)
+    # Which phase comes first differs from run to run, and how much of the time it has.
+    monkeypatch.setattr(capture_module, "MOST_LEFT_OUT", 0.0)
     with pytest.raises(Diverged, match="a marker is not ahead"):
         build([str(compiled("nbody", builds)), "60"], tmp_path / "x.probe", options=options())
