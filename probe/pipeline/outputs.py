@@ -171,12 +171,13 @@ def output_streams(folder: Path, run: str) -> Streams:
 
 
 def note_run(folder: Path, run: str, written: Sequence[str]) -> None:
-    """Note in `folder` what `run`, which has ended, left in the files that the program writes. What it printed as an
-    earlier run did is kept once."""
+    """Note in `folder` what `run`, which has ended, left in the files that the program writes. What it and earlier runs
+    printed alike, those too that are never noted, is kept once."""
     note_written_files(written, folder / f"{run}.files.json")
     for kind in ("stdout", "stderr"):
-        output = folder / f"{run}.{kind}"
-        _keep_once(output, [other for other in sorted(folder.glob(f"*.{kind}")) if other != output])
+        outputs = sorted(folder.glob(f"*.{kind}"))
+        for number, output in enumerate(outputs):
+            _keep_once(output, outputs[:number])
 
 
 def _keep_once(output: Path, others: Sequence[Path]) -> None:

@@ -130,6 +130,13 @@ def test_what_runs_print_alike_is_kept_once(tmp_path: Path) -> None:
     assert found["c"].read_text() == texts["c"]
 
 
+def test_what_runs_print_that_are_never_noted_is_kept_once_too(tmp_path: Path) -> None:
+    for run in ("own-environment", "timed-again"):
+        output_streams(tmp_path, run).stdout.write_text("x")
+    noted = printed(tmp_path, "plain-0", "x")
+    assert noted.stat().st_nlink == 3
+
+
 def test_a_link_that_a_killed_build_left_is_no_obstacle(tmp_path: Path) -> None:
     printed(tmp_path, "a", "x")
     (tmp_path / "b.stdout.partial").write_text("left")
