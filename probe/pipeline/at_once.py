@@ -112,10 +112,10 @@ class EarlyCapture:
                 self._captured.append(replace(phase, standing=time.monotonic() - stood))
             except StorageError:
                 # What there is may do; else a run of its own says what it needs.
-                _remove(folder, plan.phase)
+                remove_checkpoint(folder, plan.phase)
                 self._waiting.clear()
             except (Unfit, Diverged, ProgramUnsupported, OSError):
-                _remove(folder, plan.phase)
+                remove_checkpoint(folder, plan.phase)
         return True
 
     def _tell_room(self, resident: int) -> None:
@@ -135,7 +135,7 @@ class EarlyCapture:
             if places[0] >= 0 and places[-1] < len(joined.first_row) and (joined.first_row[[*places]] == known).all():
                 found.append(replace(one, interval=at))
             else:
-                _remove(self._build.folder.path, one.phase)
+                remove_checkpoint(self._build.folder.path, one.phase)
         return EarlyCheckpoints(self.together, tuple(found))
 
     def undisturbed(self, timed: TimedProfile, run: StampedRun) -> TimedProfile:
@@ -202,7 +202,7 @@ def taken(build: Build) -> list[CapturedPhase]:
         found = {}
     for one in early.captured if early is not None else ():
         if one.phase not in {kept.phase for kept in found.values()}:
-            _remove(folder, one.phase)
+            remove_checkpoint(folder, one.phase)
     return [_renumbered(one, phase, folder) for phase, one in found.items()]
 
 
@@ -239,11 +239,11 @@ def _remove_all(folder: Path) -> None:
     for path in folder.glob("phase-*"):
         number = path.name.removeprefix("phase-").removesuffix("-reduced")
         if number.isdecimal() and int(number) >= FIRST_NUMBER:
-            _remove(folder, int(number))
+            remove_checkpoint(folder, int(number))
 
 
-def _remove(folder: Path, number: int) -> None:
-    """All that was kept of a checkpoint."""
+def remove_checkpoint(folder: Path, number: int) -> None:
+    """Remove all that was kept of a checkpoint below `folder`."""
     for path in (folder / f"phase-{number}", folder / f"phase-{number}-reduced", folder / f"written-{number}"):
         shutil.rmtree(path, ignore_errors=True)
     touched_file(folder, number).unlink(missing_ok=True)

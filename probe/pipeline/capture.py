@@ -32,7 +32,7 @@ from probe.formats.checkpoints import CapturedPhase
 from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
-from probe.pipeline.at_once import taken
+from probe.pipeline.at_once import remove_checkpoint, taken
 from probe.pipeline.outputs import output_streams
 from probe.pipeline.reduce import reduced_at_once, room_sentence
 from probe.pipeline.runs.boundaries import Place, RegionPlan, plan_regions
@@ -156,8 +156,10 @@ def capture(
                         captured.append(replace(phase, standing=time.monotonic() - stood))
                     except Unfit as error:
                         missing.unfit[plan.phase] = error.faults
+                        remove_checkpoint(folder, plan.phase)
                     except Diverged as error:
                         missing.strayed[plan.phase] = error
+                        remove_checkpoint(folder, plan.phase)
                     if progress:
                         progress(len(captured) + len(missing.phases))
                 if waiting:

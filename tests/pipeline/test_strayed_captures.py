@@ -24,7 +24,7 @@ from probe.pipeline.build import build
 from probe.pipeline.capture import Lost, capture
 from probe.pipeline.options import BuildOptions
 from probe.pipeline.runs.boundaries import Place, RegionPlan
-from probe.pipeline.runs.standing import MarkedRun
+from probe.pipeline.runs.standing import MarkedRun, Unfit
 
 BEHIND, NEVER = 2, 99
 """Regions: the second's start was there once already, as a first; the last is in a library that is never loaded."""
@@ -51,7 +51,7 @@ def small(folder: Path) -> Path:
     return compile_small(folder, "small", SOURCE, f"-I{Path(__file__).parents[1] / 'programs'}")
 
 
-def regions(program: Path, numbers: list[int], folder: Path, lost: Lost | None) -> list[CapturedPhase]:
+def regions(program: Path, numbers: list[int], folder: Path, lost: Lost | None, **more: Any) -> list[CapturedPhase]:
     def place(name: str, number: int, count: int) -> Place:
         image = "/nowhere.so" if number == NEVER else str(program.resolve())
         return Place(Marker(image, symbols(program)[name]), count)
@@ -65,6 +65,7 @@ def regions(program: Path, numbers: list[int], folder: Path, lost: Lost | None) 
     return capture(
         cast(Any, SimpleNamespace(program=program_of(program))), plans, criu=None, folder=folder,
         streams=Streams(folder / "stdout", folder / "stderr"), expected_seconds=SECONDS, on_dump=no_copies, lost=lost,
+        **more,
     )  # fmt: skip
 
 
@@ -88,6 +89,17 @@ def test_phases_at_which_the_run_strays_are_told(tmp_path: Path, monkeypatch: py
     lost.add(Lost(unfit={BEHIND: ["a socket"]}))
     assert "a probe cannot hold a socket (phase 2)" in str(lost.refusal("small", lost.phases))
     assert lost.why(BEHIND).startswith("a socket; another count") and not lost.why(1)
+
+
+def test_nothing_is_kept_of_a_phase_that_cannot_be_restored(tmp_path: Path) -> None:
+    def third_has_no_end(phase: CapturedPhase) -> CapturedPhase:
+        if phase.phase == 3:
+            raise Unfit(["it has no end"])
+        return phase
+
+    lost = Lost()
+    regions(small(tmp_path), [1, 3], tmp_path, lost, on_captured=third_has_no_end)
+    assert set(lost.unfit) == {3} and [path.name for path in tmp_path.glob("*-[0-9]*")] == ["phase-1"]
 
 
 @pytest.mark.parametrize("region", [BEHIND, NEVER])
