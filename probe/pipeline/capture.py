@@ -75,6 +75,13 @@ class Lost:
     def phases(self) -> set[int]:
         return self.unfit.keys() | self.strayed.keys()
 
+    def note(self, phase: int, why: Unfit | Diverged) -> None:
+        """One phase, which could not be captured in this run."""
+        if isinstance(why, Unfit):
+            self.unfit[phase] = why.faults
+        else:
+            self.strayed[phase] = why
+
     def add(self, other: Lost) -> None:
         """What another run lost besides."""
         for phase, found in other.unfit.items():
@@ -154,11 +161,8 @@ def capture(
                         phase = on_captured(phase)
                         deadline += time.monotonic() - begun
                         captured.append(replace(phase, standing=time.monotonic() - stood))
-                    except Unfit as error:
-                        missing.unfit[plan.phase] = error.faults
-                        remove_checkpoint(folder, plan.phase)
-                    except Diverged as error:
-                        missing.strayed[plan.phase] = error
+                    except (Unfit, Diverged) as error:
+                        missing.note(plan.phase, error)
                         remove_checkpoint(folder, plan.phase)
                     if progress:
                         progress(len(captured) + len(missing.phases))

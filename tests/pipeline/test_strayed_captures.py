@@ -19,11 +19,14 @@ from checkpoint.process.program import Streams
 from checkpoint.stubs.markers import Marker
 from probe.formats.checkpoints import CapturedPhase
 from probe.formats.choices import SelectionOptions
+from probe.formats.profile import Profile
+from probe.formats.selection import Selection
+from probe.formats.timing import TimedProfile
 from probe.pipeline import capture as capture_module
 from probe.pipeline.build import build
 from probe.pipeline.capture import Lost, capture
 from probe.pipeline.options import BuildOptions
-from probe.pipeline.runs.boundaries import Place, RegionPlan
+from probe.pipeline.runs.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.runs.standing import MarkedRun, Unfit
 
 BEHIND, NEVER = 2, 99
@@ -161,14 +164,13 @@ def test_a_run_that_strays_everywhere_is_refused_at_once(
 def test_a_phase_that_strays_every_time_refuses_where_it_is_large(
     builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strayed = list[int]()
+    largest = list[int]()
 
-    def one(plan: RegionPlan, _: int) -> bool:
-        strayed.extend([plan.phase] * (not strayed))
-        return plan.phase == strayed[0]
+    def planned(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
+        largest[:] = [max(selection.phases, key=lambda phase: phase.time_share).id]
+        return plan_regions(profile, timed, selection, warmup)
 
-    straying(monkeypatch, one)
-    # Which phase comes first differs from run to run, and how much of the time it has.
-    monkeypatch.setattr(capture_module, "MOST_LEFT_OUT", 0.0)
+    monkeypatch.setattr(capture_module, "plan_regions", planned)
+    straying(monkeypatch, lambda plan, _: plan.phase == largest[0])
     with pytest.raises(Diverged, match="a marker is not ahead"):
         build([str(compiled("nbody", builds)), "60"], tmp_path / "x.probe", options=options())
