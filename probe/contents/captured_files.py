@@ -20,8 +20,10 @@ CAPTURE_RUN = "capture"
 
 
 def captured_outputs(folder: Path) -> tuple[str, str]:
-    """Files for the output of the capture run whose checkpoints are below `folder`."""
-    return str(folder / f"{CAPTURE_RUN}.stdout"), str(folder / f"{CAPTURE_RUN}.stderr")
+    """Files for the output of the capture run whose checkpoints are below `folder`, as the kernel names them: a link to
+    the folder is not in the program's descriptors."""
+    real = os.path.realpath(folder)
+    return f"{real}/{CAPTURE_RUN}.stdout", f"{real}/{CAPTURE_RUN}.stderr"
 
 
 def written_copies(folder: Path, phase: CapturedPhase) -> dict[str, Path]:
