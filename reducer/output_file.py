@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from checkpoint.errors import StorageError
+from checkpoint.private_file import create_private
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -72,9 +73,9 @@ def forgiving(action: Callable[[], Any]) -> None:
 
 def create_file(path: Path, undo: ExitStack) -> IO[bytes]:
     """A new file of mode 0600, which `undo` removes; never one that is there or that a link points to."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    file = create_private(path)
     undo.callback(forgiving, path.unlink)
-    return os.fdopen(descriptor, "wb")
+    return file
 
 
 def make_folder(path: Path) -> None:

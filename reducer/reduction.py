@@ -24,6 +24,7 @@ from checkpoint.criu.pagemap import write_pagemap
 from checkpoint.flat.file_names import SHARED_PAGES, deleted_name
 from checkpoint.flat.image import NAME as FLAT_NAME
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.private_file import create_private
 from checkpoint.state.process_state import PageRun, ProcessState
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
@@ -104,7 +105,7 @@ def _stretches(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, bool]]:
 
 
 def _copy_pages(source: Path, target: Path, keep: npt.NDArray[np.bool_]) -> None:
-    with source.open("rb") as pages, target.open("xb", buffering=0) as out:
+    with source.open("rb") as pages, create_private(target, buffering=0) as out:
         for low, high, flag in _stretches(keep):
             if flag:
                 _copy(pages, out, low * PAGE_SIZE, (high - low) * PAGE_SIZE)
@@ -112,7 +113,7 @@ def _copy_pages(source: Path, target: Path, keep: npt.NDArray[np.bool_]) -> None
 
 def _zero_pages(source: Path, target: Path, keep: npt.NDArray[np.bool_]) -> None:
     """As `_copy_pages`, but with holes for what is dropped: holes read as zeros."""
-    with source.open("rb") as pages, target.open("xb", buffering=0) as out:
+    with source.open("rb") as pages, create_private(target, buffering=0) as out:
         out.truncate(len(keep) * PAGE_SIZE)
         for low, high, flag in _stretches(keep):
             if flag:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from checkpoint.errors import StorageError
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.private_file import create_private
 
 _BUFFER_BYTES = 16 << 20
 _VECTORS = 512
@@ -34,7 +35,7 @@ def copy_pages(pid: int, memory: int, stretches: Iterable[tuple[int, int]], targ
     """
     buffer = mmap.mmap(-1, _BUFFER_BYTES)
     try:
-        with target.open("xb", buffering=0) as out:
+        with create_private(target, buffering=0) as out:
             for batch in _batches(stretches):
                 size = _read(pid, memory, batch, buffer)
                 view = memoryview(buffer)

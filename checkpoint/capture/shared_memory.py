@@ -30,6 +30,7 @@ from checkpoint.capture.page_table import PageTable, stretches
 from checkpoint.errors import StorageError
 from checkpoint.flat.file_names import SHARED_PAGES
 from checkpoint.linux import MAP_NONBLOCK, MREMAP_MAYMOVE, PAGE_SIZE
+from checkpoint.private_file import create_private
 from checkpoint.process.maps import held_by_others, named_process
 from checkpoint.process.tracee import Tracee
 from checkpoint.state.process_state import Descriptor, FileKind, VmaStatus
@@ -95,7 +96,7 @@ class SharedParts:
         if not self._objects:
             return ()
         try:
-            with target.open("xb") as out:
+            with create_private(target) as out:
                 for number, one in enumerate(self._objects.values(), 1):
                     said = SharedMemory(number, one.name, files=tuple(one.descriptors))
                     if one.key in others:

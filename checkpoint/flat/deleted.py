@@ -11,6 +11,7 @@ from checkpoint.criu.entries import EntryReader, damaged
 from checkpoint.criu.fields import GhostChunkEntry, GhostFileEntry
 from checkpoint.errors import StorageError
 from checkpoint.flat.file_names import deleted_name
+from checkpoint.private_file import create_private
 from checkpoint.process.descriptors import LARGEST_DELETED
 from checkpoint.state.process_state import ProcessState
 
@@ -29,7 +30,7 @@ def write_deleted(images: ProcessState) -> None:
         target.unlink(missing_ok=True)
         source = images.folder / f"ghost-file-{number:x}.img"
         try:
-            with target.open("xb") as out:
+            with create_private(target) as out:
                 for offset, data in _pieces(source):
                     out.seek(offset)
                     out.write(data)
