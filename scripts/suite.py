@@ -19,6 +19,9 @@ MOST_AGAIN = 8
 Files, since a probe that many tests of a file share is built once, and fails them all.
 """
 
+SLOWEST = 60
+"""Tests of 20 seconds and more that are named at the end: there the whole suite's time is to be saved."""
+
 _FAILED = 1
 """pytest's exit status when all could be run, and some failed."""
 
@@ -27,7 +30,7 @@ def main(arguments: list[str]) -> int:
     """pytest's exit status: that of the second try where there is one."""
     cache = Path("build/suite-cache")
     shutil.rmtree(cache, ignore_errors=True)
-    status = _pytest(cache, "-n", "auto", *arguments)
+    status = _pytest(cache, "-n", "auto", f"--durations={SLOWEST}", "--durations-min=20", *arguments)
     failed = _failed(cache)
     if status != _FAILED or not 0 < len({name.partition("::")[0] for name in failed}) <= MOST_AGAIN:
         return status
