@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.flat.file_names import PACKED
 from checkpoint.linux import PAGE_SIZE
 from reducer.choices import Compression
 from reducer.compression import check_packing, packer
@@ -33,6 +34,7 @@ from reducer.member_table import (
     version_of,
 )
 from reducer.output_file import create_file, storage_errors
+from reducer.packed_image import PackedImage
 from reducer.page_store import PageStore
 from reducer.unpack import ProbeArchive, open_probe
 
@@ -45,7 +47,8 @@ _PAGES_IMAGE = re.compile(r"pages-[A-Za-z0-9.-]+\.img\Z")
 
 @dataclass(frozen=True)
 class PhaseCheckpoint:
-    """One phase's checkpoint: a folder of CRIU images. `id` is the phase's number, unique in a probe."""
+    """One phase's checkpoint: a folder of its images, of which the pages may be kept beside it. `id` is the phase's
+    number, unique in a probe."""
 
     id: int
     folder: Path
@@ -275,6 +278,9 @@ def _images(checkpoint: PhaseCheckpoint) -> _Images:
             if not stat.S_ISREG(status.st_mode):
                 raise ProbeFileDamaged(f"{path} is not a regular file; take the checkpoint again")
             (pages if _PAGES_IMAGE.match(path.name) else parts)[path] = status.st_size
+    if (folder / PACKED).exists():
+        with PackedImage(folder) as packed:
+            pages[packed.path] = packed.size
     if not parts:
         raise ProbeFileDamaged(f"{folder} holds no checkpoint images; take the checkpoint again")
     for path, size in pages.items():

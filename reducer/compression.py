@@ -73,6 +73,22 @@ def packed_size(data: memoryview) -> int:
     return len(_zlib.compress(data, 1))
 
 
+def deflated(data: bytes) -> bytes:
+    """`data` as a stream of zlib's (RFC 1950)."""
+    packed: bytes = _zlib.compress(data, _GZIP_LEVEL)
+    return packed
+
+
+def inflated_block(packed: bytes, most: int) -> bytes:
+    """What `deflated` made this of, `most` bytes of it at most. Raises Corrupt."""
+    stream = _zlib.decompressobj()
+    try:
+        data: bytes = stream.decompress(packed, most)
+    except _zlib.error as error:
+        raise Corrupt(f"is damaged ({error})") from error
+    return data
+
+
 def check_packing(compression: str) -> None:
     """Raise ToolMissing if this machine cannot pack with `compression`: before a long build, not at its end."""
     packer(compression)

@@ -93,7 +93,7 @@ class PageImages:
         """Put whole pages from page `position` on."""
         for file, offset, pages in self._parts(position, len(data) // PAGE_SIZE):
             size = pages * PAGE_SIZE
-            _write_all(file.fileno(), data[:size], offset)
+            write_all(file.fileno(), data[:size], offset)
             data = data[size:]
 
     def copy(self, source: IO[bytes], first: int, position: int, count: int) -> None:
@@ -140,14 +140,15 @@ class PageSpool:
             end = flags.find(0, begin)
             end = len(flags) if end < 0 else end
             view = data[begin * PAGE_SIZE : end * PAGE_SIZE]
-            _write_all(self.file.fileno(), view, (first - 1 + begin) * PAGE_SIZE)
+            write_all(self.file.fileno(), view, (first - 1 + begin) * PAGE_SIZE)
             begin = flags.find(1, end)
 
     def close(self) -> None:
         self.file.close()
 
 
-def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
+def write_all(descriptor: int, view: memoryview, offset: int) -> None:
+    """Write all of it at that offset of an open file. Raises OSError."""
     while view:
         done = os.pwrite(descriptor, view, offset)
         view, offset = view[done:], offset + done

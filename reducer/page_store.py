@@ -15,10 +15,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
+from checkpoint.flat.file_names import PACKED
 from checkpoint.linux import PAGE_SIZE
+from reducer.packed_image import PackedImage
 
 _CHUNK_PAGES = 256
 _ZERO = bytes(PAGE_SIZE)
@@ -43,7 +45,7 @@ class PageStore:
         self._collided: dict[bytes, int] = {}
         # Where each page was first seen: number of its image, and page in it.
         self._places = array("Q")
-        self._images: list[int] = []
+        self._images: list[_Image] = []
         self._undo = ExitStack()
         self.pages = 0
         """Pages seen."""
@@ -66,23 +68,21 @@ class PageStore:
         self._undo.close()
 
     def add_image(self, path: Path, sink: Callable[[bytes], Any]) -> bytes:
-        """Number all pages of the raw pages image `path`; pass the contents of new ones to `sink`, in order.
+        """Number all pages of the raw pages image `path`; pass the contents of new ones to `sink`, in order. Where its
+        pages are kept elsewhere (reducer/packed_image.py) they are read from there.
 
         Returns the index: runs of two little-endian 32-bit integers, the first page's number (0: all zero
         pages) and how many pages follow it with rising numbers. Reads 1 MB at a time. ProbeFileDamaged if the
         image does not consist of whole pages, StorageError if it cannot be read or there are 2**32 pages.
         """
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from error
-        self._undo.callback(os.close, descriptor)
-        self._images.append(descriptor)
+        image = _opened(path)
+        self._undo.callback(image.close)
+        self._images.append(image)
         index = Runs()
         position = 0
         while True:
             try:
-                chunk = os.pread(descriptor, _CHUNK_PAGES * PAGE_SIZE, position * PAGE_SIZE)
+                chunk = image.read(_CHUNK_PAGES * PAGE_SIZE, position * PAGE_SIZE)
             except OSError as error:
                 raise StorageError(f"cannot read {path}: {error.strerror}") from error
             if not chunk:
@@ -128,7 +128,33 @@ class PageStore:
     def _page(self, number: int) -> bytes:
         place = self._places[number - 1]
         offset = (place & ((1 << _PLACE_BITS) - 1)) * PAGE_SIZE
-        return os.pread(self._images[place >> _PLACE_BITS], PAGE_SIZE, offset)
+        return self._images[place >> _PLACE_BITS].read(PAGE_SIZE, offset)
+
+
+class _Image(Protocol):
+    def read(self, size: int, offset: int) -> bytes:
+        """So many bytes from there; fewer at the end."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class _RawImage:
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+
+    def read(self, size: int, offset: int) -> bytes:
+        return os.pread(self._file, size, offset)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _opened(path: Path) -> _Image:
+    return PackedImage(path.parent) if (path.parent / PACKED).exists() else _RawImage(path)
 
 
 class Runs:

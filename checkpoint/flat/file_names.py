@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+PACKED = "pages.packed"
+"""In place of a pages image: the numbers of its pages (reducer/packed_image.py)."""
+
 SHARED_PAGES = "pages-shared.img"
 """Pages of shared memory."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -115,13 +115,15 @@ class Judge(Protocol):
 @dataclass(frozen=True)
 class PhaseToMeasure:
     """A phase and how its images come to be where the job says (`unpack`; None: they are there already), which
-    takes about `size` bytes while it is measured. `fall_back`: CRIU takes over where the direct restorer refuses."""
+    takes about `size` bytes while it is measured. `fall_back`: CRIU takes over where the direct restorer refuses.
+    `there`: as long as that lasts all its images are there; each repeat begins and ends it."""
 
     job: RestoreJob
     restorer: str = CRIU
     fall_back: bool = False
     unpack: Callable[[Path], None] | None = None
     size: int = 0
+    there: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def measure_phases(
@@ -211,7 +213,8 @@ class _Measured:
         if self.is_done(repeats):
             return
         try:
-            self._once(judge)
+            with self._phase.there():
+                self._once(judge)
         except PhaseFailed as error:
             self._error = error
         except DirectRefused as error:

@@ -31,6 +31,7 @@ from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
 from probe.pipeline.runs.standing import MarkedRun, Unfit, copies_of_written
 from probe.pipeline.stage import Build
 from probe.selection.substitute import another_representative
+from reducer.kept_pages import remove_kept
 
 FIRST_NUMBER = 1000
 """Number of the first checkpoint in the work folder that stands for no phase yet."""
@@ -200,6 +201,7 @@ def taken(build: Build) -> list[CapturedPhase]:
         found = {p.id: of[p.representative] for p in build.selection.phases if p.representative in of}
     if len(found) < len(build.selection.phases):
         found = {}
+        remove_kept(folder)
     for one in early.captured if early is not None else ():
         if one.phase not in {kept.phase for kept in found.values()}:
             remove_checkpoint(folder, one.phase)
@@ -236,6 +238,7 @@ def there(early: EarlyCheckpoints, folder: Path) -> EarlyCheckpoints:
 
 def _remove_all(folder: Path) -> None:
     """What an interrupted timing run left."""
+    remove_kept(folder)
     for path in folder.glob("phase-*"):
         number = path.name.removeprefix("phase-").removesuffix("-reduced")
         if number.isdecimal() and int(number) >= FIRST_NUMBER:

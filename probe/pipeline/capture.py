@@ -47,7 +47,7 @@ from probe.work_folder import each
 
 NAME = CAPTURE_RUN
 OPTIONS = ("capture", "reduce")
-FILES = ("captured.json", "phase-*", "written-*", "touched-*.bin")
+FILES = ("captured.json", "phase-*", "kept-pages.*", "written-*", "touched-*.bin")
 
 _RESULT = "captured.json"
 

@@ -34,6 +34,7 @@ from probe.pipeline.stage import LEAST_COVERAGE, Build
 from probe.progress import Report
 from probe.selection.substitute import without_phases
 from probe.work_folder import each
+from reducer.packed_image import pages_in_place
 
 NAME = "flatten"
 OPTIONS = ("records_flow",)
@@ -59,7 +60,8 @@ def flatten_phases(
     """
     done = []
     for number, (job, huge) in enumerate(jobs):
-        done.append(_flatten(job, huge, folder, cpu))
+        with pages_in_place(job.images):
+            done.append(_flatten(job, huge, folder, cpu))
         progress((number + 1) / len(jobs))
     return done
 
@@ -136,7 +138,8 @@ def run(build: Build, report: Report) -> None:
     flattened = time.monotonic()
     if build.options.records_flow:
         for number, ((job, _), flat) in enumerate(zip(jobs, build.flat, strict=True)):
-            build.flow[flat.phase] = _flow(job, flat, folder, build.cpu)
+            with pages_in_place(job.images):
+                build.flow[flat.phase] = _flow(job, flat, folder, build.cpu)
             report((1 + (number + 1) / len(jobs)) / both)
     build.flatten_seconds = flattened - begun, time.monotonic() - flattened
 

@@ -44,6 +44,7 @@ from probe.pipeline.stage import Build
 from probe.progress import Report
 from probe.work_folder import each
 from reducer.choices import Reduction
+from reducer.kept_pages import KeptPages
 from reducer.reduction import Reduced, reduce_checkpoint
 from reducer.touched_set import (
     TouchedSet,
@@ -220,7 +221,16 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
     reduced = _reduced(build, phase, folder, has_others=build.criu is None)
     if reduced.folder != phase.folder:
         shutil.rmtree(folder / phase.folder)
+    if build.criu is None:
+        _keep(build, folder / reduced.folder)
     return replace(phase, folder=reduced.folder, reduced=reduced)
+
+
+def _keep(build: Build, images: Path) -> None:
+    """Keep the phase's pages with those of the others. What CRIU has written stays as it is."""
+    if build.kept is None or build.kept.folder != images.parent:
+        build.kept = KeptPages(images.parent)
+    build.kept.pack(images, read_state(images).pages_image)
 
 
 def _require_flat(build: Build, phase: CapturedPhase, folder: Path) -> None:

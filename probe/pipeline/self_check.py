@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from checkpoint.compiled import restorer
@@ -33,6 +34,7 @@ from probe.prediction.spending import FULL_RUNS, Means
 from probe.prediction.target_error import ON_BOTH_SIDES, Narrowed, spend
 from probe.progress import Report
 from probe.selection.retiming import retimed
+from reducer.packed_image import pages_in_place
 
 NAME = "self-check"
 OPTIONS = ("runs", "repeats", "target_error", "budget", "best_effort")
@@ -255,7 +257,7 @@ def _phases(build: Build) -> list[PhaseToMeasure]:
         if build.criu is not None:
             phases.append(PhaseToMeasure(job))
         if not flat.refused:
-            phases.append(PhaseToMeasure(job, DIRECT))
+            phases.append(PhaseToMeasure(job, DIRECT, there=partial(pages_in_place, job.images)))
     return phases
 
 

@@ -26,6 +26,7 @@ from probe.prediction.target_error import Narrowed
 from probe.progress import Display, Report
 from probe.work_folder import WorkFolder
 from reducer.archive import ArchiveSizes
+from reducer.kept_pages import KeptPages
 
 LEAST_COVERAGE = 0.9
 """Share of the time that the restored phases must hold, or there is no probe."""
@@ -59,6 +60,7 @@ class Build:
     joined: int = 1  # select; so many of the traced intervals are one from here on, in `profile` and `timed`
     selection: Selection = field(init=False)  # select
     warmup: WarmupChoice = field(init=False)  # warm-up, or the number asked for
+    kept: KeptPages | None = None  # capture, or validate; where the pages of its phases go
     captured: Sequence[CapturedPhase] = field(init=False)  # capture
     reduced: Sequence[ReducedPhase] = field(init=False)  # reduce; phases in the order of `captured`
     flat: Sequence[FlatPhase] = field(init=False)  # flatten; likewise

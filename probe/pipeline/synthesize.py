@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from probe.formats.phase_record import Synthetic
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import Build
 from probe.progress import Report
+from reducer.packed_image import pages_in_place
 
 NAME = "synthesize"
 OPTIONS = ("synthetic_data", "synthetic_budget")
@@ -51,7 +53,17 @@ def runs(_plan: FullRuns) -> int:
 
 
 def run(build: Build, report: Report) -> None:
-    """Replace what can be replaced, in the largest phases first, until the time for it is used up."""
+    """Replace what can be replaced, in the largest phases first, until the time for it is used up. Meanwhile the pages
+    of all phases are in place, since those that are proved are judged by turns."""
+    with ExitStack() as there:
+        for reduced in build.reduced:
+            there.enter_context(pages_in_place(build.folder.file(reduced.folder)))
+        replace_data(build, report)
+    _use(build)
+
+
+def replace_data(build: Build, report: Report) -> None:
+    """As `run`, of phases whose pages are in place."""
     wanted = build.options.synthetic_budget
     until = time.monotonic() + (_allowed(build) if wanted is None else wanted)
     saved = SavedPacking(build.options.compress) if wanted is None else None
@@ -89,7 +101,6 @@ def run(build: Build, report: Report) -> None:
         done += len(left) - len(skipped)
         left = skipped
     report(1.0)
-    _use(build)
 
 
 def _times(phases: Mapping[int, Proved]) -> list[PairedTimes]:

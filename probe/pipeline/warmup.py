@@ -10,6 +10,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from probe.pipeline.stage import Build
 from probe.prediction.inputs import PredictionOptions
 from probe.prediction.location import median_factor, relative_variance
 from probe.progress import Report
+from reducer.packed_image import pages_in_place
 
 NAME = "warm-up"
 OPTIONS = ("warmup",)
@@ -151,7 +153,10 @@ def _to_measure(
     jobs = [restore_job(program, timed, folder, phase, phase.folder) for phase in captured]
     huge = [phase.huge for phase in captured]
     flat = flatten_phases(list(zip(jobs, huge, strict=True)), folder=folder, cpu=cpu, progress=progress)
-    return [PhaseToMeasure(job, CRIU if f.refused else DIRECT) for job, f in zip(jobs, flat, strict=True)]
+    return [
+        PhaseToMeasure(job, CRIU if f.refused else DIRECT, there=partial(pages_in_place, job.images))
+        for job, f in zip(jobs, flat, strict=True)
+    ]
 
 
 def choose_warmup(tried: Mapping[int, TriedPhase]) -> WarmupChoice:

@@ -18,6 +18,7 @@ from command import Command, interrupt, small_disk
 from conftest import MakeProgram
 
 from checkpoint.errors import ProbeError, StorageError, WorkFolderBusy
+from checkpoint.flat.file_names import PACKED
 from probe.pipeline.build import OPTIONS_OF_NO_FILE, STAGE_FILES
 from probe.work_folder import StageFiles, work_folder
 
@@ -240,11 +241,9 @@ def test_an_output_that_is_gone_is_named(finished: Finished) -> None:
 @pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(finished: Finished) -> None:
     state = finished.work / "state.json"
-    pages = next(
-        (finished.work / json.loads((finished.work / "captured.json").read_text())[0]["folder"]).glob("pages-*")
-    )
+    pages = finished.work / json.loads((finished.work / "captured.json").read_text())[0]["folder"] / PACKED
     whole, stages = pages.read_bytes(), state.read_text()
-    pages.write_bytes(whole[:-4096])
+    pages.write_bytes(whole[:-1])
     without = json.loads(stages)
     without["finished"].remove("reduce")
     state.write_text(json.dumps(without))

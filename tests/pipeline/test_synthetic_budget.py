@@ -72,7 +72,7 @@ def test_phases_are_judged_together_and_time_is_kept_for_that(monkeypatch: pytes
         folder=None,
         synthetic={},
     )
-    synthesize.run(cast(Any, build), lambda _: None)
+    synthesize.replace_data(cast(Any, build), lambda _: None)
     assert list(given) == [1, 2, 0, 3] and order == [2, 0, 3, None]
     assert 999.0 < given[2] <= given[1] <= 1000.0
     # Two more pairs of ten seconds for each proved phase, and half as much again.
@@ -111,11 +111,11 @@ def test_time_that_judging_left_is_for_phases_that_were_skipped(monkeypatch: pyt
         folder=None,
         synthetic={},
     )
-    synthesize.run(cast(Any, build), lambda _: None)
+    synthesize.replace_data(cast(Any, build), lambda _: None)
     assert asked == [7, 8] and judged == [(1, 0), (1, 1)]
     assert {phase: one.refused for phase, one in build.synthetic.items()} == {7: "", 8: ""}
     build.options.synthetic_budget = 5.0
-    synthesize.run(cast(Any, build), lambda _: None)
+    synthesize.replace_data(cast(Any, build), lambda _: None)
     assert {one.refused for one in build.synthetic.values()} == {synthesize._USED_UP}
 
 
@@ -167,7 +167,7 @@ def test_time_is_given_for_what_packing_less_saves(
         folder=None,
         synthetic={},
     )
-    synthesize.run(cast(Any, build), lambda _: None)
+    synthesize.replace_data(cast(Any, build), lambda _: None)
     assert given == [pytest.approx(seconds, abs=1.0) for seconds in expected]
 
 
