@@ -37,7 +37,7 @@ class KeptPages:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._numbers: dict[bytes, int] = {}
-        self._rows = 0
+        self._left = 0, 0
 
     def pack(self, images: Path, image: Path) -> None:
         """Put the pages of `image`, which is in the folder `images` of a phase, away. Raises StorageError, and leaves
@@ -51,7 +51,7 @@ class KeptPages:
         with storage_errors("write", self.folder / BLOCKS, size), ExitStack() as undo:
             runs = Runs()
             with _Blocks(self.folder, undo, self._numbers) as new, image.open("rb") as source:
-                if new.rows != self._rows:
+                if new.state != self._left:
                     # What it knows was removed.
                     self._numbers.clear()
                 while chunk := source.read(_CHUNK_PAGES * PAGE_SIZE):
@@ -59,12 +59,13 @@ class KeptPages:
                         page = chunk[at : at + PAGE_SIZE]
                         runs.add(0 if page == _ZERO else new.number(page))
                 new.finish()
+                left = new.state
             encoded = runs.encoded()
             head = (MAGIC, _number_of(image), size // PAGE_SIZE, len(encoded) // RUN.size)
             with create_file(target, undo) as out:
                 out.write(HEADER.pack(*head) + encoded)
             undo.pop_all()
-            self._rows = new.rows
+            self._left = left
         image.unlink()
 
 
@@ -73,24 +74,25 @@ class _Blocks:
 
     def __init__(self, folder: Path, undo: ExitStack, numbers: dict[bytes, int]) -> None:
         self._numbers = numbers
-        self._opened = ExitStack()
-        self._blocks, self._table = (self._open(folder / name) for name in (BLOCKS, TABLE))
-        self.rows = os.fstat(self._table).st_size // ROW.size
+        with ExitStack() as opened:
+            self._blocks, self._table = (_opened(folder / name, opened) for name in (BLOCKS, TABLE))
+            self._opened = opened.pop_all()
+        self._rows = os.fstat(self._table).st_size // ROW.size
         self._end = 0
-        if self.rows:
-            offset, size, _ = ROW.unpack(os.pread(self._table, ROW.size, (self.rows - 1) * ROW.size))
+        if self._rows:
+            offset, size, _ = ROW.unpack(os.pread(self._table, ROW.size, (self._rows - 1) * ROW.size))
             self._end = offset + size
         # What a killed build has left beyond the last whole row belongs to nothing.
-        for name, end in ((BLOCKS, self._end), (TABLE, self.rows * ROW.size)):
+        for name, end in ((BLOCKS, self._end), (TABLE, self._rows * ROW.size)):
             os.truncate(folder / name, end)
             undo.callback(forgiving, partial(os.truncate, folder / name, end))
         undo.callback(numbers.clear)
         self._pages: list[bytes] = []
 
-    def _open(self, path: Path) -> int:
-        opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._opened.callback(os.close, opened)
-        return opened
+    @property
+    def state(self) -> tuple[int, int]:
+        """Which table it is, and its rows."""
+        return os.fstat(self._table).st_ino, self._rows
 
     def __enter__(self) -> _Blocks:
         return self
@@ -103,7 +105,7 @@ class _Blocks:
         key = blake2b(page, digest_size=16).digest()
         known = self._numbers.get(key)
         if known is None:
-            known = self.rows * BLOCK_PAGES + len(self._pages) + 1
+            known = self._rows * BLOCK_PAGES + len(self._pages) + 1
             if known > _MOST_NUMBERS:
                 raise StorageError(f"the checkpoints hold more than {_MOST_NUMBERS} pages: use fewer phases")
             self._numbers[key] = known
@@ -121,10 +123,16 @@ class _Blocks:
         packed = deflated(b"".join(self._pages))
         write_all(self._blocks, memoryview(packed), self._end)
         row = ROW.pack(self._end, len(packed), zlib.crc32(packed))
-        write_all(self._table, memoryview(row), self.rows * ROW.size)
+        write_all(self._table, memoryview(row), self._rows * ROW.size)
         self._end += len(packed)
-        self.rows += 1
+        self._rows += 1
         self._pages = []
+
+
+def _opened(path: Path, undo: ExitStack) -> int:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    undo.callback(os.close, file)
+    return file
 
 
 def remove_kept(folder: Path) -> None:

@@ -43,6 +43,8 @@ _CACHED = 256
 _MOST_STORED = 2 * BLOCK_PAGES * PAGE_SIZE
 """Bytes of a block that does not compress, with much to spare."""
 
+_MOST_OFFSET = 1 << 62
+
 
 class PackedImage:
     """The pages image that a phase's folder would hold, read from where its pages are kept.
@@ -136,7 +138,7 @@ class PackedImage:
         if len(row) < ROW.size:
             raise self._damaged(f"{TABLE} beside its folder has no row {number}")
         offset, size, check = ROW.unpack(row)
-        packed = os.pread(self._blocks, size, offset) if size <= _MOST_STORED else b""
+        packed = os.pread(self._blocks, size, offset) if size <= _MOST_STORED and offset < _MOST_OFFSET else b""
         if len(packed) != size or zlib.crc32(packed) != check:
             raise self._damaged(f"{BLOCKS} beside its folder is not what was written at {offset}")
         try:

@@ -261,6 +261,8 @@ def runs(_plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """Reduce all phases that are not yet. Raises StorageError."""
+    # From here on no page is added: what tells them apart would take memory until the end.
+    build.kept = None
     build.reduced = []
     for phase in build.captured:
         build.reduced.append(phase.reduced or _reduced(build, phase, build.folder.path))

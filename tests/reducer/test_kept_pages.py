@@ -167,6 +167,10 @@ def test_what_was_put_in_place_is_taken_away_on_an_error(tmp_path: Path) -> None
         assert (images / IMAGE).read_bytes() == contents(range(30))
 
 
+def huge(path: Path) -> None:
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
 def flipped(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -181,7 +185,7 @@ def emptied(path: Path) -> None:
     os.truncate(path, 0)
 
 
-@pytest.mark.parametrize("damage", [flipped, cut, emptied])
+@pytest.mark.parametrize("damage", [flipped, huge, cut, emptied])
 @pytest.mark.parametrize("name", [BLOCKS, TABLE, f"one/{PACKED}"])
 def test_damage_is_named(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
     images = packed(KeptPages(tmp_path), "one", range(1, BLOCK_PAGES + 1))
