@@ -281,6 +281,7 @@ def _images(checkpoint: PhaseCheckpoint) -> _Images:
     if (folder / PACKED).exists():
         with PackedImage(folder) as packed:
             pages[packed.path] = packed.size
+        pages = dict(sorted(pages.items()))
     if not parts:
         raise ProbeFileDamaged(f"{folder} holds no checkpoint images; take the checkpoint again")
     for path, size in pages.items():

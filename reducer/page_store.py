@@ -154,7 +154,12 @@ class _RawImage:
 
 
 def _opened(path: Path) -> _Image:
-    return PackedImage(path.parent) if (path.parent / PACKED).exists() else _RawImage(path)
+    if (path.parent / PACKED).exists():
+        packed = PackedImage(path.parent)
+        if packed.path == path:
+            return packed
+        packed.close()
+    return _RawImage(path)
 
 
 class Runs:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
-from checkpoint.flat.file_names import PACKED
+from checkpoint.flat.file_names import PACKED, SHARED_PAGES
 from checkpoint.linux import PAGE_SIZE
 from reducer import kept_pages
 from reducer.archive import PhaseCheckpoint, open_probe, write_probe
@@ -220,6 +220,8 @@ def test_a_probe_is_the_same(tmp_path: Path) -> None:
     folders = {number: phase(tmp_path, str(number), pages) for number, pages in wanted.items()}
     for folder in folders.values():
         (folder / "core.img").write_bytes(b"x")
+        # Shared memory is never packed.
+        (folder / SHARED_PAGES).write_bytes(contents(range(50, 70)))
     phases = [PhaseCheckpoint(number, folder) for number, folder in folders.items()]
     before = write_probe(tmp_path / "whole.probe", {}, phases)
     for number in (1, 3):
@@ -229,6 +231,7 @@ def test_a_probe_is_the_same(tmp_path: Path) -> None:
     with open_probe(tmp_path / "packed.probe", tmp_path) as archive:
         archive.extract_phase(3, tmp_path / "out")
     assert (tmp_path / "out" / IMAGE).read_bytes() == contents(wanted[3])
+    assert (tmp_path / "out" / SHARED_PAGES).read_bytes() == contents(range(50, 70))
 
 
 def test_nothing_is_left_of_them(tmp_path: Path) -> None:
