@@ -54,13 +54,14 @@ def test_two_ranks_do_what_both_engines_say(tmp_path: Path, base: dict[str, Any]
     assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == [], "files of blocks are gone"
     application = read_data_application(path)
     work = place(application, read_disk_machine(here), 2)
-    for mode in MODES:
-        found = simulate(work, 0.01, engine_of(mode), limit=60)
+    simulated = [simulate(work, 0.01, engine_of(mode), limit=60) for mode in MODES]
+    for found in simulated:
         # What goes to clients is not sent here.
         messages = 0 if base is MICROSCOPE else found.messages
         assert (said["blocks"], said["messages"]) == (found.blocks, messages)
-        # Delays are no shorter than asked for, whatever else runs; how much longer, the benchmark says.
-        assert said["seconds"] > 0.97 * found.seconds
+    # Delays are no shorter than asked for, whatever else runs; how much longer, the benchmark says. On a quiet machine
+    # the ranks wait for each other less than the engine does that couples them tightly.
+    assert said["seconds"] > 0.97 * min(found.seconds for found in simulated)
     assert said["computing_seconds"] <= said["seconds"]
 
 
