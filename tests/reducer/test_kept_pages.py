@@ -19,7 +19,8 @@ from checkpoint.linux import PAGE_SIZE
 from reducer import kept_pages
 from reducer.archive import PhaseCheckpoint, open_probe, write_probe
 from reducer.kept_pages import KeptPages, remove_kept
-from reducer.packed_image import BLOCK_PAGES, BLOCKS, TABLE, PackedImage, pages_in_place
+from reducer.packed_image import BLOCK_PAGES, BLOCKS, ROW, TABLE, PackedImage, pages_in_place
+from reducer.page_spool import RUN
 
 IMAGE = "pages-7.img"
 numbers = st.lists(st.integers(0, 60), max_size=80)
@@ -110,8 +111,9 @@ def test_another_one_adds_to_what_is_there(tmp_path: Path) -> None:
     # What a killed build had begun to write.
     for name in (BLOCKS, TABLE):
         with (tmp_path / name).open("ab") as file:
-            file.write(b"torn")
+            file.write(b"torn" * (1 << 18 if name == BLOCKS else 1))
     second = packed(KeptPages(tmp_path), "second", range(10, 40))
+    assert (tmp_path / BLOCKS).stat().st_size < 1 << 18
     for images, wanted in ((first, range(1, 20)), (second, range(10, 40))):
         with pages_in_place(images):
             assert (images / IMAGE).read_bytes() == contents(wanted)
@@ -194,6 +196,23 @@ def test_damage_is_named(name: str, damage: Callable[[Path], None], tmp_path: Pa
     with pytest.raises(ProbeFileDamaged, match=said), pages_in_place(images):
         pass
     assert not (images / IMAGE).exists()
+
+
+def test_another_block_in_its_place_is_seen(tmp_path: Path) -> None:
+    images = packed(KeptPages(tmp_path), "one", range(1, 2 * BLOCK_PAGES + 1))
+    table = tmp_path / TABLE
+    (_, _, check), (offset, size, _) = ROW.iter_unpack(table.read_bytes())
+    table.write_bytes(ROW.pack(offset, size, check) + ROW.pack(offset, size, check))
+    with pytest.raises(ProbeFileDamaged, match="is not what was written at"), pages_in_place(images):
+        pass
+
+
+def test_a_number_that_no_page_has_is_seen(tmp_path: Path) -> None:
+    images = packed(KeptPages(tmp_path), "one", range(1, 4))
+    listed = (images / PACKED).read_bytes()
+    (images / PACKED).write_bytes(listed[: -RUN.size] + RUN.pack(9, 3))
+    with pytest.raises(ProbeFileDamaged, match="names page 11, which is not kept"), pages_in_place(images):
+        pass
 
 
 @pytest.mark.parametrize("name", [BLOCKS, TABLE, f"one/{PACKED}"])
