@@ -82,11 +82,7 @@ def deflated(data: bytes) -> bytes:
 def inflated_block(packed: bytes, most: int) -> bytes:
     """What `deflated` made this of, `most` bytes of it at most. Raises Corrupt."""
     stream = _zlib.decompressobj()
-    try:
-        data: bytes = stream.decompress(packed, most)
-    except _zlib.error as error:
-        raise Corrupt(f"is damaged ({error})") from error
-    return data
+    return _guarded(lambda data: stream.decompress(data, most), packed, (zlib.error, _zlib.error))
 
 
 def check_packing(compression: str) -> None:

@@ -18,11 +18,10 @@ from checkpoint.flat.file_names import PACKED
 from checkpoint.linux import PAGE_SIZE
 from reducer.compression import deflated
 from reducer.output_file import create_file, forgiving, storage_errors
-from reducer.packed_image import BLOCK_PAGES, BLOCKS, HEADER, MAGIC, ROW, TABLE
-from reducer.page_spool import RUN, write_all
+from reducer.packed_image import BLOCK_PAGES, BLOCKS, HEADER, MAGIC, ROW, TABLE, open_both
+from reducer.page_spool import CHUNK_PAGES, RUN, write_all
 from reducer.page_store import Runs
 
-_CHUNK_PAGES = 256
 _ZERO = bytes(PAGE_SIZE)
 _MOST_NUMBERS = (1 << 32) - BLOCK_PAGES
 
@@ -54,7 +53,7 @@ class KeptPages:
                 if new.state != self._left:
                     # What it knows was removed.
                     self._numbers.clear()
-                while chunk := source.read(_CHUNK_PAGES * PAGE_SIZE):
+                while chunk := source.read(CHUNK_PAGES * PAGE_SIZE):
                     for at in range(0, len(chunk), PAGE_SIZE):
                         page = chunk[at : at + PAGE_SIZE]
                         runs.add(0 if page == _ZERO else new.number(page))
@@ -74,9 +73,7 @@ class _Blocks:
 
     def __init__(self, folder: Path, undo: ExitStack, numbers: dict[bytes, int]) -> None:
         self._numbers = numbers
-        with ExitStack() as opened:
-            self._blocks, self._table = (_opened(folder / name, opened) for name in (BLOCKS, TABLE))
-            self._opened = opened.pop_all()
+        self._blocks, self._table, self._opened = open_both(folder, os.O_RDWR | os.O_CREAT)
         self._rows = os.fstat(self._table).st_size // ROW.size
         self._end = 0
         if self._rows:
@@ -127,12 +124,6 @@ class _Blocks:
         self._end += len(packed)
         self._rows += 1
         self._pages = []
-
-
-def _opened(path: Path, undo: ExitStack) -> int:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    undo.callback(os.close, file)
-    return file
 
 
 def remove_kept(folder: Path) -> None:

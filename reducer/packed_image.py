@@ -37,8 +37,8 @@ HEADER, MAGIC = struct.Struct("<8sIQQ"), b"PBPAGES1"
 ROW = struct.Struct("<QII")
 """Of the table: offset, size and CRC-32 of a block as it is stored."""
 
-_CACHED = 256
-"""Blocks that stay unpacked while a phase is read: 16 MB."""
+_CACHED = 32
+"""Blocks that stay unpacked while a phase is open: 2 MB, since packing a probe has all phases open."""
 
 _MOST_STORED = 2 * BLOCK_PAGES * PAGE_SIZE
 """Bytes of a block that does not compress, with much to spare."""
@@ -71,14 +71,8 @@ class PackedImage:
             raise self._damaged(f"it lists {self._begins[-1]} pages where {self.pages} are said")
         self.path = images / f"pages-{number}.img"
         self._cache: OrderedDict[int, bytes] = OrderedDict()
-        self._opened = ExitStack()
         with storage_errors("read", images.parent / BLOCKS):
-            self._blocks, self._table = (self._open(images.parent / name) for name in (BLOCKS, TABLE))
-
-    def _open(self, path: Path) -> int:
-        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        self._opened.callback(os.close, opened)
-        return opened
+            self._blocks, self._table, self._opened = open_both(images.parent, os.O_RDONLY)
 
     def __enter__(self) -> PackedImage:
         return self
@@ -151,6 +145,16 @@ class PackedImage:
 
     def _damaged(self, what: str) -> ProbeFileDamaged:
         return ProbeFileDamaged(f"{self._path}: damaged: {what}; build without --resume")
+
+
+def open_both(folder: Path, flags: int) -> tuple[int, int, ExitStack]:
+    """Descriptors of blocks and table in `folder`, and what closes both. Raises OSError."""
+    with ExitStack() as opened:
+        found = []
+        for name in (BLOCKS, TABLE):
+            found.append(os.open(folder / name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            opened.callback(os.close, found[-1])
+        return found[0], found[1], opened.pop_all()
 
 
 @contextmanager
