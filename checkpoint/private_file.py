@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import IO
+
+_CHUNK = 1 << 20
 
 
 def create_private(path: Path, buffering: int = -1) -> IO[bytes]:
@@ -16,3 +19,9 @@ def create_private(path: Path, buffering: int = -1) -> IO[bytes]:
 
     # A file object that is made of a descriptor would not know its name.
     return open(path, "xb", buffering, opener=opened)
+
+
+def copy_private(source: Path, target: Path) -> None:
+    """As shutil.copyfile, into a file that `create_private` makes. Raises OSError."""
+    with source.open("rb") as contents, create_private(target) as out:
+        shutil.copyfileobj(contents, out, _CHUNK)

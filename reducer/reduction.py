@@ -24,7 +24,7 @@ from checkpoint.criu.pagemap import write_pagemap
 from checkpoint.flat.file_names import SHARED_PAGES, deleted_name
 from checkpoint.flat.image import NAME as FLAT_NAME
 from checkpoint.linux import PAGE_SIZE
-from checkpoint.private_file import create_private
+from checkpoint.private_file import copy_private, create_private
 from checkpoint.state.process_state import PageRun, ProcessState
 from reducer.choices import Reduction
 from reducer.output_file import storage_errors
@@ -72,13 +72,13 @@ def _write_description(images: ProcessState, folder: Path, runs: Sequence[PageRu
     if (images.folder / STATE_NAME).exists():
         write_state(replace(images, folder=folder, page_runs=images.page_runs if runs is None else tuple(runs)))
         for number in {n for n in images.removed_files.values() if n is not None}:
-            shutil.copyfile(images.folder / deleted_name(number), folder / deleted_name(number))
+            copy_private(images.folder / deleted_name(number), folder / deleted_name(number))
         if images.shared_pages:
-            shutil.copyfile(images.folder / SHARED_PAGES, folder / SHARED_PAGES)
+            copy_private(images.folder / SHARED_PAGES, folder / SHARED_PAGES)
         return
     for path in images.folder.glob("*.img"):
         if path.name not in (images.pages_image.name, FLAT_NAME):
-            shutil.copyfile(path, folder / path.name)
+            copy_private(path, folder / path.name)
     if runs is not None:
         write_pagemap(folder / f"pagemap-{images.pid}.img", images.pages_id, runs)
 

@@ -13,6 +13,7 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.memory_map import DELETED, Area, mode_of
 from checkpoint.errors import StorageError
 from checkpoint.flat.file_names import deleted_name
+from checkpoint.private_file import create_private
 from checkpoint.process.descriptors import LARGEST_DELETED
 from checkpoint.state.process_state import Descriptor, File, FileKind
 
@@ -145,7 +146,7 @@ def _copy(source: str, target: Path) -> bool:
         status = os.fstat(reader)
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_DELETED:
             return False
-        with target.open("wb") as out:
+        with create_private(target) as out:
             while piece := os.read(reader, _PIECE):
                 if any(piece):
                     out.write(piece)
