@@ -24,7 +24,7 @@ from checkpoint.process.ptrace import signal_mask
 from checkpoint.process.team import Team
 from checkpoint.process.threads import HelperThreads
 from checkpoint.process.tracee import Tracee
-from checkpoint.process.waiting import threads_of
+from checkpoint.process.waiting import ENDED, process_state, threads_of
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
 from checkpoint.state.shared_memory import QueuedSignal
 
@@ -154,10 +154,11 @@ def _with_team(state: ProcessState, tracee: Tracee, team: Team, answers: Sequenc
 
 
 def _children(pid: int) -> Iterator[Task]:
-    """All processes below another that nobody has waited for: they are named, not captured."""
+    """All processes below another that live: they are named, not captured."""
     for child in children_of(pid):
-        yield Task(child, pid, (child,))
-        yield from _children(child)
+        if process_state(child) != ENDED:
+            yield Task(child, pid, (child,))
+            yield from _children(child)
 
 
 def _threads(pid: int, helpers: HelperThreads) -> tuple[int, ...]:

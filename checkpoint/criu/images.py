@@ -45,6 +45,8 @@ _VMA = (
     VmaEntry.start, VmaEntry.end, VmaEntry.pgoff, VmaEntry.shmid, VmaEntry.prot, VmaEntry.flags, VmaEntry.status,
 )  # fmt: skip
 _U32_MAX = (1 << 32) - 1
+_DEAD = 2
+"""State of a process that has ended and was not waited for (TASK_DEAD in CRIU's images)."""
 _ADDRESS_END = 1 << 64
 
 
@@ -81,9 +83,9 @@ def read_checkpoint(folder: Path) -> ProcessState:
         if not tasks:
             raise damaged(image, "it names no process")
         pid = tasks[0].pid
-        image = folder / f"core-{pid}.img"
-        core = _only(image, read_entries(image, "core"))
-        task_core = core.message(CoreEntry.tc) or Message()
+        # Of a child that has ended nothing is left but what its parent is told when it waits for it.
+        tasks = (tasks[0], *(task for task in tasks[1:] if _core_of(folder, task.pid)[1] != _DEAD))
+        core, state = _core_of(folder, pid)
         image = folder / f"ids-{pid}.img"
         descriptor_table = _only(image, read_entries(image, "ids")).integer(TaskKobjIdsEntry.files_id)
         image = folder / f"fs-{pid}.img"
@@ -101,7 +103,7 @@ def read_checkpoint(folder: Path) -> ProcessState:
         image = folder / "remap-fpath.img"
         removed = dict(map(_removed, read_entries(image, "remap-fpath") if image.exists() else []))
         image = folder / f"core-{pid}.img"
-        state, comm = task_core.integer(TaskCoreEntry.task_state), task_core.text(TaskCoreEntry.comm, "")
+        comm = (core.message(CoreEntry.tc) or Message()).text(TaskCoreEntry.comm, "")
         kernel = _kernel_state(core)
         image = folder / f"mm-{pid}.img"
         layout, no_huge_pages = kernel_state.layout_of(mm), mm.integer(MmEntry.thp_disabled, 0)
@@ -146,6 +148,16 @@ def _only(path: Path, entries: Sequence[Message]) -> Message:
     if len(entries) != 1:
         raise damaged(path, f"it has {len(entries)} entries instead of one")
     return entries[0]
+
+
+def _core_of(folder: Path, pid: int) -> tuple[Message, int]:
+    """The core image of process `pid`, and the state that the process was in."""
+    image = folder / f"core-{pid}.img"
+    try:
+        core = _only(image, read_entries(image, "core"))
+        return core, (core.message(CoreEntry.tc) or Message()).integer(TaskCoreEntry.task_state)
+    except ProtobufError as error:
+        raise damaged(image, str(error)) from error
 
 
 def _vmas(path: Path, mm: Message) -> tuple[Vma, ...]:

@@ -48,7 +48,8 @@ class Child:
 
     parent    the child that started it; None where the program itself did
     command   what it executed last
-    ended     when its end was seen; `gone` when its parent had waited for it, from when on nothing of it is left
+    ended     when its end was seen; `gone` when its parent had waited for it, from when on nothing of it is left;
+              `kept` when it was last seen that its parent had not
     cpu       seconds, those of its own children included that it waited for; `own_cpu` without them
     status    as waitpid gives it
     borrows   the program's memory, by vfork(2) and until its execve, and with it what was put into the code
@@ -60,6 +61,7 @@ class Child:
     began: float
     command: str = _COPY
     ended: float | None = None
+    kept: float | None = None
     gone: float | None = None
     cpu: float = 0.0
     own_cpu: float = 0.0
@@ -172,9 +174,13 @@ class Children:
             again = False
             for child in list(self._living.values()):
                 again |= self._look_at(child)
-        for child in [c for c in self._unreaped if not Path(f"/proc/{c.pid}").exists()]:
-            child.gone = time.monotonic()
-            self._unreaped.remove(child)
+        for child in list(self._unreaped):
+            looked = time.monotonic()
+            if Path(f"/proc/{child.pid}").exists():
+                child.kept = looked
+            else:
+                child.gone = time.monotonic()
+                self._unreaped.remove(child)
 
     def _look_at(self, child: Child) -> bool:
         try:
@@ -192,7 +198,8 @@ class Children:
         return True
 
     def _end(self, child: Child, usage: resource.struct_rusage | None, status: int = -1) -> None:
-        child.ended, child.status = time.monotonic(), status
+        child.ended = child.kept = time.monotonic()
+        child.status = status
         del self._living[child.pid]
         if usage is not None:
             child.cpu = usage.ru_utime + usage.ru_stime

@@ -26,6 +26,8 @@ _SCHED_YIELD, _YIELDS, _YIELDING = call_number("sched_yield"), 1000, 0.02
 _FUTEX = str(call_number("futex"))
 _COMMANDS, _WAIT, _WAIT_BITSET = 0x7F, 0, 9
 """FUTEX_CMD_MASK, FUTEX_WAIT, FUTEX_WAIT_BITSET of futex(2)."""
+ENDED = "Z"
+"""State of a process that has ended, and that its parent has not waited for."""
 _OF_TIMERS = sum(1 << one - 1 for one in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
 

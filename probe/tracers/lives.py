@@ -48,7 +48,9 @@ class WorkedByChildren(ProgramUnsupported):
 class Lives:
     """Stretches of time in which children lived, seconds of the monotonic clock, apart and in order, K x 2.
 
-    `lived`: until the last of them had ended; `present`: until the program had waited for it.
+    `lived`: until the last of them had ended. `present`: those, and when the program waited for one that had ended.
+    A checkpoint holds the program without its children, so that none may live then, and the region waits for none. One
+    that has ended before, and is waited for behind it, is missed by nobody.
     """
 
     lived: FloatArray
@@ -58,8 +60,8 @@ class Lives:
     def of(children: Sequence[Child], now: float) -> Lives:
         """`now` stands for an end that was not seen yet."""
         lived = [(c.began, now if c.ended is None else c.ended) for c in children]
-        present = [(c.began, now if c.gone is None else c.gone) for c in children]
-        return Lives(_union(lived), _union(present))
+        waited = [(c.kept or c.ended or c.began, c.gone) for c in children if c.gone is not None]
+        return Lives(_union(lived), _union([*lived, *waited]))
 
     def beside(self, edges: FloatArray) -> BoolArray:
         """Which of the M intervals between M + 1 `edges` have a child in them."""

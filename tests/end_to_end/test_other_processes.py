@@ -42,6 +42,15 @@ def test_a_program_with_children(mode: str, least: float, most: float, tmp_path:
     assert abs(math.log(predicted / measured)) < MARGIN
 
 
+def test_a_child_that_has_ended_is_no_hindrance(tmp_path: Path, program: MakeProgram) -> None:
+    """It is waited for at the third quarter, and no phase lies there."""
+    argv = [str(program("helpers")), "800", "later"]
+    built = build(argv, tmp_path / "a.probe", options=QUICK, cwd=str(tmp_path))
+    assert show(tmp_path / "a.probe")["outside"]["processes"] == 1
+    predicted, measured = predicted_and_measured(argv, tmp_path, built.manifest, tmp_path / "a.probe")
+    assert abs(math.log(predicted / measured)) < MARGIN
+
+
 def test_a_wrapper_that_makes_and_removes_its_input(tmp_path: Path, program: MakeProgram) -> None:
     """It fails where an earlier run has left its folder; its worker has the input open in every phase."""
     script = tmp_path / "run.sh"

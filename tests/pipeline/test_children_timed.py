@@ -50,6 +50,14 @@ def test_the_time_of_children_is_in_no_interval(mode: str, least: float, most: f
     assert (timed.cpu < 0.5 * timed.cpu.sum()).all(), "a child's time is in an interval"
 
 
+def test_a_child_that_has_ended_is_beside_where_it_is_waited_for(builds: Path) -> None:
+    timed = timed_of(program_of(build("helpers", builds), "400", "later"))
+    done = np.cumsum(timed.counts.sum(axis=1)) / timed.counts.sum()
+    found = done[timed.beside]
+    assert 0.5 < found[-1] < 0.9 and ((found < 0.2) | (found > 0.6)).all()
+    assert timed.beside.sum() < 0.2 * timed.intervals
+
+
 def timed_stamped_and_plain(program: Program, folder: Path) -> tuple[TimedProfile, IntervalRun, PlainRun]:
     """The program's timing run, a run with stamps where they cost nothing, and a plain one."""
     profile, timed = traced_and_timed(program)

@@ -9,6 +9,7 @@
 //   beside   a child that computes while the program does, from the second quarter to the third
 //   clone    a child that shares the memory and runs at the same time
 //   zombies  a child at the start that is never waited for
+//   later    the same, waited for at the third quarter
 //   forever  a child that lives until the program ends
 //   daemon   goes on in a child in a session of its own, and ends
 //   wrapper  all work in a child, after a hundredth of it
@@ -121,6 +122,8 @@ int main(int argc, char **argv)
     begin(mode, milliseconds, argv, every);
     if (every < 1)
         every = milliseconds;
+    if (!strcmp(mode, "later"))
+        child = start_computing(1);
     for (long i = 0; i < milliseconds; i++, own++) {
         if (i && i % every == 0)
             start_helper(mode, every);

@@ -16,9 +16,10 @@ from regions import captured_regions
 from checkpoint.capture.conditions import check_traceable
 from checkpoint.capture.page_copy import require_room
 from checkpoint.capture.stored import read_state
+from checkpoint.criu.tool import find_criu
 from checkpoint.errors import PrivilegeMissing, ProgramUnsupported, StorageError
 from checkpoint.flat.convert import NotFlat
-from checkpoint.restore.criu_restore import RestoreJob
+from checkpoint.restore.criu_restore import CriuAgent, RestoreJob
 from probe.pipeline.reduce import PhaseToReduce, reduce_phase
 
 
@@ -50,10 +51,21 @@ def test_a_pending_signal_is_held_or_named(builds: Path, tmp_path: Path) -> None
         captured_regions(build("traps", builds), "pending", folder=tmp_path / "criu")
 
 
-@pytest.mark.parametrize("scenario", ["child", "zombie"])
-def test_another_process_is_named(scenario: str, builds: Path, tmp_path: Path) -> None:
+def test_another_process_is_named(builds: Path, tmp_path: Path) -> None:
     with pytest.raises(ProgramUnsupported, match=r"2 processes \(child \d+\)"):
-        captured(scenario, builds, tmp_path)
+        captured("child", builds, tmp_path)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_child_that_has_ended_is_left_out(direct: bool, builds: Path, tmp_path: Path) -> None:
+    """By CRIU it is there when the phase is restored, and makes no difference either."""
+    (job,) = captured_regions(build("traps", builds), "zombie", folder=tmp_path / "work", direct=direct)
+    assert len(read_state(job.images).tasks) == 1
+    if not direct:
+        with CriuAgent(job, find_criu(), scratch=tmp_path) as agent:
+            assert agent.repeat().wall > 0
+    flat_job(job, tmp_path)
+    assert timed(job, tmp_path).wall > 0
 
 
 def test_a_posix_timer_is_named(builds: Path, tmp_path: Path) -> None:

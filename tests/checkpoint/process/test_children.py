@@ -178,6 +178,19 @@ def test_a_child_that_shares_the_memory_is_refused(builds: Path) -> None:
     assert shares_memory(os.getpid(), os.getpid())
 
 
+@pytest.mark.timed
+def test_when_a_child_was_waited_for_is_known(builds: Path) -> None:
+    """It ends at once, and its parent waits for it when it has worked for so long."""
+    with started(build("helpers", builds), "400", "later") as tracee:
+        begun = time.monotonic()
+        assert ended(tracee) == 0
+        took = time.monotonic() - begun
+        (child,) = tracee.children.processes()
+    assert child.ended and child.kept and child.gone and child.ended < begun + 0.5 * took
+    assert begun + 0.6 * took < child.kept < child.gone < begun + 0.9 * took
+    assert child.gone - child.kept < 0.1 * took
+
+
 def test_a_child_that_nobody_waits_for_stays_present(builds: Path) -> None:
     with started(build("helpers", builds), "60", "zombies") as tracee:
         tracee.resume()
