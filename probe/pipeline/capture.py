@@ -33,7 +33,7 @@ from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.at_once import remove_checkpoint, taken
-from probe.pipeline.outputs import output_streams
+from probe.pipeline.outputs import output_streams, remove_output
 from probe.pipeline.reduce import reduced_at_once, room_sentence
 from probe.pipeline.runs.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.runs.plan import FullRuns
@@ -278,6 +278,8 @@ def run(build: Build, report: Report) -> None:
             on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
             lost=lost,
         )
+        # No run is compared with what it printed: the beginning of what others print.
+        remove_output(build.folder.path, NAME)
         for_criu = build.may_take_criu and all(_for_criu(found) for found in lost.unfit.values())
         if not done and (lost.strayed or for_criu):
             raise lost.refusal(name, lost.phases)

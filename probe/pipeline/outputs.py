@@ -164,16 +164,25 @@ def compare_written_files(plain: Sequence[Path], run: Path, what: str) -> Compar
 
 def output_streams(folder: Path, run: str) -> Streams:
     """Fresh files for the output of one run."""
-    streams = Streams(folder / f"{run}.stdout", folder / f"{run}.stderr")
-    for path in (streams.stdout, streams.stderr):
-        path.unlink(missing_ok=True)
-    return streams
+    remove_output(folder, run)
+    return Streams(folder / f"{run}.stdout", folder / f"{run}.stderr")
+
+
+def remove_output(folder: Path, run: str) -> None:
+    """Remove what `run`, which has ended, printed."""
+    for kind in ("stdout", "stderr"):
+        (folder / f"{run}.{kind}").unlink(missing_ok=True)
 
 
 def note_run(folder: Path, run: str, written: Sequence[str]) -> None:
-    """Note in `folder` what `run`, which has ended, left in the files that the program writes. What it and earlier runs
-    printed alike, those too that are never noted, is kept once."""
+    """Note in `folder` what `run`, which has ended, left in the files that the program writes, and keep what it printed
+    as other runs did once."""
     note_written_files(written, folder / f"{run}.files.json")
+    keep_printed_once(folder)
+
+
+def keep_printed_once(folder: Path) -> None:
+    """Keep once what runs below `folder` printed alike. None of them goes on."""
     for kind in ("stdout", "stderr"):
         outputs = sorted(folder.glob(f"*.{kind}"))
         for number, output in enumerate(outputs):

@@ -30,6 +30,21 @@ def in_place(work: Path) -> list[str]:
     return sorted(path.parent.name for path in work.rglob("phase-*/pages-[0-9]*.img"))
 
 
+@pytest.mark.parametrize("how", ["direct", "criu"])
+def test_what_is_printed_is_kept_once(how: Any, tmp_path: Path) -> None:
+    """Of a program that prints more than it has memory."""
+    work, numbers = tmp_path / "work", tmp_path / "numbers"
+    numbers.write_text("\n".join(map(str, range(1_000_000))))
+    options = BuildOptions(
+        interval=0.02, warmup=1, runs=0, repeats=2, capture=how, selection=SelectionOptions(max_phases=3)
+    )
+    argv = ["/usr/bin/gzip", "-9", "-c", str(numbers)]
+    build(argv, tmp_path / "x.probe", options=options, work=work, cwd=str(tmp_path))
+    printed = sorted(work.glob("*.stdout"))
+    assert len(printed) > 2 and "capture.stdout" not in {path.name for path in printed}
+    assert len({path.stat().st_ino for path in printed}) == 1
+
+
 @pytest.mark.parametrize("tried", [1, "auto"])
 def test_one_phase_at_a_time(tried: Any, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, there = tmp_path / "work", list[tuple[str, list[str]]]()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from checkpoint.errors import StorageError
 from checkpoint.process.program import Streams
 from probe.pipeline import outputs as module
-from probe.pipeline.outputs import Compared, compare_outputs, note_run, output_streams
+from probe.pipeline.outputs import Compared, compare_outputs, note_run, output_streams, remove_output
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 WORDS = st.text("abc xyz-", min_size=1, max_size=12)
@@ -149,3 +149,12 @@ def test_outputs_of_which_parts_are_kept_stay(tmp_path: Path, monkeypatch: pytes
         assert printed(tmp_path, run, "x" * 101).stat().st_nlink == 1
     for run in ("c", "d"):
         assert printed(tmp_path, run, "x" * 100).stat().st_nlink == 1 + (run == "d")
+
+
+def test_a_removed_output_takes_no_other_with_it(tmp_path: Path) -> None:
+    kept = printed(tmp_path, "plain-0", "x" * 5000)
+    removed = printed(tmp_path, "capture", "x" * 5000)
+    assert kept.stat().st_nlink == 2
+    remove_output(tmp_path, "capture")
+    remove_output(tmp_path, "never-made")
+    assert not removed.exists() and kept.read_text() == "x" * 5000
