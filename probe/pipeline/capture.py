@@ -33,7 +33,7 @@ from probe.formats.intervals import interval_times, vectors
 from probe.formats.profile import Profile
 from probe.formats.timing import TimedProfile
 from probe.pipeline.at_once import remove_checkpoint, taken
-from probe.pipeline.outputs import output_streams, remove_output
+from probe.pipeline.outputs import bounded_outputs, output_streams, remove_output
 from probe.pipeline.reduce import reduced_at_once, room_sentence
 from probe.pipeline.runs.boundaries import Place, RegionPlan, plan_regions
 from probe.pipeline.runs.plan import FullRuns
@@ -231,19 +231,23 @@ def take_checkpoints(
     `progress` gets the share done; `on_captured` and `lost` as for `capture`. Raises as `capture` does.
     """
     begun = time.time()
-    return capture(
-        profile,
-        plans,
-        criu=criu,
-        folder=folder,
-        streams=output_streams(folder, NAME),
-        expected_seconds=timed.wall_seconds,
-        cpu=cpu,
-        progress=lambda done: progress(done / len(plans)),
-        on_dump=copies_of_written(folder, begun),
-        on_captured=on_captured,
-        lost=lost,
-    )
+    # It prints the beginning of what other runs print, and is compared with none.
+    with bounded_outputs(folder, unread=NAME):
+        captured = capture(
+            profile,
+            plans,
+            criu=criu,
+            folder=folder,
+            streams=output_streams(folder, NAME),
+            expected_seconds=timed.wall_seconds,
+            cpu=cpu,
+            progress=lambda done: progress(done / len(plans)),
+            on_dump=copies_of_written(folder, begun),
+            on_captured=on_captured,
+            lost=lost,
+        )
+    remove_output(folder, NAME)
+    return captured
 
 
 def runs(plan: FullRuns) -> int:
@@ -278,8 +282,6 @@ def run(build: Build, report: Report) -> None:
             on_captured=lambda phase: reduced_at_once(build, phase, build.folder.path),
             lost=lost,
         )
-        # No run is compared with what it printed: the beginning of what others print.
-        remove_output(build.folder.path, NAME)
         for_criu = build.may_take_criu and all(_for_criu(found) for found in lost.unfit.values())
         if not done and (lost.strayed or for_criu):
             raise lost.refusal(name, lost.phases)

@@ -31,7 +31,8 @@ KEPT_END = 1 << 20
 """Bytes at its end that stay too: where a program fails, it says why there."""
 
 _LOOK_SECONDS = 0.25
-_LEAST_HOLE = 16 << 20
+_LEAST_HOLE, _LEAST_HOLE_IN_UNREAD = 16 << 20, 1 << 20
+"""Bytes that are worth a hole, also in an output that nothing reads."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # linux/falloc.h
 
 # Loaded before anything is forked.
@@ -240,13 +241,15 @@ def compare_few(folder: Path, plain: Sequence[str], runs: Mapping[str, str]) -> 
 
 
 @contextmanager
-def bounded_outputs(folder: Path) -> Iterator[None]:
-    """As long as this lasts, outputs in `folder` (*.stdout, *.stderr) take no more room than that on the disk.
+def bounded_outputs(folder: Path, unread: str | None = None) -> Iterator[None]:
+    """As long as this lasts, outputs in `folder` (*.stdout, *.stderr) take no more room than that on the disk; or those
+    of the run `unread` alone, of which no more than the end is kept.
 
     Their sizes stay: what is between reads as zeros. File systems without holes (NFS before 4.2) keep all of it.
     """
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(folder, ended), daemon=True)
+    bound = ("*", KEPT_START, _LEAST_HOLE) if unread is None else (unread, 0, _LEAST_HOLE_IN_UNREAD)
+    watcher = threading.Thread(target=_watch, args=(folder, ended, *bound), daemon=True)
     watcher.start()
     try:
         yield
@@ -255,25 +258,25 @@ def bounded_outputs(folder: Path) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(folder: Path, ended: threading.Event) -> None:
+def _watch(folder: Path, ended: threading.Event, run: str, start: int, least: int) -> None:
     while not ended.wait(_LOOK_SECONDS):
-        for path in (*folder.glob("*.stdout"), *folder.glob("*.stderr")):
+        for path in (*folder.glob(f"{run}.stdout"), *folder.glob(f"{run}.stderr")):
             # It may be removed at any moment, and another made.
             with contextlib.suppress(OSError):
-                _drop_middle(path)
+                _drop_middle(path, start, least)
 
 
-def _drop_middle(path: Path) -> None:
-    """Make what is neither at the beginning nor at the end a hole, where it takes room.
+def _drop_middle(path: Path, start: int, least: int) -> None:
+    """Make what is neither within the first `start` bytes nor at the end a hole, where it takes room for `least`.
 
     What is a hole already is not noted: a new output may have the inode of one that was removed.
     """
     status = path.stat()
     end = status.st_size - KEPT_END
-    if end <= KEPT_START or status.st_blocks * 512 - KEPT_START - KEPT_END < _LEAST_HOLE:
+    if end <= start or status.st_blocks * 512 - start - KEPT_END < least:
         return
     descriptor = os.open(path, os.O_WRONLY)
     try:
-        _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, KEPT_START, end - KEPT_START)
+        _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, start, end - start)
     finally:
         os.close(descriptor)

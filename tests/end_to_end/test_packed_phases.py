@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from programs import build as compiled
 
 from checkpoint.flat.file_names import PACKED
 from probe.formats.choices import SelectionOptions
-from probe.pipeline import flatten, self_check, warmup
+from probe.pipeline import capture, flatten, self_check, warmup
 from probe.pipeline.build import build
 from probe.pipeline.options import BuildOptions
+from probe.pipeline.outputs import bounded_outputs
 from reducer.packed_image import BLOCKS, TABLE, pages_in_place
 
 pytestmark = pytest.mark.slow
@@ -31,9 +32,15 @@ def in_place(work: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["direct", "criu"])
-def test_what_is_printed_is_kept_once(how: Any, tmp_path: Path) -> None:
+def test_what_is_printed_is_kept_once(how: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program that prints more than it has memory."""
-    work, numbers = tmp_path / "work", tmp_path / "numbers"
+    work, numbers, unread = tmp_path / "work", tmp_path / "numbers", list[str | None]()
+
+    def bounded(folder: Path, **run: str) -> AbstractContextManager[None]:
+        unread.append(run["unread"])
+        return bounded_outputs(folder, **run)
+
+    monkeypatch.setattr(capture, "bounded_outputs", bounded)
     numbers.write_text("\n".join(map(str, range(1_000_000))))
     options = BuildOptions(
         interval=0.02, warmup=1, runs=0, repeats=2, capture=how, selection=SelectionOptions(max_phases=3)
@@ -42,7 +49,7 @@ def test_what_is_printed_is_kept_once(how: Any, tmp_path: Path) -> None:
     build(argv, tmp_path / "x.probe", options=options, work=work, cwd=str(tmp_path))
     printed = sorted(work.glob("*.stdout"))
     assert len(printed) > 2 and "capture.stdout" not in {path.name for path in printed}
-    assert len({path.stat().st_ino for path in printed}) == 1
+    assert len({path.stat().st_ino for path in printed}) == 1 and unread == ["capture"]
 
 
 @pytest.mark.parametrize("tried", [1, "auto"])

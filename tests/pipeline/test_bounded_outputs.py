@@ -49,6 +49,18 @@ def test_the_middle_of_a_large_output_takes_no_room(tmp_path: Path) -> None:
     assert small.read_text() == "few words"
 
 
+def test_an_output_that_nobody_reads_takes_little_room(tmp_path: Path) -> None:
+    unread, other = tmp_path / "capture.stdout", tmp_path / "plain-0.stdout"
+    with bounded_outputs(tmp_path, unread="capture"):
+        for path in (unread, other):
+            print_much(path, 8 << 20)
+        deadline = time.monotonic() + 30
+        while room(unread) > KEPT_END + (1 << 16) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert room(unread) <= KEPT_END + (1 << 16) and unread.stat().st_size == other.stat().st_size
+    assert room(other) >= 8 << 20 and unread.read_bytes().endswith(b"output\n\n")
+
+
 def compared(folder: Path, *, at: int, size: int = KEPT_START + (8 << 20)) -> Compared:
     """Two plain runs beside one that prints other words from byte `at` on; and `size` bytes in all."""
     made = []
