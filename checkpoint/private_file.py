@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 from pathlib import Path
 from typing import IO
 
-_CHUNK = 1 << 20
+_MOST_AT_ONCE = 1 << 30
+_NO_HOLES = (errno.EINVAL, errno.ENOTSUP)
+"""What file systems say that know of none."""
 
 
 def create_private(path: Path, buffering: int = -1) -> IO[bytes]:
@@ -22,6 +24,43 @@ def create_private(path: Path, buffering: int = -1) -> IO[bytes]:
 
 
 def copy_private(source: Path, target: Path) -> None:
-    """As shutil.copyfile, into a file that `create_private` makes. Raises OSError."""
+    """As shutil.copyfile, into a file that `create_private` makes, with the holes of `source`. Raises OSError."""
     with source.open("rb") as contents, create_private(target) as out:
-        shutil.copyfileobj(contents, out, _CHUNK)
+        copy_contents(contents, out)
+
+
+def keep_length_alone(path: Path) -> None:
+    """Make all of a file a hole. Raises OSError."""
+    size = path.stat().st_size
+    os.truncate(path, 0)
+    os.truncate(path, size)
+
+
+def copy_contents(source: IO[bytes], target: IO[bytes]) -> None:
+    """Put what is in `source` into the empty file `target`; what is a hole there takes no room here either. Raises
+    OSError."""
+    there, here = source.fileno(), target.fileno()
+    size, at = os.fstat(there).st_size, 0
+    os.ftruncate(here, size)
+    while at < size:
+        begin, at = _next_data(there, at, size)
+        os.lseek(here, begin, os.SEEK_SET)
+        while begin < at:
+            done = os.sendfile(here, there, begin, min(at - begin, _MOST_AT_ONCE))
+            if not done:
+                # It has become shorter meanwhile.
+                return
+            begin += done
+
+
+def _next_data(file: int, at: int, size: int) -> tuple[int, int]:
+    """Where the data behind `at` begin and end; the end of the file where there are none."""
+    try:
+        begin = os.lseek(file, at, os.SEEK_DATA)
+        return begin, os.lseek(file, begin, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return size, size
+        if error.errno not in _NO_HOLES:
+            raise
+        return at, size

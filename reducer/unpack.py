@@ -25,7 +25,7 @@ from checkpoint.linux import PAGE_SIZE
 from reducer.compression import CHUNK, Sink, inflate_member, inflated
 from reducer.member_source import MemberSource, WholeFile
 from reducer.member_table import Member, Phase, StoredFile, Table, damaged, read_table
-from reducer.output_file import create_file, forgiving, storage_errors
+from reducer.output_file import create_file, forgiving, storage_errors, write_or_skip
 from reducer.page_spool import CHUNK_PAGES, RUN, PageImages, PageSpool, PageStream, places, runs_of
 
 
@@ -257,15 +257,15 @@ class ProbeArchive:
         digest = hashlib.sha256()
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         with storage_errors("write", path, file.size), ExitStack() as undo:
-            # Left by a process of the same number that was killed.
-            part.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)  # left by a process of the same number that was killed
             with create_file(part, undo) as out:
 
                 def keep(data: bytes) -> None:
                     digest.update(data)
-                    out.write(data)
+                    write_or_skip(out, data)
 
                 self._inflate(self._table.members[file.member], keep)
+                out.truncate()
                 if digest.hexdigest() != sha256:
                     raise damaged(str(self._path), f"{file.path} has other contents than stated")
                 os.fchmod(out.fileno(), file.mode & 0o777 if mode is None else mode)

@@ -91,6 +91,14 @@ def open_descriptors(
     flat.written = copies.names
 
 
+def is_appended(flat: FlatImage, path: str, size: int) -> bool:
+    """Whether all that the phase has open of the file at `path`, of `size` bytes, is for writing behind its end."""
+    own = [d for d in flat.descriptors if d.kind == Kind.WRITTEN and flat.written[d.file] == path]
+    return bool(own) and all(
+        d.flags & os.O_ACCMODE == os.O_WRONLY and (d.flags & os.O_APPEND or d.position >= size) for d in own
+    )
+
+
 _Maker = Callable[[OpenDescriptor, Descriptor, File], None]
 
 

@@ -43,8 +43,15 @@ from checkpoint.process.tracee import Tracee
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
-from checkpoint.restore.recorded_calls import stub_areas
-from checkpoint.restore.watched_phase import Lost, answering_child, confined, end_phase, ending, restorer_said
+from checkpoint.restore.watched_phase import (
+    Lost,
+    answering_child,
+    confined,
+    end_phase,
+    ending,
+    restorer_said,
+    stub_areas,
+)
 
 MOST_CALLS = 200_000
 """Calls compared one by one; of a phase that makes more, the first."""

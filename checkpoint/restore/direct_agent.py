@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Dict, Optional
 
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
@@ -38,6 +39,7 @@ from checkpoint.linux import (
     PTRACE_TRACEME,
 )
 from checkpoint.parent import die_with_parent
+from checkpoint.private_file import copy_private
 from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait
 from checkpoint.restore.criu_agent import ended, kill, pass_orders, prepare, refused, region_times, wait_for_stop
 from checkpoint.restore.isolation import (
@@ -258,9 +260,7 @@ def one_repeat(spec: Spec, folder: str) -> Dict[str, Any]:
             close_own_devices()
     begun = time.monotonic()
     for index, source in enumerate(spec["sources"]):
-        copy = os.path.join(folder, "w%d" % index)
-        shutil.copyfile(source, copy)
-        os.chmod(copy, 0o600)
+        copy_private(Path(source), Path(folder, "w%d" % index))
     control = Control(spec["stamps"], folder)
     try:
         hide_memory()

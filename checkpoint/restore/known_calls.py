@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.process.ptrace import Registers
 
@@ -49,3 +51,13 @@ def waits_until(number: int, registers: Registers) -> bool:
     if number in _UNTIL:
         return bool(getattr(registers, _UNTIL[number]))
     return bool(number in _ABSOLUTE and registers.rsi & 1)
+
+
+def plain_path(path: str) -> str:
+    """The absolute `path` without `.`, `..` and repeated slashes. As in the kernel `..` leads out of the folder that a
+    symbolic link names; links behind the last one stay, so the file keeps the name it was opened by."""
+    parts = path.split("/")
+    if ".." in parts:
+        last = len(parts) - parts[::-1].index("..")
+        path = "/".join([os.path.realpath("/".join(parts[:last])), *parts[last:]])
+    return f"/{os.path.normpath(path).lstrip('/')}"

@@ -21,6 +21,7 @@ from checkpoint.linux import (
     MS_REC,
     MS_REMOUNT,
 )
+from checkpoint.private_file import copy_contents
 
 _LOCKED_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 """In a user namespace a mount keeps those it had."""
@@ -190,10 +191,17 @@ def show_copy(source: str, target: str, spare: str, covered: set[int]) -> None:
     room = os.statvfs(folder)
     # As a file of the overlay it can be renamed and removed, which a mount cannot.
     if os.stat(folder).st_dev in covered and os.stat(source).st_size < room.f_bavail * room.f_frsize // 4:
-        shutil.copy(source, target)
+        _copy(source, target)
     else:
-        shutil.copy(source, spare)
+        _copy(source, spare)
         bind(spare, target)
+
+
+def _copy(source: str, target: str) -> None:
+    """As shutil.copy, with the holes of the source."""
+    with open(source, "rb") as contents, open(target, "wb") as out:
+        copy_contents(contents, out)
+    shutil.copymode(source, target)
 
 
 def close_own_devices() -> None:

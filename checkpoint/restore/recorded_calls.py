@@ -43,9 +43,17 @@ from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait, EndlessYield
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
-from checkpoint.restore.known_calls import CHANGES, OPEN_FLAGS, OPENAT2, OPENS, waits_until
+from checkpoint.restore.known_calls import CHANGES, OPEN_FLAGS, OPENAT2, OPENS, plain_path, waits_until
 from checkpoint.restore.quiet_calls import FEWEST, in_call, let_through, worth_it
-from checkpoint.restore.watched_phase import Lost, answer_of_child, confined, end_phase, ending, restorer_said
+from checkpoint.restore.watched_phase import (
+    Lost,
+    answer_of_child,
+    confined,
+    end_phase,
+    ending,
+    restorer_said,
+    stub_areas,
+)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -67,6 +75,8 @@ _RT_SIGRETURN = call_number("rt_sigreturn")
 _PATH_ARGUMENTS = ("rdi", "rsi")
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 """Each node's own, and rightly so."""
+_DESCRIPTORS = "/fd/"
+"""In paths of descriptors: below /proc/PID, or /dev."""
 _PAIRS = ("counts", "seen")
 """Fields that travel as lists of pairs: JSON's keys are strings."""
 
@@ -74,7 +84,8 @@ _PAIRS = ("counts", "seen")
 @dataclass
 class RecordedCalls:
     """numbers: every system call the region made. made: how many times in all (`counted` False: at least). opened:
-    regular files it opened by their paths for reading. changes_paths: whether it creates, changes or removes files
+    regular files it opened by their paths for reading. read: of those that it writes, which it may have read as well,
+    opened once more. changes_paths: whether it creates, changes or removes files
     by their paths. deadlines: whether it waits until a time that a clock shows, or may. complete: whether it was
     watched to its end. counted: whether no call was let through unseen.
 
@@ -86,6 +97,7 @@ class RecordedCalls:
     complete: bool = True
     counted: bool = True
     opened: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
     changes_paths: bool = False
     deadlines: bool = False
     counts: dict[int, int] = field(default_factory=dict)
@@ -152,6 +164,7 @@ def _report(
             max(job.expected_seconds / _SAMPLES, _SHORTEST_PERIOD),
             stubs,
             threads,
+            [path for _, path in job.written],
         )
         try:
             found = watch.run()
@@ -168,38 +181,16 @@ def _report(
         os._exit(0)
 
 
-def stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
-    """Address ranges of stubs and their records: memory of no file around the pages that hold event records."""
-    pages = [(page, page + PAGE_SIZE) for page in flat.stamps]
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted([*pages, *((int(m.start), int(m.end)) for m in flat.mappings if not m.file)]):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    return [(start, end) for start, end in joined if any(start <= page < end for page in flat.stamps)]
-
-
-def plain_path(path: str) -> str:
-    """The absolute `path` without `.`, `..` and repeated slashes. As in the kernel `..` leads out of the folder that a
-    symbolic link names; links behind the last one stay, so the file keeps the name it was opened by."""
-    parts = path.split("/")
-    if ".." in parts:
-        last = len(parts) - parts[::-1].index("..")
-        path = "/".join([os.path.realpath("/".join(parts[:last])), *parts[last:]])
-    return f"/{os.path.normpath(path).lstrip('/')}"
-
-
 class _Watch:
     def __init__(
         self, pid: int, region: tuple[int, int], control: Control, seconds: float, sampling_period: float,
-        stubs: list[tuple[int, int]], threads: bool,
+        stubs: list[tuple[int, int]], threads: bool, written: list[str],
     ) -> None:  # fmt: skip
         self._pid, self._control, self._waits = pid, control, EndlessWait(pid)
         self._start, self._end = region
         self._period, self._stubs = sampling_period, stubs
         self._next_look, self._looking, self._late = 0.0, False, False
-        self._filtered, self._threads = False, threads
+        self._filtered, self._threads, self._written = False, threads, written
         self._called: float | None = None
         self._returned = 0
         self._found = RecordedCalls()
@@ -355,6 +346,7 @@ class _Watch:
         if number in CHANGES:
             found.changes_paths = True
             return
+        self._note_reading(path, flags)
         if path.startswith(_NOT_FILES):
             return
         try:
@@ -369,6 +361,14 @@ class _Watch:
             self._made.add(path)
         elif path not in found.opened and path not in self._made:
             found.opened.append(path)
+
+    def _note_reading(self, path: str, flags: int) -> None:
+        """Note which of the files that the phase writes it may read by what it has just opened."""
+        if not self._written or flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_TRUNC:
+            return
+        # A descriptor opened once more may be any of them.
+        found = self._written if _DESCRIPTORS in path else {os.path.realpath(path)}.intersection(self._written)
+        self._found.read += [one for one in found if one not in self._found.read]
 
     def _path_of(self, number: int, registers: Registers) -> str | None:
         """The path that this call opens or changes, absolute; None for other calls."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any, NoReturn
 
 from checkpoint.errors import PhaseFailed
 from checkpoint.flat.control import Option
-from checkpoint.linux import WALL
+from checkpoint.flat.image import FlatImage
+from checkpoint.linux import PAGE_SIZE, WALL
+from checkpoint.private_file import copy_private
 from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view
 from checkpoint.restore.direct_restore import STEPS, hint
 
@@ -82,8 +83,20 @@ def confined(spec: dict[str, Any], folder: Path) -> int:
         # No user namespaces here: then nothing but landlock keeps the phase from this node's files.
         options = Option.CONFINE_WRITES | Option.ANY_FOLDER
     for index, source in enumerate(spec["sources"]):
-        shutil.copyfile(source, folder / f"w{index}")
+        copy_private(Path(source), folder / f"w{index}")
     return options
+
+
+def stub_areas(flat: FlatImage) -> list[tuple[int, int]]:
+    """Address ranges of stubs and their records: memory of no file around the pages that hold event records."""
+    pages = [(page, page + PAGE_SIZE) for page in flat.stamps]
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*pages, *((int(m.start), int(m.end)) for m in flat.mappings if not m.file)]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return [(start, end) for start, end in joined if any(start <= page < end for page in flat.stamps)]
 
 
 def restorer_said(control: Control) -> str:

@@ -14,11 +14,12 @@ import numpy as np
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import NodeUnfit, PhaseFailed
-from checkpoint.flat.descriptors import NotFlat
+from checkpoint.flat.descriptors import NotFlat, is_appended
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import FlatImage, decode, encode
 from checkpoint.flow.watching import FlowWatcher
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.private_file import keep_length_alone
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import pages_image
 from checkpoint.restore.flat_image import write_flat_image
@@ -78,6 +79,7 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
         flat.header.calls_made = calls.made
         flat.header.changes_paths = calls.changes_paths
         target.write_bytes(encode(flat))
+        keep_lengths_alone(job, flat, calls)
         return FlatPhase(
             job.phase,
             "",
@@ -89,6 +91,16 @@ def _flatten(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, cpu
     except (NotFlat, PhaseFailed, NodeUnfit, ValueError) as error:
         target.unlink(missing_ok=True)
         return FlatPhase(job.phase, str(error))
+
+
+def keep_lengths_alone(job: RestoreJob, flat: FlatImage, calls: RecordedCalls) -> None:
+    """Of files that the region appends to, and reads nothing of, keep how long they were: a hole of that length."""
+    # Of what threads beside the first open nobody knows.
+    if not calls.complete or flat.threads:
+        return
+    for source, path in job.written:
+        if path not in calls.read and is_appended(flat, path, Path(source).stat().st_size):
+            keep_length_alone(Path(source))
 
 
 def _watched(

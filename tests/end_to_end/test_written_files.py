@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from command import Command
+from conftest import MakeProgram
 
 from checkpoint.errors import StorageError
 from checkpoint.process.descriptors import written_files
+from probe import BuildOptions, SelectionOptions, build, run
 from probe.formats.profile import load_profile
 from probe.pipeline.outputs import Compared, compare_written_files, note_written_files
 
@@ -108,3 +110,19 @@ def test_damaged_notes_are_a_storage_error(tmp_path: Path) -> None:
     run.write_text(json.dumps({})[:1])
     with pytest.raises(StorageError, match="without --resume"):
         compare_written_files(plain, run, "the run")
+
+
+@pytest.mark.slow
+def test_the_length_of_what_is_appended_to_is_carried(program: MakeProgram, tmp_path: Path) -> None:
+    """It writes megabytes, and reads them at its end: there they are kept, if a phase lies there."""
+    work, probe = tmp_path / "work", tmp_path / "x.probe"
+    options = BuildOptions(
+        interval=0.02, warmup=1, runs=0, repeats=2, capture="direct", selection=SelectionOptions(max_phases=6)
+    )
+    argv = [str(program("filewrite")), "600", str(tmp_path / "out")]
+    built = build(argv, probe, options=options, work=work, cwd=str(tmp_path))
+    copies = [path.stat() for path in work.glob("written-*/*") if path.stat().st_size > 1 << 20]
+    holes = [one for one in copies if not one.st_blocks]
+    assert len(holes) >= 2 and len(copies) - len(holes) <= 1
+    assert len(built.manifest.files.private) >= len(copies)
+    assert run(probe, repeats=2).prediction.seconds > 0

@@ -234,3 +234,16 @@ print(sorted(own - {"__main__", "__mp_main__"}))
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, *arguments], capture_output=True, text=True)
     assert done.stdout == "['checkpoint', 'reducer']\n", done.stderr
     assert contents(tmp_path / "out") == contents(tmp_path / "second")
+
+
+@pytest.mark.parametrize("ends", [b"", b"end"])
+def test_a_file_of_zeros_takes_no_room(ends: bytes, tmp_path: Path) -> None:
+    made, phase = tmp_path / "made", make_checkpoint(tmp_path / "phase", [1])
+    made.write_bytes(b"start".ljust(4096, b"\0") + bytes(64 << 20) + ends)
+    file = ContainedFile("/out", made, 0o100600, "output")
+    write_probe(tmp_path / "x.probe", {}, [PhaseCheckpoint(0, phase)], [file])
+    assert (tmp_path / "x.probe").stat().st_size < 1 << 20
+    with open_probe(tmp_path / "x.probe") as probe:
+        probe.extract_file(probe.files[0].sha256, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == made.read_bytes()
+    assert (tmp_path / "copy").stat().st_blocks * 512 < 4 << 20

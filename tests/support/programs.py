@@ -198,6 +198,7 @@ PROGRAMS: Mapping[str, Program] = {
     "clocks": Program("a region that looks at clocks, or waits for them", quick=()),
     "arrays": Program("arrays whose contents are numbers alone, addresses, or control flow", quick=("plate",)),
     "state": Program("everything the kernel keeps for a process, unusual, checked in a region", quick=(), status=2),
+    "appends": Program("writes to a file, and more of it in its region", quick=("end", "appends.out")),
     "traps": Program("memory and signals that are hard to capture", quick=("advised",)),
     "wide": Program("vector registers live across the start of a region; 3 where the CPU has none", quick=("avx",)),
     "hostile": Program("a region that does harm of the kind its second argument names", quick=("-", "metadata")),

@@ -17,7 +17,7 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.compiled import restorer
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent, DirectRefused
-from checkpoint.restore.recorded_calls import plain_path
+from checkpoint.restore.known_calls import plain_path
 from reducer.member_table import is_plain_absolute
 
 

@@ -146,7 +146,7 @@ def test_when_a_filter_may_be_put_in(what: str, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(recorded_calls, "let_through", noted)
     watch = recorded_calls._Watch(
-        0, (0, 0), SimpleNamespace(), 1.0, 1.0, [], what == "_threads"  # type: ignore[arg-type]
+        0, (0, 0), SimpleNamespace(), 1.0, 1.0, [], what == "_threads", []  # type: ignore[arg-type]
     )  # fmt: skip
     watch._found.made = FEWEST
     watch._found.counts = {call_number("read"): FEWEST}
