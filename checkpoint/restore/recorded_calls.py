@@ -14,7 +14,6 @@ import ctypes
 import os
 import random
 import signal
-import stat
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -27,8 +26,6 @@ from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.convert import LARGEST_PARK
 from checkpoint.flat.image import FlatImage
 from checkpoint.linux import (
-    AT_FDCWD,
-    PAGE_SIZE,
     PTRACE_CONT,
     PTRACE_EVENT_SECCOMP,
     PTRACE_O_EXITKILL,
@@ -38,12 +35,12 @@ from checkpoint.linux import (
     WALL,
 )
 from checkpoint.parent import die_with_parent
-from checkpoint.process.ptrace import Registers, ptrace, registers_of
+from checkpoint.process.ptrace import ptrace, registers_of
 from checkpoint.process.waiting import WAITS_FOR_EVER, EndlessWait, EndlessYield
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
-from checkpoint.restore.known_calls import CHANGES, OPEN_FLAGS, OPENAT2, OPENS, plain_path, waits_until
+from checkpoint.restore.known_calls import OpenedPaths, waits_until
 from checkpoint.restore.quiet_calls import FEWEST, in_call, let_through, worth_it
 from checkpoint.restore.watched_phase import (
     Lost,
@@ -63,7 +60,6 @@ WATCHED_SECONDS = 60.0
 """Likewise where watching takes longer, on a busy machine: the region's own end must not be missed for it."""
 
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
-_LONGEST_PATH = 4096
 _POLL_SECONDS = 0.0005
 _LONGEST_ANSWER = 1 << 22
 _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
@@ -72,11 +68,6 @@ _SAMPLES, _SHORTEST_PERIOD = 1000, 0.0002
 _TGKILL = call_number("tgkill")
 _STOPS = (call_number("kill"), _TGKILL)
 _RT_SIGRETURN = call_number("rt_sigreturn")
-_PATH_ARGUMENTS = ("rdi", "rsi")
-_NOT_FILES = ("/proc/", "/sys/", "/dev/")
-"""Each node's own, and rightly so."""
-_DESCRIPTORS = "/fd/"
-"""In paths of descriptors: below /proc/PID, or /dev."""
 _PAIRS = ("counts", "seen")
 """Fields that travel as lists of pairs: JSON's keys are strings."""
 
@@ -85,9 +76,9 @@ _PAIRS = ("counts", "seen")
 class RecordedCalls:
     """numbers: every system call the region made. made: how many times in all (`counted` False: at least). opened:
     regular files it opened by their paths for reading. read: of those that it writes, which it may have read as well,
-    opened once more. changes_paths: whether it creates, changes or removes files
-    by their paths. deadlines: whether it waits until a time that a clock shows, or may. complete: whether it was
-    watched to its end. counted: whether no call was let through unseen.
+    opened once more. changes_paths: whether it creates, changes or removes files by their paths. deadlines: whether it
+    waits until a time that a clock shows, or may. complete: whether it was watched to its end. counted: whether no call
+    was let through unseen.
 
     Without what the stubs around it do: counts, how often it made each call, by number; seen, how often it was found
     at each address, looked at in equal steps of time and never inside a system call."""
@@ -190,13 +181,12 @@ class _Watch:
         self._start, self._end = region
         self._period, self._stubs = sampling_period, stubs
         self._next_look, self._looking, self._late = 0.0, False, False
-        self._filtered, self._threads, self._written = False, threads, written
+        self._filtered, self._threads, self._paths = False, threads, OpenedPaths(pid, written)
         self._called: float | None = None
         self._returned = 0
         self._found = RecordedCalls()
         self._restored = self._inside = self._gone = self._ended = False
         self._path: str | None = None
-        self._made: set[str] = set()
         self._seconds, self._yields = seconds, EndlessYield(pid, seconds)
         self._deadline = time.monotonic() + RESTORE_SECONDS + seconds
         self._watched_until = time.monotonic() + WATCHED_SECONDS
@@ -225,13 +215,18 @@ class _Watch:
                 if self._control.event(self._end)[0] and (self._ended or not self._looking):
                     if not self._restored:
                         raise Lost("its calls were not seen")
-                    if not self._found.complete:
-                        self._found.changes_paths = self._found.deadlines = True
-                        self._found.counted = False
-                    return self._found
+                    return self._result()
                 self._look()
             else:
                 deliver = stopped
+
+    def _result(self) -> RecordedCalls:
+        found, paths = self._found, self._paths
+        found.opened, found.read, found.changes_paths = paths.opened, paths.read, paths.changes_paths
+        if not found.complete:
+            found.changes_paths = found.deadlines = True
+            found.counted = False
+        return found
 
     def end(self) -> None:
         """End the phase, if it has not."""
@@ -312,12 +307,12 @@ class _Watch:
                 self._ended = self._control.event(self._end)[0] != 0
             in_time = self._filtered or time.monotonic() < self._watched_until
             found.complete = found.complete and found.made < MOST_CALLS and in_time
-            self._path = self._path_of(number, registers)
+            self._path = self._paths.path_of(number, registers)
             return
         self._returned = int(registers.rip)
         if self._path is not None:
             if ctypes.c_long(registers.rax).value >= 0:
-                self._note(number, registers, self._path)
+                self._paths.note(number, registers, self._path)
             self._path = None
 
     def _hurry(self) -> None:
@@ -337,64 +332,3 @@ class _Watch:
         finally:
             self._inside = False
         found.counted = not self._filtered
-
-    def _note(self, number: int, registers: Registers, path: str) -> None:
-        found = self._found
-        flags = int(getattr(registers, OPEN_FLAGS[number])) if number in OPEN_FLAGS else os.O_WRONLY
-        if number == OPENAT2:
-            flags = int.from_bytes(self._read(registers.rdx, 8)[:4], "little")
-        if number in CHANGES:
-            found.changes_paths = True
-            return
-        self._note_reading(path, flags)
-        if path.startswith(_NOT_FILES):
-            return
-        try:
-            mode = os.stat(path).st_mode  # noqa: PTH116
-        except OSError:
-            found.changes_paths = True
-            return
-        if not stat.S_ISREG(mode):
-            return
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
-            found.changes_paths = True
-            self._made.add(path)
-        elif path not in found.opened and path not in self._made:
-            found.opened.append(path)
-
-    def _note_reading(self, path: str, flags: int) -> None:
-        """Note which of the files that the phase writes it may read by what it has just opened."""
-        if not self._written or flags & os.O_ACCMODE == os.O_WRONLY or flags & os.O_TRUNC:
-            return
-        # A descriptor opened once more may be any of them.
-        found = self._written if _DESCRIPTORS in path else {os.path.realpath(path)}.intersection(self._written)
-        self._found.read += [one for one in found if one not in self._found.read]
-
-    def _path_of(self, number: int, registers: Registers) -> str | None:
-        """The path that this call opens or changes, absolute; None for other calls."""
-        if number in CHANGES:
-            return ""
-        if number not in OPENS:
-            return None
-        at = OPENS[number]
-        text = self._read(getattr(registers, _PATH_ARGUMENTS[at]), _LONGEST_PATH).split(b"\0")[0]
-        folder = ctypes.c_int(registers.rdi & 0xFFFFFFFF).value if at else AT_FDCWD
-        base = f"/proc/{self._pid}/cwd" if folder == AT_FDCWD else f"/proc/{self._pid}/fd/{folder}"
-        return plain_path(os.path.join(os.path.realpath(base), os.fsdecode(text)))  # noqa: PTH118
-
-    def _read(self, address: int, size: int) -> bytes:
-        memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY)
-        try:
-            data = b""
-            # A path may end right before memory that is not mapped.
-            while len(data) < size:
-                at = address + len(data)
-                part = os.pread(memory, min(size - len(data), PAGE_SIZE - at % PAGE_SIZE), at)
-                data += part
-                if not part or b"\0" in part:
-                    break
-            return data
-        except OSError:
-            return data
-        finally:
-            os.close(memory)

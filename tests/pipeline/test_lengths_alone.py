@@ -57,7 +57,7 @@ def test_what_is_only_appended_to_is_a_hole(mode: str, direct: bool, builds: Pat
             assert agent.repeat().wall > 0
 
 
-@pytest.mark.parametrize("mode", ["within", "both", "reads", "again"])
+@pytest.mark.parametrize("mode", ["within", "both", "reads", "again", "renames"])
 def test_what_may_be_read_is_kept(mode: str, builds: Path, tmp_path: Path) -> None:
     job, copy = flattened(mode, builds, tmp_path / "work")
     assert copy.read_bytes() == b"x" * BYTES

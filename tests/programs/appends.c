@@ -7,6 +7,7 @@
 //   both      behind the last, to a descriptor for reading, too
 //   reads     behind the last, and reads it by the file's name
 //   again     the same, by the name of the descriptor
+//   renames   the same, by a name that it has got since
 //   empties   behind the last, and opens it once more, for both, without what was there
 #include <fcntl.h>
 #include <string.h>
@@ -49,7 +50,7 @@ int main(int count, char **words)
     const char *mode = count == 3 ? words[1] : "";
     int always = !strcmp(mode, "always"), both = !strcmp(mode, "both");
     int file = open(words[2], O_CREAT | O_TRUNC | (always ? O_APPEND : 0) | (both ? O_RDWR : O_WRONLY), 0644);
-    char own[32];
+    char own[32], other[4096];
     memset(piece, 'x', BYTES);
     require(file >= 0 && write(file, piece, BYTES) == BYTES);
     if (always || !strcmp(mode, "within"))
@@ -62,6 +63,11 @@ int main(int count, char **words)
         read_back(words[2]);
     if (!strcmp(mode, "again"))
         read_back(own);
+    if (!strcmp(mode, "renames")) {
+        snprintf(other, sizeof other, "%s.other", words[2]);
+        require(!rename(words[2], other));
+        read_back(other);
+    }
     if (!strcmp(mode, "empties"))
         require(open(words[2], O_RDWR | O_TRUNC) >= 0);
     region_end();
