@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import IO
 
@@ -30,10 +31,15 @@ def copy_private(source: Path, target: Path) -> None:
 
 
 def keep_length_alone(path: Path) -> None:
-    """Make all of a file a hole. Raises OSError."""
-    size = path.stat().st_size
-    os.truncate(path, 0)
-    os.truncate(path, size)
+    """Put a hole of its length in a file's place, with its permission bits; at once, and where nobody may write to it,
+    too. Raises OSError."""
+    status, hole = path.stat(), path.with_name(f"{path.name}.hole")
+    # Left by a build that was killed.
+    hole.unlink(missing_ok=True)
+    with create_private(hole) as out:
+        os.ftruncate(out.fileno(), status.st_size)
+        os.fchmod(out.fileno(), stat.S_IMODE(status.st_mode))
+    hole.replace(path)
 
 
 def copy_contents(source: IO[bytes], target: IO[bytes]) -> None:

@@ -81,7 +81,7 @@ def create_file(path: Path, undo: ExitStack) -> IO[bytes]:
 def write_or_skip(out: IO[bytes], data: bytes) -> None:
     """Write `data`, or leave a hole in their place where they are zeros: of what a phase only appends to a probe
     carries no more than the length. To be followed by `truncate`."""
-    if data.count(0) == len(data):
+    if data == bytes(len(data)):
         out.seek(len(data), os.SEEK_CUR)
     else:
         out.write(data)

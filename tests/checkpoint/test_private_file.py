@@ -75,6 +75,18 @@ def test_an_empty_file_and_one_hole_are_copied(tmp_path: Path) -> None:
         assert target.read_bytes() == bytes(size) and source.stat().st_blocks == target.stat().st_blocks == 0
 
 
+def test_a_hole_takes_the_place_of_what_nobody_may_write_to(tmp_path: Path) -> None:
+    source = tmp_path / "0"
+    source.write_bytes(CONTENTS)
+    source.chmod(0o440)
+    (tmp_path / "0.hole").write_text("left by a build that was killed")
+    before = source.stat()
+    keep_length_alone(source)
+    assert source.stat().st_ino != before.st_ino, "of another name nothing is lost"
+    assert (source.stat().st_size, source.stat().st_blocks, source.stat().st_mode) == (len(CONTENTS), 0, before.st_mode)
+    assert list(tmp_path.iterdir()) == [source]
+
+
 def test_other_faults_of_a_file_are_no_lack_of_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "source").write_bytes(b"x")
 
