@@ -31,6 +31,11 @@ def written_copies(folder: Path, phase: CapturedPhase) -> dict[str, Path]:
     return {path: folder / copy for path, copy in phase.written.items()}
 
 
+def touched_file(folder: Path, phase: int) -> Path:
+    """Where reducing leaves a phase's touched pages: little-endian 64-bit addresses in order of first touch."""
+    return folder / f"touched-{phase}.bin"
+
+
 def restore_job(program: Program, timed: TimedProfile, folder: Path, phase: CapturedPhase, images: str) -> RestoreJob:
     """What it takes to restore `phase`, captured below `folder`, from the folder `images` in it."""
     seconds = timed.seconds[phase.interval - phase.warmup : phase.interval + 1].sum()

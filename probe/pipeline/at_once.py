@@ -20,12 +20,13 @@ import numpy as np
 
 from checkpoint.errors import Diverged, ProgramUnsupported, StorageError
 from checkpoint.process.waiting import peak_resident
+from probe.contents.captured_files import touched_file
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.checkpoints import CapturedPhase, EarlyCheckpoints
 from probe.formats.intervals import vectors
 from probe.formats.selection import Selection
 from probe.formats.timing import LEAST_SECONDS, TimedProfile, join_intervals
-from probe.pipeline.reduce import reduced_at_once, room_sentence, touched_file
+from probe.pipeline.reduce import reduced_at_once, room_sentence
 from probe.pipeline.runs.boundaries import Candidate, Place, RegionPlan, StampedRun, marker_of, plan_region, site_counts
 from probe.pipeline.runs.sound_boundaries import merge_bad_boundaries
 from probe.pipeline.runs.standing import MarkedRun, Unfit, copies_of_written

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from checkpoint.capture.stored import read_state
 from checkpoint.compiled import restorer
 from checkpoint.errors import NoPrediction, ProbeError, ProgramUnsupported
-from probe.contents.captured_files import captured_outputs, checkpoint_files, written_copies
+from probe.contents.captured_files import captured_outputs, checkpoint_files, touched_file, written_copies
 from probe.contents.carried_criu import pack_criu
 from probe.contents.carried_files import external_files, private_files, set_apart
 from probe.contents.cpu_features import needed_features
@@ -46,7 +46,6 @@ from probe.node.criu_member import CRIU_NAME
 from probe.node.facts import this_node
 from probe.node.measuring import MeasuredPhase
 from probe.node.phases import RESTORER_NAME
-from probe.pipeline.reduce import touched_file
 from probe.pipeline.runs.plan import FullRuns
 from probe.pipeline.stage import LEAST_COVERAGE, Build
 from probe.prediction.limits import doubts_of_phases

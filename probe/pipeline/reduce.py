@@ -35,7 +35,8 @@ from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.watched_phase import NeverEnds
 from checkpoint.state.process_state import ProcessState
-from probe.contents.captured_files import restore_job
+from probe.contents.captured_files import restore_job, touched_file, written_copies
+from probe.contents.flat_phase import flat_phase
 from probe.formats.checkpoints import CapturedPhase, ReducedPhase
 from probe.node.facts import available_memory
 from probe.pipeline.runs.plan import FullRuns
@@ -45,6 +46,7 @@ from probe.progress import Report
 from probe.work_folder import each
 from reducer.choices import Reduction
 from reducer.kept_pages import KeptPages
+from reducer.packed_image import pages_in_place
 from reducer.reduction import Reduced, reduce_checkpoint
 from reducer.touched_set import (
     TouchedSet,
@@ -69,6 +71,9 @@ _HARMLESS = (PhaseFailed, CriuError, NodeUnfit)
 
 _ENDLESS = "a wait that has no end, such as for a thread that is not restored with it"
 
+_MUCH_WRITTEN = 1 << 20
+"""Bytes of written files from which on a phase is restored once more at once, to see what it reads of them."""
+
 _MEMORY_SLACK = 64 << 20
 """Bytes for what restores and watches a phase."""
 
@@ -82,11 +87,6 @@ _OVERCOMMIT, _STRICTLY = Path("/proc/sys/vm/overcommit_memory"), "2"
 _MEMORY = Path("/proc/meminfo")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def touched_file(folder: Path, phase: int) -> Path:
-    """Where the stage leaves a phase's touched pages: little-endian 64-bit addresses in order of first touch."""
-    return folder / f"touched-{phase}.bin"
 
 
 def reduce_phase(
@@ -223,7 +223,18 @@ def reduced_at_once(build: Build, phase: CapturedPhase, folder: Path) -> Capture
         shutil.rmtree(folder / phase.folder)
     if build.criu is None:
         _keep(build, folder / reduced.folder)
-    return replace(phase, folder=reduced.folder, reduced=reduced)
+    done = replace(phase, folder=reduced.folder, reduced=reduced)
+    if sum(copy.stat().st_size for copy in written_copies(folder, done).values()) > _MUCH_WRITTEN:
+        _drop_unread(build, done, folder)
+    return done
+
+
+def _drop_unread(build: Build, phase: CapturedPhase, folder: Path) -> None:
+    """Let a hole stand for what the program has written and the phase does not read, before the next has as much."""
+    job = restore_job(build.program, build.timed, folder, phase, phase.folder)
+    with pages_in_place(job.images):
+        # What else is found out then, the stage that flattens all phases finds out again.
+        flat_phase(job, phase.huge, folder, build.cpu)
 
 
 def _keep(build: Build, images: Path) -> None:

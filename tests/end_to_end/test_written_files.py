@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 from command import Command
-from conftest import MakeProgram
 
 from checkpoint.errors import StorageError
 from checkpoint.process.descriptors import written_files
 from probe import BuildOptions, SelectionOptions, build, run
+from probe.formats.checkpoints import CapturedPhase
 from probe.formats.profile import load_profile
+from probe.pipeline import capture
 from probe.pipeline.outputs import Compared, compare_written_files, note_written_files
+from probe.pipeline.reduce import reduced_at_once
+from probe.pipeline.stage import Build
 
 # Looks up in /proc whether it is traced, as programs with copy protection do, and writes down what it found.
 TELLTALE = r"""
@@ -113,16 +116,25 @@ def test_damaged_notes_are_a_storage_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_length_of_what_is_appended_to_is_carried(program: MakeProgram, tmp_path: Path) -> None:
-    """It writes megabytes, and reads them at its end: there they are kept, if a phase lies there."""
-    work, probe = tmp_path / "work", tmp_path / "x.probe"
+def test_the_length_of_what_is_appended_to_is_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six megabytes, of each phase a part."""
+    work, probe, numbers = tmp_path / "work", tmp_path / "x.probe", tmp_path / "numbers"
+    numbers.write_text("\n".join(map(str, range(3_000_000))))
     options = BuildOptions(
         interval=0.02, warmup=1, runs=0, repeats=2, capture="direct", selection=SelectionOptions(max_phases=6)
     )
-    argv = [str(program("filewrite")), "600", str(tmp_path / "out")]
+    argv = ["/usr/bin/gzip", "-9", "-k", "-f", str(numbers)]
+    whole = list[int]()
+
+    def noted(build: Build, phase: CapturedPhase, folder: Path) -> CapturedPhase:
+        done = reduced_at_once(build, phase, folder)
+        whole.append(sum(path.stat().st_blocks for path in folder.glob("written-*/*")))
+        return done
+
+    monkeypatch.setattr(capture, "reduced_at_once", noted)
     built = build(argv, probe, options=options, work=work, cwd=str(tmp_path))
-    copies = [path.stat() for path in work.glob("written-*/*") if path.stat().st_size > 1 << 20]
-    holes = [one for one in copies if not one.st_blocks]
-    assert len(holes) >= 2 and len(copies) - len(holes) <= 1
-    assert len(built.manifest.files.private) >= len(copies)
+    copies = [path.stat() for path in work.glob("written-*/*")]
+    assert len(copies) == len(built.manifest.files.private) >= 3 and not any(one.st_blocks for one in copies)
+    # They become holes one by one, while phases are captured.
+    assert len(whole) == len(copies) and max(whole) * 512 <= 1 << 20 < max(one.st_size for one in copies)
     assert run(probe, repeats=2).prediction.seconds > 0

@@ -20,7 +20,8 @@ from checkpoint.restore.criu_restore import CriuAgent, RestoreJob
 from checkpoint.restore.recorded_calls import RecordedCalls
 from checkpoint.state.process_state import ProcessState
 from probe.contents.carried_files import copy_written_files
-from probe.pipeline.flatten import flatten_phases, keep_lengths_alone
+from probe.contents.flat_phase import keep_lengths_alone
+from probe.pipeline.flatten import flatten_phases
 from probe.pipeline.runs.boundaries import RegionPlan
 
 BYTES = 300_000

@@ -28,11 +28,12 @@ from checkpoint.restore.agent_process import AgentProcess
 from checkpoint.restore.criu_restore import RestoreJob, observe_touches, time_phase
 from checkpoint.state.process_state import PAGE_LAZY, ProcessState
 from probe.candidates.local import run as run_probe
+from probe.contents.captured_files import touched_file
 from probe.formats.arrays import BoolArray
 from probe.formats.choices import SelectionOptions
 from probe.pipeline.build import build as build_probe
 from probe.pipeline.options import BuildOptions
-from probe.pipeline.reduce import PhaseToReduce, reduce_phase, touched_file
+from probe.pipeline.reduce import PhaseToReduce, reduce_phase
 from reducer.choices import Reduction
 from reducer.reduction import reduce_checkpoint
 from reducer.touched_set import TouchedSet, pages_to_keep, record_touched_set
