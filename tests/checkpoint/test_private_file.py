@@ -90,8 +90,12 @@ def test_a_hole_takes_the_place_of_what_nobody_may_write_to(tmp_path: Path) -> N
 def test_other_faults_of_a_file_are_no_lack_of_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "source").write_bytes(b"x")
 
+    seek = os.lseek
+
     def failing(file: int, at: int, how: int) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if how == os.SEEK_DATA:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return seek(file, at, how)
 
     monkeypatch.setattr(private_file.os, "lseek", failing)
     with pytest.raises(OSError, match="Input/output"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,6 +57,19 @@ def test_what_is_only_appended_to_is_a_hole(mode: str, direct: bool, builds: Pat
     if not direct:
         with CriuAgent(job, find_criu(), scratch=tmp_path) as agent:
             assert agent.repeat().wall > 0
+
+
+def test_repeats_copy_no_hole(builds: Path, tmp_path: Path) -> None:
+    """On a disk with room for an eighth of it."""
+    job, copy = flattened("end", builds, tmp_path / "work")
+    os.truncate(copy, 64 << 20)
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "small", small], check=True)
+    try:
+        assert timed(job, small).wall > 0
+    finally:
+        subprocess.run(["umount", small], check=True)
 
 
 @pytest.mark.parametrize("mode", ["within", "both", "reads", "again", "renames"])
