@@ -250,6 +250,12 @@ def may_have_private_view(scratch: str) -> bool:
     return bool(kinds & CLONE_NEWNS) and works(try_it)
 
 
+def copy_written(spec: Spec, folder: str) -> None:
+    """Put copies of the files that the phase writes into `folder`, where its restorer opens them. Raises OSError."""
+    for index, source in enumerate(spec["sources"]):
+        copy_private(Path(source), Path(folder, "w%d" % index))
+
+
 def one_repeat(spec: Spec, folder: str) -> Dict[str, Any]:
     """Restore and time the phase once, with `folder` for what it writes."""
     group = joining(spec["memory_group"]) if spec["memory_group"] else None
@@ -259,8 +265,7 @@ def one_repeat(spec: Spec, folder: str) -> Dict[str, Any]:
         with contextlib.suppress(OSError):
             close_own_devices()
     begun = time.monotonic()
-    for index, source in enumerate(spec["sources"]):
-        copy_private(Path(source), Path(folder, "w%d" % index))
+    copy_written(spec, folder)
     control = Control(spec["stamps"], folder)
     try:
         hide_memory()

@@ -17,8 +17,7 @@ from checkpoint.errors import PhaseFailed
 from checkpoint.flat.control import Option
 from checkpoint.flat.image import FlatImage
 from checkpoint.linux import PAGE_SIZE, WALL
-from checkpoint.private_file import copy_private
-from checkpoint.restore.direct_agent import RESTORED, Control, enter_private_view
+from checkpoint.restore.direct_agent import RESTORED, Control, copy_written, enter_private_view
 from checkpoint.restore.direct_restore import STEPS, hint
 
 
@@ -82,8 +81,7 @@ def confined(spec: dict[str, Any], folder: Path) -> int:
     except OSError:
         # No user namespaces here: then nothing but landlock keeps the phase from this node's files.
         options = Option.CONFINE_WRITES | Option.ANY_FOLDER
-    for index, source in enumerate(spec["sources"]):
-        copy_private(Path(source), folder / f"w{index}")
+    copy_written(spec, str(folder))
     return options
 
 

@@ -34,7 +34,7 @@ from probe.pipeline import (
     warmup,
 )
 from probe.pipeline.options import BuildOptions
-from probe.pipeline.outputs import bounded_outputs, keep_printed_once
+from probe.pipeline.outputs import bounded_outputs
 from probe.pipeline.runs.environment import scrubbed
 from probe.pipeline.runs.given_files import changes_named
 from probe.pipeline.runs.plan import FullRuns
@@ -190,7 +190,6 @@ def run_stages(build: Build) -> None:
             begun = time.monotonic()
             _run(stage, build)
             stage.save(build)
-            keep_printed_once(build.folder.path)
             build.folder.finish(stage.NAME, time.monotonic() - begun)
             if stage is (trace if build.profile.unit == SECONDS else reference):
                 build.display.note(_runs_to_come(build))

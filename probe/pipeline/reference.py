@@ -18,7 +18,7 @@ from probe.formats.choices import SECONDS
 from probe.formats.profile import Profile
 from probe.formats.reference import Clock, Reference
 from probe.formats.timing import LEAST_SECONDS, IntervalRun, TimedProfile
-from probe.pipeline.outputs import compare_run, note_run, output_streams
+from probe.pipeline.outputs import compare_run, keep_printed_once, note_run, output_streams
 from probe.pipeline.runs.plan import EARLY_RUNS, VOTING, FullRuns, full_runs_for, length, trusted
 from probe.pipeline.stage import Build
 from probe.prediction.level import level_of_sum
@@ -216,6 +216,8 @@ def run(build: Build, report: Report) -> None:
         progress=report,
         after_run=lambda run: note_run(folder, run, build.profile.written),
     )
+    # The run in the caller's environment is noted by nobody.
+    keep_printed_once(folder)
 
 
 def save(build: Build) -> None:

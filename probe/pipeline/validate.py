@@ -19,7 +19,7 @@ from probe.formats.intervals import outside_share
 from probe.formats.profile import Profile
 from probe.formats.timing import IntervalRun, TimedProfile, load_timing, save_timing
 from probe.pipeline.at_once import EarlyCapture, as_traced, there
-from probe.pipeline.outputs import compare_run, note_run, output_streams
+from probe.pipeline.outputs import compare_run, keep_printed_once, note_run, output_streams
 from probe.pipeline.reference import early_run_names, seen_in_timing_run, seen_in_trace
 from probe.pipeline.runs.boundaries import Candidate, StampedRun, candidates, cheap_boundaries, split
 from probe.pipeline.runs.plan import EARLY_RUNS, FullRuns, made_again
@@ -184,6 +184,8 @@ def run(build: Build, report: Report) -> None:
     again = [
         interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
     ]
+    if again:
+        keep_printed_once(build.folder.path)
     build.reference = seen_in_timing_run(build.reference, build.timed, build.program.threads)
     build.timed = build.timed.with_runs(again)
 
