@@ -24,6 +24,13 @@ def create_private(path: Path, buffering: int = -1) -> IO[bytes]:
     return open(path, "xb", buffering, opener=opened)
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Put a file that `create_private` makes, with `data`, in the place of what is there. Raises OSError."""
+    path.unlink(missing_ok=True)
+    with create_private(path) as out:
+        out.write(data)
+
+
 def copy_private(source: Path, target: Path) -> None:
     """As shutil.copyfile, into a file that `create_private` makes, with the holes of `source`. Raises OSError."""
     with source.open("rb") as contents, create_private(target) as out:

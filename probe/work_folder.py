@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 
 from checkpoint import strict_json
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError, WorkFolderBusy
+from checkpoint.private_file import write_private
 from reducer.output_file import full_disk_named
 
 T = TypeVar("T")
@@ -78,7 +79,8 @@ class WorkFolder:
         target = self.path / name
         partial = target.with_suffix(".partial")
         with full_disk_named(target):
-            partial.write_text(strict_json.dumps(value))
+            # The parameters have the environment: who may look into the folder learns no password from them.
+            write_private(partial, strict_json.dumps(value).encode())
             partial.replace(target)
 
     def read_json(self, name: str) -> Any:

@@ -38,6 +38,7 @@ from checkpoint.flat.file_names import PACKED, SHARED_PAGES
 from checkpoint.flat.image import TIMERS
 from checkpoint.flat.vdso import CLOCKS
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.private_file import write_private
 from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import (
     Descriptor,
@@ -96,7 +97,7 @@ def write_state(state: ProcessState) -> None:
     path = state.folder / NAME
     part = path.with_name(f"{NAME}.part")
     try:
-        part.write_bytes(strict_json.dumps(_encoded(state), separators=(",", ":")).encode("ascii"))
+        write_private(part, strict_json.dumps(_encoded(state), separators=(",", ":")).encode("ascii"))
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)

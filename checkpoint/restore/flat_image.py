@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from checkpoint.flat.convert import flatten
 from checkpoint.flat.deleted import write_deleted
 from checkpoint.flat.image import NAME, FlatImage, encode
+from checkpoint.private_file import write_private
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import ProcessState
 
@@ -25,5 +26,5 @@ def write_flat_image(
         huge=huge,
         touched=touched,
     )
-    (job.images / NAME).write_bytes(encode(flat))
+    write_private(job.images / NAME, encode(flat))
     return flat

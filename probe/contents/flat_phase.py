@@ -16,7 +16,7 @@ from checkpoint.flat.descriptors import NotFlat, is_appended
 from checkpoint.flat.image import NAME as IMAGE_NAME
 from checkpoint.flat.image import FlatImage, encode
 from checkpoint.linux import PAGE_SIZE
-from checkpoint.private_file import keep_length_alone
+from checkpoint.private_file import keep_length_alone, write_private
 from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.restore.flat_image import write_flat_image
 from checkpoint.restore.recorded_calls import RecordedCalls, record_calls
@@ -41,7 +41,7 @@ def flat_phase(job: RestoreJob, huge: Sequence[tuple[int, int]], folder: Path, c
         flat.opened = calls.opened
         flat.header.calls_made = calls.made
         flat.header.changes_paths = calls.changes_paths
-        target.write_bytes(encode(flat))
+        write_private(target, encode(flat))
         keep_lengths_alone(job, flat, calls)
         return FlatPhase(
             job.phase,

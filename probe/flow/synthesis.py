@@ -24,6 +24,7 @@ from checkpoint.flow.flow import Flow, Plan
 from checkpoint.flow.points import choose_points
 from checkpoint.flow.watching import FlowWatcher
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.private_file import write_private
 from checkpoint.restore.criu_restore import RegionTime, RestoreJob
 from checkpoint.restore.direct_restore import DirectAgent
 from probe.flow.both_flows import watch_both
@@ -332,7 +333,7 @@ def write_images(images: Path, target: Path, memory: PhaseMemory, pages: Path, m
         encoded = encode(replace(memory.flat, runs=runs))
     except ValueError as error:
         raise _Refused(f"its image would not be taken: {error}") from error
-    (target / IMAGE_NAME).write_bytes(encoded)
+    write_private(target / IMAGE_NAME, encoded)
     return replace(memory.flat, runs=runs, header=Header.from_buffer_copy(encoded))
 
 

@@ -76,8 +76,9 @@ def test_one_phase_at_a_time(tried: Any, builds: Path, tmp_path: Path, monkeypat
     assert (in_place(work), len(packed), len(list(work.glob("**/kept-pages.*")))) == ([], phases, 2)
     kept, pages = (work / BLOCKS).stat().st_size, built.sizes.distinct_pages
     assert 0 < kept < 1.2 * pages * 4096
-    held = [*work.glob("kept-pages.*"), *work.glob("phase-*/pages*")]
-    assert {path.stat().st_mode & 0o777 for path in held} == {0o600}
+    held = [*work.glob("kept-pages.*"), *work.glob("phase-*/pages*"), *work.glob("phase-*/*.img")]
+    held += [*work.glob("phase-*/state.json"), work / "state.json"]
+    assert {path.stat().st_mode & 0o777 for path in held} == {0o600} and len(held) > 3 * phases
 
 
 def test_a_killed_build_goes_on(command: Command, tmp_path: Path, program: MakeProgram) -> None:
