@@ -20,6 +20,7 @@ from checkpoint.errors import ProgramFailed
 from checkpoint.process.maps import MapEntry, parsed_maps
 from checkpoint.process.occurrence import ENDED_MEANWHILE
 from checkpoint.process.ptrace import Registers
+from checkpoint.processors import visit_processors_of
 
 _PIECE = 1 << 16
 _SYSCALL_TRAP = b"\x0f\x05\xcc"
@@ -36,6 +37,7 @@ class ProcessMemory:
         self.pid = pid
         self._memory: int | None = None
         self._maps: int | None = None
+        self._written = False
 
     def reopen_memory(self) -> None:
         """They stay with the address space they were opened on: open them again after an execve."""
@@ -72,13 +74,19 @@ class ProcessMemory:
         Raises OSError where nothing is mapped, ProgramFailed where it was killed meanwhile.
         """
         assert self._memory is not None
-        done = 0
+        self._written, done = True, 0
         while done < len(data):
             written = os.pwrite(self._memory, data[done:], address + done)
             if not written:
                 # Of a process whose memory is gone the kernel takes nothing, and calls it no error.
                 raise ProgramFailed(f"process {self.pid}{ENDED_MEANWHILE}")
             done += written
+
+    def settle(self) -> None:
+        """What was written since the last time counts as if the program had always had it: it runs as fast."""
+        if self._written:
+            self._written = False
+            visit_processors_of(self.pid)
 
     def auxiliary(self, key: int) -> int:
         """The value of an auxiliary vector entry (AT_*), 0 where it is absent."""

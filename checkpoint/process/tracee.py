@@ -57,7 +57,6 @@ __all__ = ["Ending", "Occurrence", "Tracee", "What"]
 _BREAKPOINT = b"\xcc"
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.002
-
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
@@ -197,6 +196,7 @@ class Tracee(CallableProcess):
     def resume(self, deliver: int = 0) -> None:
         """Let the stopped process run, with signal `deliver` if not 0."""
         self._acting = 0
+        self.settle()
         self.helpers.release()
         self.resume_first(deliver)
 

@@ -21,7 +21,8 @@ from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import injected
 from checkpoint.process.maps import MapEntry, find_gap, read_maps
 from checkpoint.process.tracee import Tracee, What
-from checkpoint.process.waiting import process_state
+from checkpoint.process.waiting import process_state, reaches_state
+from checkpoint.processors import visit_processors_of
 
 # Stops at a breakpoint of its own in every round; a handler that leaves by longjmp comes at 4 kHz.
 BREAKER = r"""
@@ -335,3 +336,39 @@ def test_room_is_near_free_and_away_from_the_stack() -> None:
         full = [entry(0x1_0000, far), entry(far + 4096, 0x7FFF_FFFF_E000)]
         with pytest.raises(LookupError, match="2 GB"):
             find_gap(full, image.start, image.end, 4096)
+
+
+# -- what was written counts as if it had always been there
+
+
+def test_processors_are_visited_once_after_writing(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visited = list[int]()
+    monkeypatch.setattr("checkpoint.process.memory.visit_processors_of", visited.append)
+    with started(build("flat", builds), "5000") as tracee:
+        visited.clear()
+        address = tracee.registers().rip
+        for writes in (0, 2, 0):
+            for _ in range(writes):
+                tracee.write(address, tracee.read(address, 1))
+            tracee.resume()
+            tracee.request_pause()
+            assert tracee.wait(SECONDS).what is What.PAUSED
+    # At the entry a breakpoint was taken out.
+    assert visited == [tracee.pid] * 2
+
+
+def test_a_visit_goes_to_where_a_thread_was_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, asked = os.sched_getaffinity(0), list[set[int]]()
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: asked.append(set(cpus)))
+    with subprocess.Popen(["taskset", "-c", str(max(before)), "sleep", "60"]) as sleeper:
+        try:
+            assert reaches_state(sleeper.pid, "S", SECONDS)
+            while not Path(f"/proc/{sleeper.pid}/comm").read_text().startswith("sleep"):
+                time.sleep(0.01)
+            visit_processors_of(sleeper.pid)
+            assert asked == [{max(before)}, before]
+        finally:
+            sleeper.kill()
+    asked.clear()
+    visit_processors_of(sleeper.pid)
+    assert asked == [before]
