@@ -108,7 +108,7 @@ class Victim:
             "priority": (os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid), os.sched_getaffinity(pid)),
             "oom": (of / "oom_score_adj").read_text(),
             "ipc": [str(int(KEY, 16)) in Path(f"/proc/sysvipc/{kind}").read_text() for kind in ("shm", "sem", "msg")],
-            "keys": "probe-harm" in Path("/proc/keys").read_text(),
+            "keys": str(self.file) in Path("/proc/keys").read_text(),
             "shm": Path("/dev/shm/probe-harm").exists(),
             "name": os.uname().nodename,
         }
