@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow(minutes=3)
 
 def emulator(*arguments: str, user: str = "guest") -> str:
     # Time there goes by instructions, so that other work here does not show.
-    environment = {**os.environ, "CLOCK": "instructions", "LOGIN": user, "OWNER": str(os.getpid())}
+    environment = {**os.environ, "CLOCK": "instructions", "LOGIN": user, "OWNER": str(os.getpid()), "PROGRAMS": ""}
     done = subprocess.run(
         [NODE, *arguments], env=environment, capture_output=True, text=True, timeout=60 * MINUTES,
         stdin=subprocess.DEVNULL,

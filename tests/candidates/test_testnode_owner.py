@@ -43,7 +43,8 @@ def node(tmp_path: Path) -> Iterator[Path]:
 
 
 def order(script: Path, word: str, owner: str = "") -> None:
-    environment = {**os.environ, "PATH": f"{script.parents[1] / 'bin'}:{os.environ['PATH']}", "OWNER": owner}
+    path = f"{script.parents[1] / 'bin'}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OWNER": owner, "PROGRAMS": ""}
     subprocess.run([script, word], env=environment, check=True, timeout=30, capture_output=True)
 
 

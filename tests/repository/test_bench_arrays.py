@@ -100,9 +100,9 @@ def test_bars() -> None:
 @pytest.mark.slow
 def test_a_kernel_is_measured(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program of a tenth of a second; how near the prediction is depends on the machine."""
-    kernel = Benchmark("short", (str(build("sorter", builds)), "2"), "four ways to sort")
+    kernel = Benchmark("short", (str(build("sorter", builds)), "1"), "four ways to sort")
     told: list[str] = []
-    monkeypatch.setattr(measurement, "probe_command", with_short(probe_command))
+    monkeypatch.setattr(measurement, "probe_command", with_short(probe_command, 4))
     (found,) = measurement.measure([kernel], tmp_path, 2, told.append)
     assert "failure" not in found and len(found["full"]) == 2 and told == ["bench: short"]
     assert 0.5 < found["counted_share"] <= 1.0 and found["errors"]["direct"] is not None

@@ -239,8 +239,8 @@ def test_tables_are_put_on_their_page(tmp_path: Path) -> None:
 def test_a_program_is_measured(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a program of a second: directly and by CRIU. How long things take depends on the machine."""
     monkeypatch.setattr(measurement, "COMPARED", ("short",))
-    monkeypatch.setattr(measurement, "_FEW_RUNS", (*measurement._FEW_RUNS, "--max-phases", "4"))
-    short = Benchmark("short", (str(build("sorter", builds)), "2"), "four ways to sort")
+    monkeypatch.setattr(measurement, "probe_command", with_short(probe_command, 4))
+    short = Benchmark("short", (str(build("sorter", builds)), "1"), "four ways to sort")
     told: list[str] = []
     found = measurement.measure_one(short, [3], data=tmp_path, folder=tmp_path, again=False, say=told.append)
     assert "failure" not in found and told == ["bench: short, seed 3"]
@@ -257,10 +257,11 @@ def test_a_program_is_measured(builds: Path, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 def test_whole_builds_are_timed(builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sorter = Scaled("short", "sorter", 1.0, few=(1, 2))
-    short = Benchmark("short", (str(build("sorter", builds)), "2"), "four ways to sort")
+    short = Benchmark("short", (str(build("sorter", builds)), "1"), "four ways to sort")
     monkeypatch.setattr(Scaled, "benchmark", lambda *_: short)
-    monkeypatch.setattr(lengths, "argument", lambda *_: 2)
-    monkeypatch.setattr(lengths, "probe_command", with_short(probe_command))
+    monkeypatch.setattr(lengths, "argument", lambda *_: 1)
+    for module in (lengths, measurement):
+        monkeypatch.setattr(module, "probe_command", with_short(probe_command, 4))
     told: list[str] = []
     (found,) = lengths.measure([sorter], data=tmp_path, folder=tmp_path, nine=False, say=told.append)
     assert "failure" not in found and told == ["bench: short, 1 s", "bench: short, again with --runs 0"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-SECONDS = 5
+SECONDS = 2
 _NAMED = ("--budget", "--repeat", "--target-error", "--on", "--slurm", "--estimate")
 
 
@@ -24,11 +24,15 @@ def in_short(arguments: Sequence[str | Path]) -> list[str]:
     return words
 
 
-def with_short(probe_command: Callable[..., Any]) -> Callable[..., Any]:
-    """`probe_command` of the benchmarks, for a test that wants their records and not their accuracy."""
+def with_short(probe_command: Callable[..., Any], phases: int) -> Callable[..., Any]:
+    """`probe_command` of the benchmarks, for a test that wants their records and not their accuracy: builds have few
+    phases."""
 
     def shortened(benchmark: Any, folder: Path, *arguments: str, **options: Any) -> Any:
-        return probe_command(benchmark, folder, *in_short(arguments), **options)
+        words = in_short(arguments)
+        if words[0] == "build":
+            words[1:1] = ["--max-phases", str(phases)]
+        return probe_command(benchmark, folder, *words, **options)
 
     return shortened
 
