@@ -18,7 +18,7 @@ from checkpoint.process.program import Lineage, Program
 from checkpoint.process.team import Team
 from checkpoint.process.threads import ADVICE
 from checkpoint.process.tracee import Tracee
-from checkpoint.process.waiting import process_cpu
+from checkpoint.process.waiting import process_cpu, process_state
 from checkpoint.stubs.counters import added
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.profile import Profile
@@ -188,6 +188,7 @@ def refuse_orphans(tracee: Tracee) -> None:
     team, deadline = tracee.team, time.monotonic() + _ENDING_SECONDS
     if team is None:
         return
+    by_itself = _goes_on(tracee.pid, tracee.pid)
     # A thread that has taken its SIGKILL, and is not yet ending, shows neither. Nor does the thread that ended the
     # process, until its exit event is seen.
     while any(_goes_on(tracee.pid, number) for number in team.stopped()):
@@ -196,8 +197,10 @@ def refuse_orphans(tracee: Tracee) -> None:
         time.sleep(_POLL_SECONDS)
         team.look()
     else:
-        return
-    if _goes_on(tracee.pid, tracee.pid):
+        # Where they have ended the process by themselves meanwhile, nothing of it is left to be read.
+        if not by_itself or process_state(tracee.pid) != "Z":
+            return
+    if by_itself:
         raise ProgramUnsupported(
             f"{tracee.program.argv[0]}: its first thread ends before the others (pthread_exit); let it wait for them "
             "(pthread_join)"
