@@ -266,7 +266,7 @@ def test_what_a_timer_does_is_no_other_run(stopped: bool, tmp_path: Path, monkey
     with streams_of() as streams:
         profile = trace(program_of(path, str(runs)), interval=INTERVAL, streams=streams)
     monkeypatch.setattr(Straying, "look", stop)
-    monkeypatch.setattr(stamped_module, "_PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr(stamped_module, "_PROGRESS_SECONDS", 0.005)
     with streams_of() as streams:
         timed = validate(profile, streams=streams, once_more=once_more)
     assert stopped <= len(asked) <= 1 and runs.stat().st_size == 3 + len(asked)
