@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -26,27 +25,3 @@ def core(cpu: int) -> str:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
         return f"{cpu}\n"
-
-
-_PROCESSOR = 36
-"""Place of a thread's last processor in /proc/PID/task/TID/stat, behind its name (proc(5), field 39)."""
-
-
-def visit_processors_of(pid: int) -> None:
-    """Run for a moment on each processor that a thread of the stopped process was on last, where we may.
-
-    Code that was written from another processor runs slower, by a quarter and for seconds, until a processor that had
-    nothing else to do meanwhile has switched to another process and back: seen on a virtual machine (AMD EPYC, Linux
-    6.18), with jumps in a loop. Plain runs have no such code.
-    """
-    before, last = os.sched_getaffinity(0), set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"{entry.path}/stat") as file:
-                last.add(int(file.read().rpartition(")")[2].split()[_PROCESSOR]))
-    try:
-        for cpu in last:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, {cpu})
-    finally:
-        os.sched_setaffinity(0, before)

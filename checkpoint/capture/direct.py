@@ -24,7 +24,7 @@ from checkpoint.process.ptrace import signal_mask
 from checkpoint.process.team import Team
 from checkpoint.process.threads import HelperThreads
 from checkpoint.process.tracee import Tracee
-from checkpoint.process.waiting import ENDED, process_state, threads_of
+from checkpoint.process.waiting import ENDED, process_state, status_of, threads_of
 from checkpoint.state.process_state import STOPPED, ProcessState, SignalState, Task
 from checkpoint.state.shared_memory import QueuedSignal
 
@@ -74,7 +74,7 @@ class _Waiting:
 
     @staticmethod
     def of(tracee: Tracee) -> _Waiting:
-        status = process_facts.status_of(f"{tracee.pid}/task/{tracee.marking}")
+        status = status_of(f"{tracee.pid}/task/{tracee.marking}")
         return _Waiting(process_facts.pending_signals(status), tuple(process_facts.queued_signals(tracee.marking)))
 
 
@@ -94,7 +94,7 @@ def _state(
     tracee: Tracee, folder: Path, answers: Answers, waiting: _Waiting, what: str
 ) -> tuple[ProcessState, tuple[tuple[int, int], ...]]:
     pid, marking = tracee.pid, tracee.marking
-    status = process_facts.status_of(f"{pid}/task/{marking}")
+    status = status_of(f"{pid}/task/{marking}")
     areas = read_areas(pid)
     files = OpenFiles(pid, {(area.device, area.inode) for area in areas if area.as_memory})
     descriptors = tuple(files.descriptors())

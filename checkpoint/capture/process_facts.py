@@ -17,6 +17,7 @@ from checkpoint.flat.image import LIMITS, MOST_PENDING
 from checkpoint.linux import PTRACE_GET_RSEQ_CONFIGURATION, PTRACE_GETREGSET, PTRACE_PEEKSIGINFO
 from checkpoint.process.plain_run import running_nanoseconds
 from checkpoint.process.ptrace import Registers, ptrace
+from checkpoint.process.waiting import stat_fields, status_of
 from checkpoint.state.process_state import ExtendedState, Layout, ThreadState
 from checkpoint.state.shared_memory import NEVER_SENT, QueuedSignal
 
@@ -130,7 +131,7 @@ def thread_state(pid: int, clear_tid: int) -> ThreadState:
 
 def layout_of(pid: int, answers: Answers) -> Layout:
     """Where the kernel thinks the parts of the program are (proc(5): fields 26 to 28 and 45 to 51 of stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    fields = stat_fields(pid)
 
     def at(number: int) -> int:
         return int(fields[number - _FIRST_STAT_FIELD])
@@ -154,12 +155,6 @@ def limits_of(pid: int) -> tuple[tuple[int, int], ...]:
     """(soft, hard) of each resource limit."""
     found = (resource.prlimit(pid, number) for number in range(LIMITS))
     return tuple((soft & _NO_LIMIT, hard & _NO_LIMIT) for soft, hard in found)
-
-
-def status_of(pid: int | str) -> dict[str, str]:
-    """/proc/PID/status by its names."""
-    lines = Path(f"/proc/{pid}/status").read_text(errors="surrogateescape").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def pending_signals(status: dict[str, str]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from checkpoint.capture.injected import Answers
 from checkpoint.process.ptrace import registers_of, signal_mask
 from checkpoint.process.team import Team
 from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import status_of
 from checkpoint.state.process_state import OtherThread, SignalState
 
 _RESTARTS = {-512, -513, -514}
@@ -61,7 +62,7 @@ def settle_call(registers: dict[str, int]) -> None:
 
 def pending(pid: int, number: int) -> tuple[int, ...]:
     """Signals sent to this thread alone and not yet delivered."""
-    bits = int(process_facts.status_of(f"{pid}/task/{number}")["SigPnd"], 16)
+    bits = int(status_of(f"{pid}/task/{number}")["SigPnd"], 16)
     return tuple(signal + 1 for signal in range(64) if bits >> signal & 1)
 
 

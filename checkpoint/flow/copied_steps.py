@@ -29,12 +29,13 @@ from checkpoint.flow.copied_block import (
     copied_block,
 )
 from checkpoint.flow.flow import Window
-from checkpoint.flow.stepping import Areas, processor, step, window_of, without_area
+from checkpoint.flow.stepping import Areas, step, window_of, without_area
 from checkpoint.flow.stubs_in_place import MappedImage
 from checkpoint.linux import PAGE_SIZE, PTRACE_CONT
 from checkpoint.process.maps import MapEntry, find_gap, read_maps
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import last_processor
 from checkpoint.restore.watched_phase import Lost
 
 _AREA = 8 << 20
@@ -143,7 +144,7 @@ class CopiedSteps:
         ours = os.sched_getaffinity(0)
         # On one processor with it: waking another one takes many times as long as a stop.
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, {processor(self._pid)})
+            os.sched_setaffinity(0, {last_processor(self._pid)})
         try:
             while made < most and not status:
                 registers = self._tracee.registers()

@@ -8,7 +8,6 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from iced_x86 import Decoder, Instruction, Mnemonic, OpKind, Register, RegisterE
 from checkpoint import compiled
 from checkpoint.flow.flow import Window
 from checkpoint.process.ptrace import Registers
+from checkpoint.process.waiting import last_processor
 
 _FIELDS = [field[0] for field in Registers._fields_]
 _COLUMN = {name: at for at, name in enumerate(_FIELDS)}
@@ -57,18 +57,13 @@ def step(pid: int, most: int, until: float) -> tuple[npt.NDArray[np.uint64], int
     ours = os.sched_getaffinity(0)
     # On one processor with it: waking another one takes many times as long as a step.
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, {processor(pid)})
+        os.sched_setaffinity(0, {last_processor(pid)})
     made = _library().step(pid, most, until, noted.ctypes.data, ctypes.byref(status))
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, ours)
     if made < 0:
         raise OSError(ctypes.get_errno(), f"process {pid} cannot be stepped: {os.strerror(ctypes.get_errno())}")
     return noted[:made], status.value
-
-
-def processor(pid: int) -> int:
-    """The processor that the process ran on last (proc(5), field 39 of stat)."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[36])
 
 
 def window_of(noted: npt.NDArray[np.uint64], read: Callable[[int, int], bytes], stubs: Areas) -> Window:

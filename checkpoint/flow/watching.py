@@ -40,6 +40,7 @@ from checkpoint.parent import die_with_parent
 from checkpoint.process.program import Program
 from checkpoint.process.ptrace import Registers, ptrace
 from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import status_of
 from checkpoint.restore.criu_restore import RESTORE_SECONDS, RestoreJob, region_limit
 from checkpoint.restore.direct_agent import RESTORED, Control, launch
 from checkpoint.restore.direct_restore import direct_spec
@@ -248,10 +249,7 @@ class _Run:
         raise Lost(f"it handled signals (the first: {number}) while its steps were noted")
 
     def _handles(self, number: int) -> bool:
-        for line in Path(f"/proc/{self._pid}/status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-        return False
+        return bool(int(status_of(self._pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
 
     def _at_call(self) -> None:
         self._inside = not self._inside

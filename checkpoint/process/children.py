@@ -23,7 +23,7 @@ from checkpoint.errors import ProbeError, ProgramUnsupported
 from checkpoint.process.plain_run import running_time
 from checkpoint.process.program import Lineage
 from checkpoint.process.ptrace import ptrace
-from checkpoint.process.waiting import process_cpu, threads_of
+from checkpoint.process.waiting import process_cpu, status_of, threads_of
 
 FOLLOW = (
     linux.PTRACE_O_TRACEFORK | linux.PTRACE_O_TRACEVFORK | linux.PTRACE_O_TRACECLONE
@@ -352,10 +352,9 @@ def event_message(pid: int) -> int:
 def is_thread(pid: int) -> bool:
     """Whether `pid` is a thread beside the first of its process; False where it is gone."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return int(status_of(pid).get("Tgid", pid)) != pid
     except OSError:
         return False
-    return next((int(line.split()[1]) for line in lines if line.startswith("Tgid:")), pid) != pid
 
 
 def name_thread(child: Child) -> None:

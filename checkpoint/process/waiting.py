@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -29,12 +28,12 @@ _COMMANDS, _WAIT, _WAIT_BITSET = 0x7F, 0, 9
 ENDED = "Z"
 """State of a process that has ended, and that its parent has not waited for."""
 _OF_TIMERS = sum(1 << one - 1 for one in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
-_CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.M)
-
 _POLL_SECONDS = 0.002
 _ASLEEP = ("S", "t", "T", "")
-_FLAGS_FIELD, _SIGNALED = 6, 0x400
-"""Where /proc/PID/stat has flags, behind the name; PF_SIGNALED."""
+_STATE, _FLAGS, _PROCESSOR = 0, 6, 36
+"""Places in /proc/PID/stat, behind the name: fields 3, 9 and 39 of proc(5)."""
+_EXITING, _SIGNALED = 0x4, 0x400
+"""PF_EXITING, PF_SIGNALED."""
 
 
 @contextlib.contextmanager
@@ -47,13 +46,33 @@ def child_signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def stat_fields(pid: int | str) -> list[str]:
+    """What /proc/PID/stat says behind the name, from field 3 of proc(5) on; also of PID/task/TID. Raises OSError.
+
+    The name may hold any bytes: the kernel cuts it within a character.
+    """
+    with open(f"/proc/{pid}/stat", errors="surrogateescape") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def status_of(pid: int | str) -> dict[str, str]:
+    """/proc/PID/status by its names; also of PID/task/TID. Raises OSError."""
+    with open(f"/proc/{pid}/status", errors="surrogateescape") as file:
+        parts = (line.partition(":") for line in file.read().split("\n"))
+        return {name: value.strip() for name, _, value in parts}
+
+
 def process_state(pid: int) -> str:
     """The one-letter state of a process from /proc/PID/stat; "" where it is gone."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0]
+        return stat_fields(pid)[_STATE]
     except OSError:
         return ""
+
+
+def last_processor(pid: int | str) -> int:
+    """The processor that a process, or PID/task/TID, ran on last. Raises OSError where it is gone."""
+    return int(stat_fields(pid)[_PROCESSOR])
 
 
 def awake(numbers: Iterable[int]) -> int:
@@ -79,24 +98,33 @@ def process_cpu(pid: int) -> float:
 def peak_resident(pid: int) -> int:
     """Bytes of memory that a process had at its fullest (VmHWM in /proc/PID/status); 0 where it is gone."""
     try:
-        with open(f"/proc/{pid}/status") as file:
-            return sum(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) * 1024
+        return int(status_of(pid).get("VmHWM", "0").split()[0]) * 1024
     except OSError:
         return 0
 
 
 def is_killed(pid: int, number: int) -> bool:
     """Whether a thread that ends does so because its whole process ends, or is replaced."""
-    with open(f"/proc/{pid}/task/{number}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return bool(int(fields[_FLAGS_FIELD]) & _SIGNALED)
+    return bool(int(stat_fields(f"{pid}/task/{number}")[_FLAGS]) & _SIGNALED)
+
+
+def goes_on(pid: int, number: int) -> bool:
+    """Whether a thread is neither told to end with its process, nor ending."""
+    thread = f"{pid}/task/{number}"
+    try:
+        status, flags = status_of(thread), int(stat_fields(thread)[_FLAGS])
+    except OSError:
+        return False
+    return not (_is_killed_by(status) or flags & (_EXITING | _SIGNALED) or status["State"].startswith(("Z", "X")))
 
 
 def is_about_to_be_killed(number: int) -> bool:
     """Whether SIGKILL waits for a thread, which stands at a stop: its whole process ends."""
-    with open(f"/proc/{number}/status") as file:
-        pending = next((line.split()[1] for line in file if line.startswith("SigPnd:")), "0")
-    return bool(int(pending, 16) >> (signal.SIGKILL - 1) & 1)
+    return _is_killed_by(status_of(number))
+
+
+def _is_killed_by(status: dict[str, str]) -> bool:
+    return bool(int(status.get("SigPnd", "0"), 16) >> (signal.SIGKILL - 1) & 1)
 
 
 def is_ending(pid: int, number: int) -> bool:
@@ -182,5 +210,5 @@ def is_left_alone(pid: int) -> bool:
     waits for. Raises OSError where it is gone, or this user may not look."""
     if len(list(Path(f"/proc/{pid}/task").iterdir())) != 1:
         return False
-    caught = _CAUGHT.search(Path(f"/proc/{pid}/status").read_text())
-    return caught is not None and not int(caught[1], 16) & _OF_TIMERS
+    caught = status_of(pid).get("SigCgt")
+    return caught is not None and not int(caught, 16) & _OF_TIMERS

@@ -109,7 +109,7 @@ def _children(pid: int) -> list[int]:
 def _has_computed(pid: int) -> bool:
     """The process, or one that it has started: those with memory to touch have children that do."""
     for one in (pid, *_children(pid)):
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{one}/stat") as file:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{one}/stat", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
             if int(fields[11]) + int(fields[12]):
                 return True

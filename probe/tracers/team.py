@@ -18,7 +18,7 @@ from checkpoint.process.program import Lineage, Program
 from checkpoint.process.team import Team
 from checkpoint.process.threads import ADVICE
 from checkpoint.process.tracee import Tracee
-from checkpoint.process.waiting import process_cpu, process_state
+from checkpoint.process.waiting import goes_on, process_cpu, process_state
 from checkpoint.stubs.counters import added
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 from probe.formats.profile import Profile
@@ -43,11 +43,7 @@ _DEEPER = 1.1
 _SLEEPS = {str(call_number(name)) for name in ("nanosleep", "clock_nanosleep")}
 _NO_CALL = ("running", "-1")
 _LONG = 5.0
-_SIGKILL_BIT = 1 << 8
 _ENDING_SECONDS, _POLL_SECONDS = 1.0, 0.002
-_FLAGS_FIELD = 6
-_ENDING = 0x4 | 0x400
-"""Of a thread's flags: PF_EXITING, PF_SIGNALED."""
 
 
 class OthersMark(ProgramUnsupported):
@@ -188,10 +184,10 @@ def refuse_orphans(tracee: Tracee) -> None:
     team, deadline = tracee.team, time.monotonic() + _ENDING_SECONDS
     if team is None:
         return
-    by_itself = _goes_on(tracee.pid, tracee.pid)
+    by_itself = goes_on(tracee.pid, tracee.pid)
     # A thread that has taken its SIGKILL, and is not yet ending, shows neither. Nor does the thread that ended the
     # process, until its exit event is seen.
-    while any(_goes_on(tracee.pid, number) for number in team.stopped()):
+    while any(goes_on(tracee.pid, number) for number in team.stopped()):
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
@@ -209,18 +205,6 @@ def refuse_orphans(tracee: Tracee) -> None:
         f"{tracee.program.argv[0]}: a thread beside its first one replaces the program (execve); in a probe only the "
         f"first may; {ADVICE}"
     )
-
-
-def _goes_on(pid: int, number: int) -> bool:
-    """Neither told to end with the process, nor ending."""
-    folder = Path(f"/proc/{pid}/task/{number}")
-    try:
-        lines = (folder / "status").read_text().splitlines()
-        flags = int((folder / "stat").read_text().rpartition(")")[2].split()[_FLAGS_FIELD])
-    except OSError:
-        return False
-    said = dict(line.split(":", 1) for line in lines)
-    return not (int(said["SigPnd"], 16) & _SIGKILL_BIT or flags & _ENDING or said["State"].split()[0] in "ZX")
 
 
 def working_threads(tracee: Tracee) -> int:

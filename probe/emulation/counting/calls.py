@@ -117,7 +117,7 @@ class Strace:
     def _attached(self, pid: int) -> bool:
         limit = time.monotonic() + _ATTACH_SECONDS
         while self._tracing.poll() is None and time.monotonic() < limit:
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/status", errors="replace") as file:
                 if f"TracerPid:\t{self._tracing.pid}\n" in file.read():
                     return True
             time.sleep(_LOOK_SECONDS)

@@ -24,6 +24,7 @@ from checkpoint.capture.memory_map import Area
 from checkpoint.errors import StorageError
 from checkpoint.linux import PAGE_SIZE, PTRACE_PEEKSIGINFO
 from checkpoint.process.tracee import Tracee
+from checkpoint.process.waiting import status_of
 from checkpoint.state.shared_memory import SharedMemory
 
 _READ, _BOTH = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
@@ -210,7 +211,7 @@ def test_a_timer_that_runs_out_meanwhile_is_no_signal_yet(
 
     def copy(self: Any, folder: Path, what: str) -> Any:
         deadline = time.monotonic() + 30
-        while not int(process_facts.status_of(tracee.pid)["ShdPnd"], 16) >> signal.SIGALRM - 1 & 1:
+        while not int(status_of(tracee.pid)["ShdPnd"], 16) >> signal.SIGALRM - 1 & 1:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         return real(self, folder, what)

@@ -20,9 +20,9 @@ from tracing import SECONDS, SESSION_VARIABLE, compile_small, program_of, stream
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture import injected
 from checkpoint.process.maps import MapEntry, find_gap, read_maps
+from checkpoint.process.memory import visit_processors_of
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.waiting import process_state, reaches_state
-from checkpoint.processors import visit_processors_of
 
 # Stops at a breakpoint of its own in every round; a handler that leaves by longjmp comes at 4 kHz.
 BREAKER = r"""
