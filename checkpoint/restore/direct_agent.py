@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import queue
 import resource
@@ -19,13 +20,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 
 from checkpoint import strict_json
 from checkpoint.event import EVENT_BYTES, Event, event_of
-from checkpoint.flat.control import Report
+from checkpoint.flat.control import Option, Report
 from checkpoint.linux import (
     ADDR_NO_RANDOMIZE,
     CLONE_NEWNS,
@@ -61,6 +62,9 @@ _LOOK_SECONDS = 0.25
 """How often somebody looks whether a phase has been restored, which its time begins with."""
 _RESTORING_LOOK_SECONDS = 0.05
 """How often somebody looks what its threads have waited so far, while it is being restored."""
+_APART_SECONDS = 0.09
+"""So long each restored thread keeps the processor that it begins on, where there are as many: the others count as
+laden by whoever restored the phase, and a kernel puts a thread that is woken beside the one that wakes it."""
 _HIDDEN = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
 STEP_AGENT = 26
 """What this file reports when the restorer cannot even be started (enum step)."""
@@ -104,7 +108,7 @@ def limit(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
+def become_restorer(spec: Spec, folder: str, control: int, parent: int, stay_apart: bool) -> None:
     """In a forked child: turn into the restorer, which turns into the phase. Returns only by raising OSError."""
     os.setsid()
     # A timer or a stray signal must not run the phase's handlers before the phase is whole; its own mask comes last.
@@ -136,7 +140,7 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
     limit(resource.RLIMIT_CPU, (int(seconds) + 1) * (1 + spec["threads"]))
     limit(resource.RLIMIT_FSIZE, spec["file_bytes"])
     limit(resource.RLIMIT_AS, spec["memory_bytes"])
-    arguments = ["restorer", str(parent), str(spec["option_bits"])]
+    arguments = ["restorer", str(parent), str(spec["option_bits"] | (Option.STAY_APART if stay_apart else 0))]
     try:
         os.execve(spec["restorer"], arguments, {})
     except PermissionError:
@@ -161,7 +165,7 @@ def launch(spec: Spec, folder: str, control: int, traced: bool = False, group: "
             _libc.ptrace(PTRACE_TRACEME, 0, None, None)
         if group is not None:
             os.write(group, b"0")
-        become_restorer(spec, folder, control, parent)
+        become_restorer(spec, folder, control, parent, stay_apart=not traced)
     except (OSError, AttributeError, ValueError) as error:
         failure = Report(progress=_FAILED, step=STEP_AGENT, error=getattr(error, "errno", None) or 0)
         os.pwrite(told, bytes(failure), 0)
@@ -172,12 +176,16 @@ def launch(spec: Spec, folder: str, control: int, traced: bool = False, group: "
 def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
     """Wait for the end of the region; its stamps, or what went wrong."""
     until = time.monotonic() + spec["restore_seconds"]
-    begun, restoring_delays = False, {}  # type: bool, Dict[str, int]
+    begun, apart_until = False, math.inf
+    restoring_delays = {}  # type: Dict[str, int]
     waits = EndlessWait(pid)
     while True:
         watched = bool(spec["threads"]) and not begun
         look = _RESTORING_LOOK_SECONDS if watched else _LOOK_SECONDS
-        status = wait_for_stop(pid, min(until, time.monotonic() + look))
+        status = wait_for_stop(pid, min(until, apart_until, time.monotonic() + look))
+        if status is None and time.monotonic() >= apart_until:
+            apart_until = math.inf
+            let_go(spec["cpus"])
         # Before the report: what is not restored behind it had not been at this moment.
         delays = run_delays() if watched else {}
         progress, step, error, copied, address, detail, restored, confined = control.report()
@@ -187,6 +195,7 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
             restoring_delays = delays
         elif not begun:
             begun, until = True, time.monotonic() + spec["region_seconds"]
+            apart_until = restored + _APART_SECONDS if spec["threads"] else math.inf
         if status is None and begun and not spec["threads"] and waits.is_found():
             return {"status": "waits", "detail": WAITS_FOR_EVER}
         if status is None and time.monotonic() < until:
@@ -208,6 +217,13 @@ def time_region(spec: Spec, pid: int, control: Control) -> Dict[str, Any]:
         os.kill(pid, signal.SIGCONT)
 
 
+def let_go(cpus: List[int]) -> None:
+    """From here on each thread of our children may use every one of these processors."""
+    for number in thread_folders():
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(int(number), cpus)
+
+
 def longest_delay(before: Dict[str, int]) -> Optional[float]:
     """Seconds that the thread of the stopped phase that waited longest for a processor has waited since `before`; None
     where the kernel does not tell."""
@@ -222,13 +238,19 @@ def run_delays() -> Dict[str, int]:
     kept, or cannot be read, are left out: no repeat fails for want of it.
     """
     found = {}
+    for number, folder in thread_folders().items():
+        with contextlib.suppress(OSError, IndexError, ValueError), open(folder + "/schedstat") as file:
+            found[number] = int(file.read().split()[1])
+    return found
+
+
+def thread_folders() -> Dict[str, str]:
+    """Where /proc tells of the threads of our children, by their numbers."""
+    found = {}  # type: Dict[str, str]
     with contextlib.suppress(OSError):
         for pid in children():
             folder = "/proc/%d/task" % pid
-            for number in os.listdir(folder):
-                path = "%s/%s/schedstat" % (folder, number)
-                with contextlib.suppress(OSError, IndexError, ValueError), open(path) as file:
-                    found[number] = int(file.read().split()[1])
+            found.update((number, "%s/%s" % (folder, number)) for number in os.listdir(folder))
     return found
 
 

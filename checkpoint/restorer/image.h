@@ -282,6 +282,7 @@ enum option {
 	MAP_LAZILY = 32,     /* for a tracer: observe.c */
 	TRACE_MAPPINGS = 64, /* likewise */
 	ASK_KERNEL = 128,    /* for a tracer that steps: no code of the node's runs */
+	STAY_APART = 256,    /* threads keep a processor each; the parent lets them go */
 };
 
 /* Descriptors that the parent passes. */

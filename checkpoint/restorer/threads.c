@@ -92,7 +92,8 @@ void start_threads(struct context *c)
 		return;
 	/*
 	 * Of as many threads as processors each begins on one of its own: the kernel would find that out in
-	 * milliseconds of the region, in which two threads share a processor. The program sees the mask that it had.
+	 * milliseconds of the region, in which two threads share a processor. The program sees the mask that it had,
+	 * but for the beginning of a warm-up that the parent wants otherwise.
 	 */
 	allowed.size = CALL3(SYS_sched_getaffinity, 0, sizeof(allowed.words), allowed.words);
 	apart = allowed.size > 0 && count_of(&allowed) == count + 1;
@@ -118,6 +119,7 @@ void start_threads(struct context *c)
 		put_on_processor(&allowed, 0, 0);
 	while (__atomic_load_n(&c->gate->ready, __ATOMIC_SEQ_CST) < count)
 		CALL0(SYS_sched_yield);
+	apart = apart && !(c->options & STAY_APART);
 	for (u64 i = 0; apart && i < count; i++) {
 		const struct context *own = (struct context *)(room + i * THREAD_ROOM + ROOM_CONTEXT);
 

@@ -21,7 +21,7 @@ from checkpoint.restore.direct_agent import RESTORED, Control, Spec, longest_del
 
 SPEC: Spec = {
     "threads": 1, "restore_seconds": 60.0, "region_seconds": 60.0, "warm": 0, "start": EVENT_BYTES,
-    "end": 2 * EVENT_BYTES,
+    "end": 2 * EVENT_BYTES, "cpus": sorted(os.sched_getaffinity(0)),
 }  # fmt: skip
 RESTORING, RUNNING = 0.4, 0.05
 
@@ -88,3 +88,28 @@ def test_threads_that_cannot_be_listed_fail_no_repeat(monkeypatch: pytest.Monkey
     os.waitpid(gone, 0)
     monkeypatch.setattr(direct_agent, "children", lambda: [gone])
     assert longest_delay({}) is None
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it may go nowhere else")
+def test_a_thread_keeps_its_processor_for_a_while(tmp_path: Path) -> None:
+    """Until the time is over within which the kernel would put two on one, and no longer."""
+    everywhere, one, control = os.sched_getaffinity(0), {max(os.sched_getaffinity(0))}, Control([0], str(tmp_path))
+    agent = os.fork()
+    if not agent:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        phase = os.fork()
+        if not phase:
+            os.sched_setaffinity(0, one)
+            restored = time.monotonic()
+            said = Report(progress=RESTORED, restored_s=int(restored), restored_ns=int(restored % 1 * 1e9))
+            os.pwrite(control.fd, bytes(said), 0)
+            while os.sched_getaffinity(0) == one and time.monotonic() < restored + 10:
+                time.sleep(0.001)
+            kept = time.monotonic() - restored
+            (tmp_path / "kept").write_text(f"{kept} {os.sched_getaffinity(0) == everywhere}")
+            os._exit(0)
+        time_region(SPEC, phase, control)
+        os._exit(0)
+    os.waitpid(agent, 0)
+    kept, wide = (tmp_path / "kept").read_text().split()
+    assert 0.08 < float(kept) < 5 and wide == "True"

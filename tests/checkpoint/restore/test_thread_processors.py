@@ -83,7 +83,7 @@ def processors_in(number: int, address: int, size: int) -> set[int]:
 
 
 @contextmanager
-def traced_restorer(folder: Path, scratch: Path, cpu: int) -> Iterator[Threads]:
+def traced_restorer(folder: Path, scratch: Path, cpu: int, options: int = 0) -> Iterator[Threads]:
     (job,) = captured_regions(
         build("team", folder), "60", "barrier", "2", folder=scratch / "of", direct=True, threads=2
     )
@@ -91,7 +91,7 @@ def traced_restorer(folder: Path, scratch: Path, cpu: int) -> Iterator[Threads]:
     own = scratch / "own"
     own.mkdir()
     spec = direct_spec(job, flat, job.images / "pages-1.img", restorer(), own, cpu)
-    spec["option_bits"] = Option.FILTER_CALLS | Option.CONFINE_WRITES | Option.ANY_FOLDER
+    spec["option_bits"] = Option.FILTER_CALLS | Option.CONFINE_WRITES | Option.ANY_FOLDER | options
     control = Control(flat.stamps, str(own))
     pid = launch(spec, str(own), control.fd, traced=True)
     try:
@@ -119,3 +119,10 @@ def test_each_thread_begins_on_a_processor_of_its_own(builds: Path, tmp_path: Pa
     assert len(anywhere) == len({call.number for call in anywhere}) == 2
     assert all(call.allowed == first | second for call in anywhere)
     assert set(anywhere[0].standing.values()) == first | second, "both wait on one processor"
+
+
+@pytest.mark.skipif(len(OURS) < 2, reason="two threads share one processor here")
+def test_it_stays_there_where_the_agent_lets_it_go(builds: Path, tmp_path: Path) -> None:
+    with traced_restorer(builds, tmp_path, max(OURS), Option.STAY_APART) as threads:
+        first, second = (call.allowed for call in threads.placed())
+    assert len(first) == len(second) == 1 and first != second
