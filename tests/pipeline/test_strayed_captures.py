@@ -132,17 +132,24 @@ def options(**more: Any) -> BuildOptions:
     )
 
 
+def largest_phase(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where the number of the phase with most time will be before anything is captured: it has other intervals."""
+    largest = list[int]()
+
+    def planned(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
+        largest[:] = largest or [max(selection.phases, key=lambda phase: phase.time_share).id]
+        return plan_regions(profile, timed, selection, warmup)
+
+    monkeypatch.setattr(capture_module, "plan_regions", planned)
+    return largest
+
+
 @pytest.mark.slow
 def test_another_interval_stands_for_such_a_phase(
     builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strayed = list[int]()
-
-    def first(plan: RegionPlan, before: int) -> bool:
-        strayed.extend([plan.phase] * (not strayed))
-        return plan.phase == strayed[0] and not before
-
-    tried = straying(monkeypatch, first)
+    strayed = largest_phase(monkeypatch)
+    tried = straying(monkeypatch, lambda plan, before: plan.phase == strayed[0] and not before)
     built = build([str(compiled("nbody", builds)), "60"], tmp_path / "x.probe", options=options())
     assert len(built.manifest.phases) == len(set(tried)) and tried.count(strayed[0]) == 2
     said = f"phase {strayed[0]}: interval "
@@ -164,13 +171,7 @@ def test_a_run_that_strays_everywhere_is_refused_at_once(
 def test_a_phase_that_strays_every_time_refuses_where_it_is_large(
     builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    largest = list[int]()
-
-    def planned(profile: Profile, timed: TimedProfile, selection: Selection, warmup: int) -> list[RegionPlan]:
-        largest[:] = [max(selection.phases, key=lambda phase: phase.time_share).id]
-        return plan_regions(profile, timed, selection, warmup)
-
-    monkeypatch.setattr(capture_module, "plan_regions", planned)
+    largest = largest_phase(monkeypatch)
     straying(monkeypatch, lambda plan, _: plan.phase == largest[0])
     with pytest.raises(Diverged, match="a marker is not ahead"):
         build([str(compiled("nbody", builds)), "60"], tmp_path / "x.probe", options=options())
