@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..",
 
 from checkpoint import strict_json
 from checkpoint.event import EVENT_BYTES, Event, event_of
-from checkpoint.flat.control import Option, Report
+from checkpoint.flat.control import Report
 from checkpoint.linux import (
     ADDR_NO_RANDOMIZE,
     CLONE_NEWNS,
@@ -108,7 +108,7 @@ def limit(kind: int, most: int) -> None:
     resource.setrlimit(kind, (most, most))
 
 
-def become_restorer(spec: Spec, folder: str, control: int, parent: int, stay_apart: bool) -> None:
+def become_restorer(spec: Spec, folder: str, control: int, parent: int) -> None:
     """In a forked child: turn into the restorer, which turns into the phase. Returns only by raising OSError."""
     os.setsid()
     # A timer or a stray signal must not run the phase's handlers before the phase is whole; its own mask comes last.
@@ -140,7 +140,7 @@ def become_restorer(spec: Spec, folder: str, control: int, parent: int, stay_apa
     limit(resource.RLIMIT_CPU, (int(seconds) + 1) * (1 + spec["threads"]))
     limit(resource.RLIMIT_FSIZE, spec["file_bytes"])
     limit(resource.RLIMIT_AS, spec["memory_bytes"])
-    arguments = ["restorer", str(parent), str(spec["option_bits"] | (Option.STAY_APART if stay_apart else 0))]
+    arguments = ["restorer", str(parent), str(spec["option_bits"])]
     try:
         os.execve(spec["restorer"], arguments, {})
     except PermissionError:
@@ -165,7 +165,7 @@ def launch(spec: Spec, folder: str, control: int, traced: bool = False, group: "
             _libc.ptrace(PTRACE_TRACEME, 0, None, None)
         if group is not None:
             os.write(group, b"0")
-        become_restorer(spec, folder, control, parent, stay_apart=not traced)
+        become_restorer(spec, folder, control, parent)
     except (OSError, AttributeError, ValueError) as error:
         failure = Report(progress=_FAILED, step=STEP_AGENT, error=getattr(error, "errno", None) or 0)
         os.pwrite(told, bytes(failure), 0)

@@ -206,7 +206,7 @@ def _private_view(job: RestoreJob, flat: FlatImage, scratch: Path) -> bool:
 
 
 def _options(job: RestoreJob, flat: FlatImage, private_view: bool, only_recorded: bool, in_order: bool) -> int:
-    bits = Option.FILTER_CALLS | Option.TOUCH_IN_ORDER * in_order
+    bits = Option.FILTER_CALLS | Option.STAY_APART | Option.TOUCH_IN_ORDER * in_order
     if only_recorded:
         if not flat.calls:
             raise DirectRefused(f"phase {job.phase}: its system calls were not recorded when the probe was built")

@@ -17,6 +17,8 @@ import time
 from collections import defaultdict
 from shutil import which
 
+from checkpoint.process.waiting import status_of
+
 READING = ("read", "pread64", "readv", "preadv", "preadv2", "recvfrom", "recvmsg")
 WRITING = ("write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg", "sendfile")
 _ATTACH_SECONDS = 10.0
@@ -117,8 +119,8 @@ class Strace:
     def _attached(self, pid: int) -> bool:
         limit = time.monotonic() + _ATTACH_SECONDS
         while self._tracing.poll() is None and time.monotonic() < limit:
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/status", errors="replace") as file:
-                if f"TracerPid:\t{self._tracing.pid}\n" in file.read():
+            with contextlib.suppress(OSError):
+                if status_of(pid).get("TracerPid") == str(self._tracing.pid):
                     return True
             time.sleep(_LOOK_SECONDS)
         return False

@@ -22,6 +22,7 @@ from checkpoint.compiled import restorer
 from checkpoint.flat.control import Option
 from checkpoint.process.children import event_message, reap, reap_threads
 from checkpoint.process.ptrace import ptrace, registers_of
+from checkpoint.process.waiting import last_processor
 from checkpoint.restore.direct_agent import Control, launch
 from checkpoint.restore.direct_restore import direct_spec
 
@@ -70,9 +71,8 @@ class Threads:
         raise AssertionError("the region did not end")
 
     def _standing(self) -> dict[int, int]:
-        """The processor of each thread (proc_pid_stat(5), field 39)."""
-        stats = {number: Path(f"/proc/{number}/stat").read_text() for number in self._inside}
-        return {number: int(said.rpartition(")")[2].split()[39 - 3]) for number, said in stats.items()}
+        """The processor of each thread."""
+        return {number: last_processor(number) for number in self._inside}
 
 
 def processors_in(number: int, address: int, size: int) -> set[int]:
