@@ -37,7 +37,7 @@ KCMP_VM = 1
 
 # linux/fcntl.h, linux/auxvec.h, asm-generic/siginfo.h
 AT_FDCWD = -100
-AT_ENTRY = 9
+AT_ENTRY, AT_RANDOM = 9, 25
 SI_KERNEL = 0x80
 
 # asm-generic/mman.h

@@ -85,7 +85,8 @@ class Program:
         """The environment of every run that has to agree: the caller's, held to the ISA baseline.
 
         rseq is off because the kernel may move the saved instruction pointer of a checkpoint (criu, "rseq").
-        Binding happens at start-up, so that no region pays for it.
+        Binding happens at start-up, so that no region pays for it. Perl orders its tables by what it reads from
+        /dev/urandom, unless it is told the seed (perlrun, PERL_HASH_SEED).
         """
         env = dict(self.env)
         tunables = [t for t in env.get("GLIBC_TUNABLES", "").split(":") if t]
@@ -95,6 +96,7 @@ class Program:
         tunables.append("glibc.pthread.rseq=0")
         env["GLIBC_TUNABLES"] = ":".join(tunables)
         env["LD_BIND_NOW"] = "1"
+        env.setdefault("PERL_HASH_SEED", "0")
         return env
 
     def to_json(self) -> dict[str, Any]:

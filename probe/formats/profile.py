@@ -99,6 +99,7 @@ class Profile:
     exit_status  of the traced run
     processes    other processes that were seen beside the traced one: its children, its wrapper
     helper_threads  threads that were seen beside the first one
+    draws        words of 64 bits that were drawn as random numbers, the same in every run
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
     first        N x B sparse, the part of `counts` that the marking thread executed, by which boundaries are found;
                  None where no other thread shares its work
@@ -126,6 +127,7 @@ class Profile:
     exit_status: int = 0
     processes: int = 0
     helper_threads: int = 0
+    draws: int = 0
     counted_share: float = 1.0
     first: sp.csr_array | None = field(default=None, repr=False)
     thread_work: FloatArray | None = field(default=None, repr=False)
@@ -168,6 +170,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "exit_status": profile.exit_status,
         "processes": profile.processes,
         "helper_threads": profile.helper_threads,
+        "draws": profile.draws,
         "counted_share": profile.counted_share,
         "intervals": profile.intervals,
         "blocks": len(profile.blocks.site),
@@ -255,6 +258,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         exit_status=int(header.get("exit_status", 0)),
         processes=int(_number(header.get("processes", 0), int)),
         helper_threads=int(_number(header.get("helper_threads", 0), int)),
+        draws=int(_number(header.get("draws", 0), int)),
         counted_share=_number(header.get("counted_share", 1.0)),
         first=first,
         thread_work=work,

@@ -38,6 +38,9 @@ FILES = ("profile.npz", "worker.json", "find-worker.*", "trace.stdout", "trace.s
 
 _OPENMP = ("libgomp", "libomp", "libiomp")
 
+_ALLOCATORS_DRAWS = 1
+"""Words that the C library draws for itself, when memory is first allocated: no order depends on them."""
+
 _Traced = TypeVar("_Traced")
 
 _PROFILE, _WORKER = "profile.npz", "worker.json"
@@ -243,6 +246,11 @@ def _notes(build: Build) -> list[str]:
     if profile.helper_threads:
         found.append(
             f"{profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
+        )
+    if profile.draws > _ALLOCATORS_DRAWS:
+        found.append(
+            "it draws random numbers: they are the same in every run of the build, and in the phases; with others it "
+            "may take another time"
         )
     if build.program.threads > 1:
         found.append(

@@ -25,6 +25,7 @@ from checkpoint.process.plain_run import run_delay, running_time
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs.counters import SiteCounters
+from checkpoint.stubs.draws import Draws, repeat_draws
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import NATIVE, SECONDS
 from probe.formats.profile import Profile
@@ -111,6 +112,7 @@ class _Recording:
     written: set[str] = field(default_factory=set)
     outside: OutsideLooks = field(init=False)
     libraries: LibraryLooks = field(init=False)
+    draws: Draws = field(init=False)
     first: FirstThread | None = None
     working: int = 1
     marking: int = 0
@@ -243,18 +245,18 @@ class _Recording:
         self.tracee.run_to_entry()
         self.counters = SiteCounters(self.tracee)
         self.watch = LoadWatch(self.tracee)
-        self.watch.arm()
         self.rows.clear()
         self.entries = 0
         self.seconds.clear()
-        self.too_hot, self.to_copy, self.to_remove = _NONE, _NONE, None
-        self.left = _NONE
+        self.too_hot, self.to_copy, self.to_remove, self.left = _NONE, _NONE, None, _NONE
         self.removals.clear()
-        self.install_new()
         self.begin()
         self.prologue = self.started - self.tracee.started_at
 
     def begin(self) -> None:
+        self.draws = repeat_draws(self.tracee)
+        self.watch.arm()
+        self.install_new()
         now = time.monotonic()
         self.started = self.looked_at = self.row_started = now
         self.outside = OutsideLooks(self.tracee.program.argv[0], now)
@@ -290,8 +292,6 @@ def trace(
         raise ProbeError(f"--interval: {interval * 1e3:g} ms is less than the tracer's {SHORTEST_INTERVAL * 1e3:g} ms")
     with Tracee.start(program, streams, cpu=cpu) as tracee:
         recording = _Recording(tracee, LoadWatch(tracee), SiteCounters(tracee), interval, fine)
-        recording.watch.arm()
-        recording.install_new()
         recording.begin()
         tracee.resume()
         status = _record(recording, progress, soon)
@@ -311,7 +311,7 @@ def trace(
     else:
         recording.outside.end()
     profile = _profile(of_these, recording, ending.cpu, streams)
-    return replace(profile, exit_status=code, processes=others, helper_threads=helpers)
+    return replace(profile, exit_status=code, processes=others, helper_threads=helpers, draws=recording.draws.words)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None, soon: bool) -> int:
@@ -353,6 +353,7 @@ def _handle_stop(recording: _Recording, occurrence: Occurrence) -> None:
         recording.start_over()
     elif occurrence.what is What.EXITING:
         refuse_orphans(recording.tracee)
+        recording.draws.read()
         recording.working = max(working_threads(recording.tracee), 2) if recording.first else 1
         recording.look(end_row=True, end_of_run=True)
 

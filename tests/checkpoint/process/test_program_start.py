@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,23 @@ def test_a_program_starts_from_one_state_whoever_starts_it(
     tunables = environment["GLIBC_TUNABLES"].split(":")
     assert tunables[0] == "glibc.malloc.arena_max=1" and "glibc.pthread.rseq=0" in tunables
     assert "input some" in said and "input words" in said
+
+
+def test_perls_tables_have_the_same_order_in_every_run() -> None:
+    said = set()
+    for _ in range(2):
+        with streams_of() as streams:
+            run_plain(
+                program_of(Path("/usr/bin/perl"), "-e", "print join ' ', keys %{{map {$_ => 1} 1 .. 99}}"), streams
+            )
+            said.add(streams.stdout.read_text())
+    assert len(said) == 1 and len(said.pop()) > 99
+
+
+def test_a_seed_of_the_callers_own_is_kept() -> None:
+    program = program_of(Path("/usr/bin/perl"))
+    seeded = replace(program, env={**program.env, "PERL_HASH_SEED": "7"})
+    assert [p.environment()["PERL_HASH_SEED"] for p in (program, seeded)] == ["0", "7"]
 
 
 def test_standard_streams_need_not_be_open_here(tell: Path, tmp_path: Path) -> None:

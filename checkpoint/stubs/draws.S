@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What stands in for the functions by which a program draws random numbers (checkpoint/stubs/draws.py): the same
+ * numbers in every run.
+ *
+ * Each entry is jumped to from the first instruction of the function it stands in for, with that one's arguments, and
+ * returns to its caller (System V ABI: it may change what a function may). The n-th word drawn is that of splitmix64
+ * (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014) with the seed 0. Where much is drawn the
+ * kernel is asked as before: numbers that are a program's work must cost what they cost.
+ *
+ * The code is copied to the begin of a page. Its data follow on the next.
+ */
+	.set	GETRANDOM, 318
+	.set	EIO, 5
+	.set	EINTR, 4
+	.set	MOST_AT_ONCE, 65536	/* bytes */
+	.set	MOST, 1048576		/* words */
+	.set	LARGEST_ERRNO, 4095
+
+	.text
+draws:
+
+/* ssize_t getrandom(void *, size_t, unsigned), and what follows a system call that may have failed */
+getrandom:
+	cmp	$MOST_AT_ONCE, %rsi
+	ja	asked
+	cmpq	$MOST, drawn(%rip)
+	jae	asked
+	mov	%rsi, %r8
+	call	fill
+	mov	%r8, %rax
+	ret
+asked:
+	mov	$GETRANDOM, %eax
+	syscall
+answered:
+	cmp	$-LARGEST_ERRNO, %rax
+	jae	failed
+	ret
+failed:
+	neg	%eax
+	push	%rax
+	call	*errno_location(%rip)
+	pop	%rcx
+	mov	%ecx, (%rax)
+	mov	$-1, %rax
+	ret
+
+/* long syscall(long, ...) */
+syscall:
+	mov	%rdi, %rax
+	mov	%rsi, %rdi
+	mov	%rdx, %rsi
+	mov	%rcx, %rdx
+	cmp	$GETRANDOM, %rax
+	je	getrandom
+	mov	%r8, %r10
+	mov	%r9, %r8
+	mov	8(%rsp), %r9
+	syscall
+	jmp	answered
+
+/* int getentropy(void *, size_t) */
+getentropy:
+	mov	$-EIO, %rax
+	cmp	$256, %rsi
+	ja	failed
+	xor	%edx, %edx
+	call	getrandom
+	cmp	$-1, %rax
+	je	1f
+	xor	%eax, %eax
+1:	ret
+
+/* uint32_t arc4random(void), and unsigned std::random_device::_M_getval() */
+arc4random:
+_ZNSt13random_device9_M_getvalEv:
+	push	%rax
+	mov	%rsp, %rdi
+	mov	$4, %esi
+	call	arc4random_buf
+	pop	%rax
+	ret
+
+/* void arc4random_buf(void *, size_t) */
+arc4random_buf:
+	cmpq	$MOST, drawn(%rip)
+	jb	fill
+1:	test	%rsi, %rsi
+	jz	2f
+	mov	$GETRANDOM, %eax
+	xor	%edx, %edx
+	syscall
+	cmp	$-EINTR, %rax
+	je	1b
+	cmp	$-LARGEST_ERRNO, %rax
+	jae	3f			/* it cannot say so: the C library ends the program, too */
+	add	%rax, %rdi
+	sub	%rax, %rsi
+	jmp	1b
+2:	ret
+3:	ud2
+
+/* Fills %rsi bytes at %rdi; leaves %r8 alone. */
+fill:
+	cmp	$8, %rsi
+	jb	1f
+	call	next
+	mov	%rax, (%rdi)
+	add	$8, %rdi
+	sub	$8, %rsi
+	jmp	fill
+1:	test	%rsi, %rsi
+	jz	3f
+	call	next
+2:	mov	%al, (%rdi)
+	shr	$8, %rax
+	inc	%rdi
+	dec	%rsi
+	jnz	2b
+3:	ret
+
+/* The next word in %rax. Threads that draw at the same time get different ones. */
+next:
+	mov	$1, %eax
+	lock xadd %rax, drawn(%rip)
+	inc	%rax
+	movabs	$0x9e3779b97f4a7c15, %rcx
+	imul	%rcx, %rax
+	mov	%rax, %rcx
+	shr	$30, %rcx
+	xor	%rcx, %rax
+	movabs	$0xbf58476d1ce4e5b9, %rcx
+	imul	%rcx, %rax
+	mov	%rax, %rcx
+	shr	$27, %rcx
+	xor	%rcx, %rax
+	movabs	$0x94d049bb133111eb, %rcx
+	imul	%rcx, %rax
+	mov	%rax, %rcx
+	shr	$31, %rcx
+	xor	%rcx, %rax
+	ret
+
+	.balign	4096
+drawn:	.quad	0			/* words so far */
+errno_location:
+	.quad	0			/* the C library's function of this name */
+	.section .note.GNU-stack, "", @progbits

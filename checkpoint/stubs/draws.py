@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers that repeat: a program that draws them from the kernel or the processor gets the same in every run.
+
+Interpreters and libraries order their tables by such numbers, and simulations start from them: without the same ones no
+run would repeat another. The functions that draw become jumps to code of our own (draws.S). What reads /dev/urandom or
+makes the system call by itself is not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from elftools.elf.elffile import ELFFile
+
+from checkpoint.binary.elf import ElfImage, read_image
+from checkpoint.binary.sites import JUMP_BYTES
+from checkpoint.compiled import DRAWS
+from checkpoint.errors import ProgramNotRunnable
+from checkpoint.linux import AT_RANDOM, PAGE_SIZE
+from checkpoint.memory_shortage import room_in
+from checkpoint.process.maps import MapEntry, find_gap, image_paths, load_bias
+from checkpoint.process.tracee import Tracee
+
+_LIBRARIES = ("libc.so", "libc-2.", "ld-musl-", "libstdc++.so")
+_DEVICE = "_ZNSt13random_device9_M_getvalEv"
+DRAWING = ("getrandom", "getentropy", "syscall", "arc4random", "arc4random_buf", _DEVICE)
+"""The functions, as draws.S has them, too; the last is std::random_device's."""
+_ERRNO = "__errno_location"
+_SEED = bytes(range(16))
+_JUMP = b"\xe9"
+_WORD = struct.Struct("<Q")
+
+
+class Draws:
+    """What was put into one process so that its draws repeat."""
+
+    def __init__(self, tracee: Tracee) -> None:
+        self._tracee = tracee
+        self._data = 0
+        self._saved: list[tuple[int, bytes]] = []
+        self.words = 0
+        """Of 64 bits, drawn up to the last `read`."""
+
+    def install(self) -> None:
+        """At the program's entry point. Without room near the C library, or in a static program, the kernel's 16 bytes
+        alone (AT_RANDOM) are the same in every run."""
+        if at := self._tracee.auxiliary(AT_RANDOM):
+            self._tracee.write(at, _SEED)
+        maps = self._tracee.mappings()
+        drawing = _functions_in(maps)
+        errno_location = drawing.pop(_ERRNO, 0)
+        if not drawing or not errno_location:
+            return
+        code, places = _assembled()
+        try:
+            base = find_gap(maps, min(drawing.values()), max(drawing.values()), len(code) + 2 * PAGE_SIZE)
+        except LookupError:
+            return
+        with room_in(self._tracee.program.argv[0]):
+            self._tracee.map_memory(base, places["drawn"], executable=True)
+            self._tracee.map_memory(base + places["drawn"], PAGE_SIZE, executable=False)
+        self._data = base + places["drawn"]
+        self._tracee.write(base, code)
+        self._tracee.write(base + places["errno_location"], _WORD.pack(errno_location))
+        self._saved = [(at, self._tracee.read(at, JUMP_BYTES)) for at in sorted(drawing.values())]
+        self._tracee.originals.append(lambda: self._saved)
+        for name, at in drawing.items():
+            away = base + places[name] - (at + JUMP_BYTES)
+            self._tracee.write(at, _JUMP + struct.pack("<i", away))
+
+    def read(self) -> None:
+        """Learn how much was drawn so far. The process has not ended yet."""
+        if self._data:
+            (self.words,) = _WORD.unpack(self._tracee.read(self._data, _WORD.size))
+
+
+def repeat_draws(tracee: Tracee) -> Draws:
+    """Let the program, which stands at its entry point, draw the same random numbers as in every other run.
+
+    Its children draw their own. Raises NodeUnfit where it may have no more memory.
+    """
+    draws = Draws(tracee)
+    draws.install()
+    return draws
+
+
+def not_drawing(image: ElfImage, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which link-time addresses of an image lie in none of the functions that become jumps."""
+    outside = np.ones(len(offsets), dtype=bool)
+    if Path(image.path).name.startswith(_LIBRARIES):
+        for start, end in _symbols(image.path, image.sha256).values():
+            outside &= (offsets < start) | (offsets >= end)
+    return outside
+
+
+def _functions_in(maps: Sequence[MapEntry]) -> dict[str, int]:
+    """Addresses of the drawing functions that the mapped libraries have, and of what tells where errno is."""
+    found: dict[str, int] = {}
+    for path in image_paths(maps):
+        if Path(path).name.startswith(_LIBRARIES):
+            try:
+                image = _image(path)
+                bias = load_bias(image, maps)
+            except (ProgramNotRunnable, LookupError):
+                continue
+            for name, (start, end) in _symbols(path, image.sha256).items():
+                if end - start >= JUMP_BYTES:
+                    found.setdefault(name, start + bias)
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _image(path: str) -> ElfImage:
+    return read_image(path)
+
+
+@functools.lru_cache(maxsize=8)
+def _symbols(path: str, sha256: str) -> dict[str, tuple[int, int]]:
+    """[start, end) of each of these functions of the file with this checksum, by its link-time addresses."""
+    try:
+        elf = ELFFile(io.BytesIO(Path(path).read_bytes()))
+        section = elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
+        named = [] if section is None else [section.get_symbol(name) for name in (*DRAWING, _ERRNO)]
+    except Exception:  # the parser lets nearly anything escape on a damaged file
+        return {}
+    return {
+        str(s.name): (int(s["st_value"]), int(s["st_value"]) + int(s["st_size"]))
+        for s in named
+        if s is not None and s["st_shndx"] != "SHN_UNDEF" and s["st_info"]["type"] == "STT_FUNC"
+    }
+
+
+@functools.cache
+def _assembled() -> tuple[bytes, dict[str, int]]:
+    """The code of draws.S, and where its names are in it."""
+    elf = ELFFile(io.BytesIO(DRAWS.made().read_bytes()))
+    table = elf.get_section_by_name(".symtab")
+    return elf.get_section_by_name(".text").data(), {s.name: int(s["st_value"]) for s in table.iter_symbols() if s.name}

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers that a program draws: the same in every run, by whatever function, and its children's are not."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from tracing import SECONDS, compile_small, program_of, streams_of
+
+from checkpoint.binary.elf import read_image
+from checkpoint.binary.sites import find_sites
+from checkpoint.process.loader import LoadWatch
+from checkpoint.process.tracee import Tracee, What
+from checkpoint.stubs.counters import SiteCounters
+from checkpoint.stubs.draws import Draws, not_drawing, repeat_draws
+
+# Prints what each function gives, then what it says of wrong arguments, and what calls through syscall() return.
+DRAWS = r"""
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void show(const char *name, const unsigned char *at, size_t size)
+{
+    printf("%s", name);
+    for (size_t i = 0; i < size; i++)
+        printf(" %02x", at[i]);
+    printf("\n");
+}
+
+int main(int argc, char **argv)
+{
+    static unsigned char some[1 << 17];
+    static char out[1 << 16]; /* malloc would draw, too */
+    setvbuf(stdout, out, _IOFBF, sizeof out);
+    size_t before = argc > 1 ? strtoul(argv[1], NULL, 10) : 0;
+    for (; before; before--)
+        if (getrandom(some, 4096, 0) != 4096)
+            return 1;
+    memset(some, 0, sizeof some);
+    show("AT_RANDOM", (unsigned char *)getauxval(AT_RANDOM), 16);
+    for (size_t size = 0; size < 20; size += 9) {
+        memset(some, 0x55, sizeof some);
+        if (getrandom(some, size, 0) != (ssize_t)size)
+            return 2;
+        show("getrandom", some, size);
+        if (some[size] != 0x55)
+            return 3;
+    }
+    if (getentropy(some, 256))
+        return 4;
+    show("getentropy", some, 256);
+    if (syscall(SYS_getrandom, some, 8, GRND_NONBLOCK) != 8)
+        return 5;
+    show("syscall", some, 8);
+    printf("arc4random %u\n", arc4random());
+    arc4random_buf(some, 33);
+    show("arc4random_buf", some, 33);
+    printf("arc4random_uniform %u\n", arc4random_uniform(1000000));
+    errno = 0;
+    if (getentropy(some, 257) != -1 || errno != EIO)
+        return 6;
+    if (syscall(SYS_close, -1) != -1 || errno != EBADF)
+        return 7;
+    char *pages = (char *)syscall(SYS_mmap, NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+    if (pages == MAP_FAILED)
+        return 8;
+    pages[8191] = 1;
+    if (syscall(SYS_getpid) != getpid())
+        return 9;
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        if (getrandom(some, 8, 0) != 8)
+            _exit(1);
+        show("child", some, 8);
+        fflush(stdout);
+        _exit(0);
+    }
+    int status = 1;
+    if (waitpid(child, &status, 0) != child || status)
+        return 10;
+    if (getrandom(some, 65537, 0) != 65537)
+        return 11;
+    show("much", some, 8);
+    return 0;
+}
+"""
+
+DEVICE = r"""
+#include <cstdio>
+#include <random>
+int main()
+{
+    std::random_device device;
+    std::mt19937 generator(device());
+    unsigned sum = 0;
+    for (int i = 0; i < 100; i++)
+        sum += device() ^ generator();
+    std::printf("%u\n", sum);
+}
+"""
+
+_LARGE = 2048
+"""So many pages are all the numbers that repeat."""
+
+
+@pytest.fixture(scope="module")
+def draws(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_small(tmp_path_factory.mktemp("draws"), "draws", DRAWS)
+
+
+def run(path: Path, *arguments: str, repeat: bool = True, counters: bool = False) -> tuple[dict[str, list[str]], int]:
+    """What the program printed, by the function that gave it, and how many words it drew of ours."""
+    with streams_of() as streams, Tracee.start(program_of(path, *arguments), streams) as tracee:
+        drawn = repeat_draws(tracee) if repeat else Draws(tracee)
+        if counters:
+            sites = SiteCounters(tracee)
+            assert [sites.install(one) > 0 for one in LoadWatch(tracee).new_images()] == [True, True]
+        while True:
+            tracee.resume()
+            occurrence = tracee.wait(SECONDS)
+            if occurrence.what is What.EXITING:
+                drawn.read()
+            if occurrence.what is What.ENDED:
+                break
+            assert occurrence.what is not What.TIMEOUT, "it hangs"
+        assert occurrence.status == 0, occurrence
+        said: dict[str, list[str]] = {}
+        for line in streams.stdout.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            said.setdefault(name, []).append(value)
+        return said, drawn.words
+
+
+def differing(one: dict[str, list[str]], other: dict[str, list[str]]) -> set[str]:
+    assert one.keys() == other.keys()
+    return {name for name in one if one[name] != other[name]}
+
+
+def test_all_but_the_kernels_own_repeat(draws: Path) -> None:
+    first, words = run(draws)
+    second, again = run(draws)
+    assert differing(first, second) == {"child", "much"}
+    assert words == again > 40
+    numbers = [value for values in first.values() for value in values if value]
+    assert len(set(numbers)) == len(numbers)
+    assert first["AT_RANDOM"] == [" ".join(f"{n:02x}" for n in range(16))]
+
+
+def test_without_it_none_repeat(draws: Path) -> None:
+    (first, words), (second, _) = run(draws, repeat=False), run(draws, repeat=False)
+    assert differing(first, second) == first.keys()
+    assert not words
+
+
+def test_numbers_are_those_of_the_named_generator(draws: Path) -> None:
+    """splitmix64, from the seed 0: its first words as its authors print them."""
+    said, _ = run(draws)
+    first = bytes.fromhex(said["getrandom"][1].replace(" ", ""))
+    assert int.from_bytes(first[:8], "little") == 0xE220A8397B1DCDAF
+    assert first[8] == 0x6E789E6AA1B965F4 & 0xFF
+
+
+def test_where_much_is_drawn_the_kernel_is_asked(draws: Path) -> None:
+    (first, words), (second, _) = run(draws, str(_LARGE)), run(draws, str(_LARGE))
+    assert words == _LARGE * 512
+    assert differing(first, second) == first.keys() - {"AT_RANDOM"}
+    near, words = run(draws, str(_LARGE - 1))
+    assert (_LARGE - 1) * 512 < words < _LARGE * 512
+    assert not differing(near, run(draws, str(_LARGE - 1))[0]) - {"child", "much"}
+
+
+def test_the_processors_numbers_repeat_beside_counters(tmp_path: Path) -> None:
+    """libstdc++ is counted: a counter within the function that became a jump would be no instruction."""
+    (tmp_path / "device.cc").write_text(DEVICE)
+    device = tmp_path / "device"
+    subprocess.run(["c++", "-O2", "-o", device, tmp_path / "device.cc"], check=True)
+    (first, words), (second, _) = run(device), run(device)
+    assert first == second
+    assert words == 101
+    plain = {subprocess.run([device], check=True, capture_output=True).stdout for _ in range(2)}
+    assert len(plain) == 2
+    assert run(device, counters=True) == (first, words)
+
+
+def test_no_site_lies_in_what_became_a_jump() -> None:
+    path = next(Path("/usr/lib/x86_64-linux-gnu").glob("libstdc++.so.6"))
+    image = read_image(str(path))
+    sites = find_sites(image)
+    said = subprocess.run(["nm", "-DS", path], check=True, capture_output=True, text=True).stdout
+    device = next(line for line in said.splitlines() if "_ZNSt13random_device9_M_getvalEv" in line)
+    start, size = (int(word, 16) for word in device.split()[:2])
+    inside = (start <= sites.offset) & (sites.offset < start + size)
+    assert inside.any()
+    assert (not_drawing(image, sites.offset) == ~inside).all()
+
+
+def test_no_library_no_harm(tmp_path: Path) -> None:
+    static = compile_small(tmp_path, "static", "int main(void) { return 0; }\n", "-static", "-fno-pie", "-no-pie")
+    assert run(static) == ({}, 0)
