@@ -19,7 +19,7 @@ from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_site
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
-from checkpoint.stubs.draws import not_drawing
+from checkpoint.stubs.answers import not_answering
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop
 from checkpoint.stubs.slots import map_stubs
@@ -115,7 +115,7 @@ class SiteCounters:
                 return number
         # The program is stopped: its processor is free.
         sites = find_sites(loaded.image, os.sched_getaffinity(self._tracee.pid))
-        sites = sites.take(not_drawing(loaded.image, sites.offset))
+        sites = sites.take(not_answering(loaded.image, sites.offset))
         self.images.append(CountedImage(loaded.image.path, loaded.image.sha256, sites, self.columns))
         self.removed = np.concatenate([self.removed, np.zeros(len(sites), dtype=bool)])
         self.flags_dead = np.concatenate([self.flags_dead, sites.flags_dead])

@@ -24,8 +24,8 @@ from checkpoint.process.loader import LoadWatch
 from checkpoint.process.plain_run import run_delay, running_time
 from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
+from checkpoint.stubs.answers import Answers, repeat_answers
 from checkpoint.stubs.counters import SiteCounters
-from checkpoint.stubs.draws import Draws, repeat_draws
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import NATIVE, SECONDS
 from probe.formats.profile import Profile
@@ -112,7 +112,7 @@ class _Recording:
     written: set[str] = field(default_factory=set)
     outside: OutsideLooks = field(init=False)
     libraries: LibraryLooks = field(init=False)
-    draws: Draws = field(init=False)
+    draws: Answers = field(init=False)
     first: FirstThread | None = None
     working: int = 1
     marking: int = 0
@@ -254,7 +254,7 @@ class _Recording:
         self.prologue = self.started - self.tracee.started_at
 
     def begin(self) -> None:
-        self.draws = repeat_draws(self.tracee)
+        self.draws = repeat_answers(self.tracee)
         self.watch.arm()
         self.install_new()
         now = time.monotonic()

@@ -24,7 +24,7 @@ from checkpoint.process.occurrence import ENDED_MEANWHILE
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import is_ending
 from checkpoint.state.process_state import ProcessState
-from checkpoint.stubs.draws import repeat_draws
+from checkpoint.stubs.answers import repeat_answers
 from checkpoint.stubs.encode import Event
 from checkpoint.stubs.markers import Marker, MarkerSet
 from probe.contents.captured_files import captured_outputs
@@ -60,7 +60,7 @@ class MarkedRun:
         self.watch = LoadWatch(tracee)
 
     def arm(self) -> None:
-        repeat_draws(self.tracee)
+        repeat_answers(self.tracee)
         self.watch.arm()
         self.markers.install_new(self.watch)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that a program draws: the same in every run, by whatever function, and its children's are not."""
+"""Answers that a program gets: random numbers are the same in every run, by whatever function, its children's are not; and
+so is what the machine has free."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from checkpoint.binary.elf import read_image
 from checkpoint.binary.sites import find_sites
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.tracee import Tracee, What
+from checkpoint.stubs.answers import Answers, not_answering, repeat_answers
 from checkpoint.stubs.counters import SiteCounters
-from checkpoint.stubs.draws import Draws, not_drawing, repeat_draws
 
 # Prints what each function gives, then what it says of wrong arguments, and what calls through syscall() return.
 DRAWS = r"""
@@ -96,6 +97,30 @@ int main(int argc, char **argv)
 }
 """
 
+FREE = r"""
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+int main(void)
+{
+    struct sysinfo told, again;
+    memset(&told, 0x55, sizeof told);
+    memset(&again, 0x55, sizeof again);
+    if (sysinfo(&told) || syscall(SYS_sysinfo, &again) || memcmp(&told, &again, sizeof told))
+        return 1;
+    if (sysinfo((struct sysinfo *)1) != -1 || errno != EFAULT)
+        return 2;
+    printf("memory %lu %lu %lu %lu\n", told.totalram, told.freeram, told.sharedram, told.bufferram);
+    printf("swap %lu %lu\n", told.totalswap, told.freeswap);
+    printf("processes %u\n", told.procs);
+    printf("loads %lu %lu %lu\n", told.loads[0], told.loads[1], told.loads[2]);
+    printf("unit %u\n", told.mem_unit);
+}
+"""
+
 DEVICE = r"""
 #include <cstdio>
 #include <random>
@@ -122,7 +147,7 @@ def draws(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(path: Path, *arguments: str, repeat: bool = True, counters: bool = False) -> tuple[dict[str, list[str]], int]:
     """What the program printed, by the function that gave it, and how many words it drew of ours."""
     with streams_of() as streams, Tracee.start(program_of(path, *arguments), streams) as tracee:
-        drawn = repeat_draws(tracee) if repeat else Draws(tracee)
+        drawn = repeat_answers(tracee) if repeat else Answers(tracee)
         if counters:
             sites = SiteCounters(tracee)
             assert [sites.install(one) > 0 for one in LoadWatch(tracee).new_images()] == [True, True]
@@ -202,7 +227,19 @@ def test_no_site_lies_in_what_became_a_jump() -> None:
     start, size = (int(word, 16) for word in device.split()[:2])
     inside = (start <= sites.offset) & (sites.offset < start + size)
     assert inside.any()
-    assert (not_drawing(image, sites.offset) == ~inside).all()
+    assert (not_answering(image, sites.offset) == ~inside).all()
+
+
+def test_what_is_free_is_the_same_everywhere(tmp_path: Path) -> None:
+    path = compile_small(tmp_path, "free", FREE)
+    told, _ = run(path)
+    (total,) = (int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines() if "MemT" in line)
+    assert told["memory"] == [f"{total} {total - total // 4} 0 0"]
+    swap = told["swap"][0].split()
+    assert swap[0] == swap[1]
+    assert (told["processes"], told["loads"], told["unit"]) == (["100"], ["0 0 0"], ["1"])
+    natural, _ = run(path, repeat=False)
+    assert natural["memory"] != told["memory"] and natural["processes"] != told["processes"]
 
 
 def test_no_library_no_harm(tmp_path: Path) -> None:

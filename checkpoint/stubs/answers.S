@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands in for the functions by which a program draws random numbers (checkpoint/stubs/draws.py): the same
- * numbers in every run.
+ * What stands in for functions whose answers differ from run to run (checkpoint/stubs/answers.py): those by which a
+ * program draws random numbers, and the one that tells what the machine has free.
  *
  * Each entry is jumped to from the first instruction of the function it stands in for, with that one's arguments, and
  * returns to its caller (System V ABI: it may change what a function may). The n-th word drawn is that of splitmix64
@@ -11,6 +11,8 @@
  * The code is copied to the begin of a page. Its data follow on the next.
  */
 	.set	GETRANDOM, 318
+	.set	SYSINFO, 99
+	.set	PROCESSES, 100
 	.set	EIO, 5
 	.set	EINTR, 4
 	.set	MOST_AT_ONCE, 65536	/* bytes */
@@ -54,11 +56,37 @@ syscall:
 	mov	%rcx, %rdx
 	cmp	$GETRANDOM, %rax
 	je	getrandom
+	cmp	$SYSINFO, %rax
+	je	sysinfo
 	mov	%r8, %r10
 	mov	%r9, %r8
 	mov	8(%rsp), %r9
 	syscall
 	jmp	answered
+
+/*
+ * int sysinfo(struct sysinfo *). Of memory three quarters are free, of swap all; nothing else runs. The uptime is the
+ * machine's.
+ */
+sysinfo:
+	mov	$SYSINFO, %eax
+	syscall
+	test	%rax, %rax
+	jnz	answered
+	movq	$0, 8(%rdi)		/* loads */
+	movq	$0, 16(%rdi)
+	movq	$0, 24(%rdi)
+	mov	32(%rdi), %rcx		/* totalram */
+	mov	%rcx, %rdx
+	shr	$2, %rdx
+	sub	%rdx, %rcx
+	mov	%rcx, 40(%rdi)		/* freeram */
+	movq	$0, 48(%rdi)		/* sharedram */
+	movq	$0, 56(%rdi)		/* bufferram */
+	mov	64(%rdi), %rcx		/* totalswap */
+	mov	%rcx, 72(%rdi)		/* freeswap */
+	movw	$PROCESSES, 80(%rdi)
+	ret
 
 /* int getentropy(void *, size_t) */
 getentropy:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers that repeat: a program that draws them from the kernel or the processor gets the same in every run.
+"""Answers that repeat: random numbers, and what the machine has free, are the same in every run that has to agree.
 
-Interpreters and libraries order their tables by such numbers, and simulations start from them: without the same ones no
-run would repeat another. The functions that draw become jumps to code of our own (draws.S). What reads /dev/urandom or
-makes the system call by itself is not seen.
+Interpreters and libraries order their tables by random numbers, and simulations start from them; collectors of garbage
+choose their sizes by free memory. With other answers no run would repeat another. The functions of the C library and of
+libstdc++ that give them become jumps to code of our own (answers.S). What reads files of /dev and /proc, or makes a
+system call by itself, is not seen.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from elftools.elf.elffile import ELFFile
 
 from checkpoint.binary.elf import ElfImage, read_image
 from checkpoint.binary.sites import JUMP_BYTES
-from checkpoint.compiled import DRAWS
+from checkpoint.compiled import ANSWERS
 from checkpoint.errors import ProgramNotRunnable
 from checkpoint.linux import AT_RANDOM, PAGE_SIZE
 from checkpoint.memory_shortage import room_in
@@ -29,16 +30,16 @@ from checkpoint.process.tracee import Tracee
 
 _LIBRARIES = ("libc.so", "libc-2.", "ld-musl-", "libstdc++.so")
 _DEVICE = "_ZNSt13random_device9_M_getvalEv"
-DRAWING = ("getrandom", "getentropy", "syscall", "arc4random", "arc4random_buf", _DEVICE)
-"""The functions, as draws.S has them, too; the last is std::random_device's."""
+ANSWERING = ("getrandom", "getentropy", "syscall", "sysinfo", "arc4random", "arc4random_buf", _DEVICE)
+"""The functions, as answers.S has them, too; the last is std::random_device's."""
 _ERRNO = "__errno_location"
 _SEED = bytes(range(16))
 _JUMP = b"\xe9"
 _WORD = struct.Struct("<Q")
 
 
-class Draws:
-    """What was put into one process so that its draws repeat."""
+class Answers:
+    """What was put into one process so that it gets the same answers as in every other run."""
 
     def __init__(self, tracee: Tracee) -> None:
         self._tracee = tracee
@@ -53,13 +54,13 @@ class Draws:
         if at := self._tracee.auxiliary(AT_RANDOM):
             self._tracee.write(at, _SEED)
         maps = self._tracee.mappings()
-        drawing = _functions_in(maps)
-        errno_location = drawing.pop(_ERRNO, 0)
-        if not drawing or not errno_location:
+        answering = _functions_in(maps)
+        errno_location = answering.pop(_ERRNO, 0)
+        if not answering or not errno_location:
             return
         code, places = _assembled()
         try:
-            base = find_gap(maps, min(drawing.values()), max(drawing.values()), len(code) + 2 * PAGE_SIZE)
+            base = find_gap(maps, min(answering.values()), max(answering.values()), len(code) + 2 * PAGE_SIZE)
         except LookupError:
             return
         with room_in(self._tracee.program.argv[0]):
@@ -68,9 +69,9 @@ class Draws:
         self._data = base + places["drawn"]
         self._tracee.write(base, code)
         self._tracee.write(base + places["errno_location"], _WORD.pack(errno_location))
-        self._saved = [(at, self._tracee.read(at, JUMP_BYTES)) for at in sorted(drawing.values())]
+        self._saved = [(at, self._tracee.read(at, JUMP_BYTES)) for at in sorted(answering.values())]
         self._tracee.originals.append(lambda: self._saved)
-        for name, at in drawing.items():
+        for name, at in answering.items():
             away = base + places[name] - (at + JUMP_BYTES)
             self._tracee.write(at, _JUMP + struct.pack("<i", away))
 
@@ -80,17 +81,17 @@ class Draws:
             (self.words,) = _WORD.unpack(self._tracee.read(self._data, _WORD.size))
 
 
-def repeat_draws(tracee: Tracee) -> Draws:
-    """Let the program, which stands at its entry point, draw the same random numbers as in every other run.
+def repeat_answers(tracee: Tracee) -> Answers:
+    """Give the program, which stands at its entry point, the same answers as in every other run.
 
-    Its children draw their own. Raises NodeUnfit where it may have no more memory.
+    Its children get their own. Raises NodeUnfit where it may have no more memory.
     """
-    draws = Draws(tracee)
+    draws = Answers(tracee)
     draws.install()
     return draws
 
 
-def not_drawing(image: ElfImage, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def not_answering(image: ElfImage, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which link-time addresses of an image lie in none of the functions that become jumps."""
     outside = np.ones(len(offsets), dtype=bool)
     if Path(image.path).name.startswith(_LIBRARIES):
@@ -100,7 +101,7 @@ def not_drawing(image: ElfImage, offsets: npt.NDArray[np.int64]) -> npt.NDArray[
 
 
 def _functions_in(maps: Sequence[MapEntry]) -> dict[str, int]:
-    """Addresses of the drawing functions that the mapped libraries have, and of what tells where errno is."""
+    """Addresses of the answering functions that the mapped libraries have, and of what tells where errno is."""
     found: dict[str, int] = {}
     for path in image_paths(maps):
         if Path(path).name.startswith(_LIBRARIES):
@@ -126,7 +127,7 @@ def _symbols(path: str, sha256: str) -> dict[str, tuple[int, int]]:
     try:
         elf = ELFFile(io.BytesIO(Path(path).read_bytes()))
         section = elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
-        named = [] if section is None else [section.get_symbol(name) for name in (*DRAWING, _ERRNO)]
+        named = [] if section is None else [section.get_symbol(name) for name in (*ANSWERING, _ERRNO)]
     except Exception:  # the parser lets nearly anything escape on a damaged file
         return {}
     return {
@@ -138,7 +139,7 @@ def _symbols(path: str, sha256: str) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def _assembled() -> tuple[bytes, dict[str, int]]:
-    """The code of draws.S, and where its names are in it."""
-    elf = ELFFile(io.BytesIO(DRAWS.made().read_bytes()))
+    """The code of answers.S, and where its names are in it."""
+    elf = ELFFile(io.BytesIO(ANSWERS.made().read_bytes()))
     table = elf.get_section_by_name(".symtab")
     return elf.get_section_by_name(".text").data(), {s.name: int(s["st_value"]) for s in table.iter_symbols() if s.name}
