@@ -51,7 +51,9 @@ HARMLESS = frozenset(
 """Calls of which a recording tells no more than that they are made."""
 _LONGEST_PATH = 4096
 _PATH_ARGUMENTS = ("rdi", "rsi")
-_NOT_FILES = ("/proc/", "/sys/", "/dev/")
+KERNELS = ("/proc/", "/sys/")
+"""Where the kernel tells of each node, and of what runs there."""
+_NOT_FILES = (*KERNELS, "/dev/")
 """Each node's own, and rightly so."""
 _DESCRIPTORS = "/fd/"
 """In paths of descriptors: below /proc/PID, or /dev."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from checkpoint.errors import ProbeError, ProgramUnsupported, StorageError
+from checkpoint.restore.known_calls import KERNELS
 from checkpoint.state.process_state import ProcessState, file_mappings, open_files
 from probe.formats.manifest import OUTPUT, ExternalFile, PrivateFile
 from probe.node.files import file_sha256
@@ -31,7 +32,7 @@ def needed_files(
     outputs: Iterable[str],
     opened: Iterable[str] = (),
 ) -> list[ContainedFile]:
-    """Every regular file that the checkpoints map or read, each once.
+    """Every regular file that the checkpoints map or read, each once, but those that the kernel makes up.
 
     With each checkpoint come the paths of its private copies (`copy_written_files`); `outputs` are the program's own
     streams; `opened` are files that phases open by their paths while they run.
@@ -44,7 +45,7 @@ def needed_files(
             if mapping.path not in skipped:
                 found.setdefault(mapping.path, LIBRARY if mapping.prot & mmap.PROT_EXEC else INPUT)
         for file in open_files(image):
-            if file.is_regular and not file.writable and file.path not in skipped:
+            if file.is_regular and not file.writable and file.path not in skipped and not file.path.startswith(KERNELS):
                 found.setdefault(file.path, INPUT)
     copied_somewhere = set(outputs).union(*(copied for _, copied in images))
     for path in opened:

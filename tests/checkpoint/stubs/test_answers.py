@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that a program gets: random numbers are the same in every run, by whatever function, its children's are not; and
-so is what the machine has free."""
+"""Answers that a program gets are the same in every run: random numbers, by whatever function, and free memory."""
 
 from __future__ import annotations
 
