@@ -84,6 +84,10 @@ class Markers:
         return Markers(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
 
 
+_ALLOCATORS_DRAWS = 1
+"""Words that the C library draws for itself, when memory is first allocated: no order depends on them."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """N intervals of one run. Column j of `counts` belongs to row j of `blocks`.
@@ -141,6 +145,11 @@ class Profile:
     def thin(self) -> bool:
         """Whether too little was counted to say how much work an interval is."""
         return self.counted_share < LEAST_COUNTED
+
+    @property
+    def is_random(self) -> bool:
+        """Whether what the program does may depend on random numbers that it drew."""
+        return self.draws > _ALLOCATORS_DRAWS
 
     def vectors(self) -> sp.csr_array:
         """Basic-block vectors, N x B: executions times instructions of the block (SimPoint's weighting)."""

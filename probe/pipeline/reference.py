@@ -22,7 +22,7 @@ from probe.pipeline.outputs import compare_run, keep_printed_once, note_run, out
 from probe.pipeline.runs.plan import EARLY_RUNS, VOTING, FullRuns, full_runs_for, length, trusted
 from probe.pipeline.stage import Build
 from probe.prediction.level import level_of_sum
-from probe.prediction.limits import doubts_of_reference, doubts_of_stubs
+from probe.prediction.limits import doubts_of_draws, doubts_of_reference, doubts_of_stubs
 from probe.progress import Report
 
 NAME = "reference"
@@ -246,7 +246,8 @@ def doubts(build: Build) -> list[str]:
         build.notes.append(f"every run exited with status {build.profile.exit_status}")
     found = doubts_of_reference(build.reference) if build.reference.early_wall else []
     if _comparable(build):
-        found += doubts_of_stubs(build.reference, build.timed.fastest(build.reference.clock))
+        doubt = doubts_of_draws if build.profile.is_random else doubts_of_stubs
+        found += doubt(build.reference, build.timed.fastest(build.reference.clock))
     if len(early := early_run_names(build.reference)) < EARLY_RUNS:
         return found  # the self-check compares, when all runs are made
     before = {"trace": "the traced run"}

@@ -38,9 +38,6 @@ FILES = ("profile.npz", "worker.json", "find-worker.*", "trace.stdout", "trace.s
 
 _OPENMP = ("libgomp", "libomp", "libiomp")
 
-_ALLOCATORS_DRAWS = 1
-"""Words that the C library draws for itself, when memory is first allocated: no order depends on them."""
-
 _Traced = TypeVar("_Traced")
 
 _PROFILE, _WORKER = "profile.npz", "worker.json"
@@ -247,7 +244,7 @@ def _notes(build: Build) -> list[str]:
         found.append(
             f"{profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
         )
-    if profile.draws > _ALLOCATORS_DRAWS:
+    if profile.is_random:
         found.append(
             "it draws random numbers: they are the same in every run of the build, and in the phases; with others it "
             "may take another time"

@@ -122,6 +122,18 @@ def doubts_of_stubs(reference: Reference, stubbed: float) -> list[str]:
     )  # fmt: skip
 
 
+def doubts_of_draws(reference: Reference, same: float) -> list[str]:
+    """A warning where the fastest run with the build's random numbers, of `same` seconds by the program's clock, took
+    much more or less than the plain ones, which draw others."""
+    apart = max(same / reference.early_seconds, reference.early_seconds / same) - 1.0
+    return _judged(
+        apart, LIMITS.stubbed,
+        f"the program takes {same:.2g} s with the random numbers of the build, {reference.early_seconds:.2g} s with "
+        "others: its time depends on them, and any other run may take as much more or less; fix its seed",
+        refuse=False,
+    )  # fmt: skip
+
+
 def _blurred(reference: Reference) -> bool:
     """Whether what other load did is in the times, and cannot be told from what the program did."""
     return reference.clock == "wall" and reference.waited_share > LIMITS.waited.warn

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from small_probe import command
+from tracing import compile_small
 
 PYTHON = """
 names = ["n%d" % (number * 7919 % 100003) for number in range(20000)]
@@ -43,3 +44,33 @@ def test_tables_in_a_random_order(tmp_path: Path) -> None:
     assert not [said for said in shown["warnings"] if "out of order" in said]
     found = json.loads(command("run", "--json", "--repeat", "1", path).stdout)
     assert found["phases"] and not any(phase.get("failure") for phase in found["phases"])
+
+
+LUCKY = r"""
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/random.h>
+__attribute__((noipa)) static unsigned step(unsigned x) { return x * 2654435761u + 1013904223u; }
+int main(void)
+{
+    unsigned char drawn[64], ours[16];
+    unsigned x = 1;
+    if (getrandom(drawn, sizeof drawn, 0) != sizeof drawn)
+        return 1;
+    for (unsigned i = 0; i < sizeof ours; i++)
+        ours[i] = i;
+    long turns = memcmp((void *)getauxval(AT_RANDOM), ours, sizeof ours) ? 600000000 : 200000000;
+    for (long i = 0; i < turns; i++)
+        x = step(x);
+    printf("%u\n", x);
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_time_that_depends_on_the_numbers_is_told(tmp_path: Path) -> None:
+    path, program = tmp_path / "lucky.probe", compile_small(tmp_path, "lucky", LUCKY)
+    command("build", "-q", "-o", path, "--interval", "20ms", "--budget", "0", "--", program)
+    warnings = json.loads(command("show", "--json", path).stdout)["warnings"]
+    assert [said for said in warnings if "with the random numbers of the build" in said]

@@ -32,6 +32,7 @@ from probe.prediction.inputs import scatter_of
 from probe.prediction.limits import (
     LIMITS,
     Limit,
+    doubts_of_draws,
     doubts_of_outside,
     doubts_of_phases,
     doubts_of_reference,
@@ -101,6 +102,14 @@ def test_a_program_that_takes_longer_with_stubs() -> None:
     # Not where equal runs differ by as much.
     rough = (1.6, 2.4) * 2
     assert len(doubts_of_stubs(replace(plain, early_wall=rough, early_cpu=rough), 4.2)) == 1
+
+
+def test_a_program_whose_time_depends_on_what_it_draws() -> None:
+    plain = replace(REFERENCE, early_wall=(2.0, 2.0), early_cpu=(2.0, 2.0))
+    assert doubts_of_draws(plain, 2.5) == doubts_of_draws(plain, 1.6) == []
+    for same, words in ((0.5, "takes 0.5 s with the random numbers of the build, 2 s with others"), (9.0, "takes 9 s")):
+        (said,) = doubts_of_draws(plain, same)
+        assert words in said
 
 
 def test_reference_runs_tell_how_long_they_waited() -> None:
