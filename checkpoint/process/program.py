@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,7 @@ class Program:
     `worker`: the process to probe, where it is another one than what the command line starts. `threads`: how many
     threads share its work, and so how many processors every run gets. `marking`: which threads tell places in the
     first one's stead while they live, each by its lineage. `choosing`: libraries that choose their code by the
-    processor carry counters, too.
+    processor carry counters, too. `seed`: of the random numbers that it draws; a secret of the build's.
     """
 
     argv: tuple[str, ...]
@@ -70,6 +71,7 @@ class Program:
     threads: int = 1
     marking: tuple[Lineage, ...] = ()
     choosing: bool = False
+    seed: str = field(default="", repr=False)
 
     @property
     def probed_executable(self) -> str:
@@ -102,7 +104,7 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
-        del said["worker"]
+        del said["worker"], said["seed"]
         said["marking"] = lineages_to_json(self.marking)
         for name, usual in (("threads", 1), ("marking", []), ("choosing", False)):
             if said[name] == usual:
@@ -167,6 +169,7 @@ def resolve_program(
         stdin=str(Path(stdin).absolute()),
         isa=isa,
         env=dict(os.environ if env is None else env),
+        seed=secrets.token_hex(),
     )
 
 

@@ -4,19 +4,19 @@
  * program draws random numbers, and the one that tells what the machine has free.
  *
  * Each entry is jumped to from the first instruction of the function it stands in for, with that one's arguments, and
- * returns to its caller (System V ABI: it may change what a function may). The n-th word drawn is that of splitmix64
- * (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014) with the seed 0. Where much is drawn the
- * kernel is asked as before: numbers that are a program's work must cost what they cost.
+ * returns to its caller (System V ABI: it may change what a function may). Numbers are bytes of a table, taken once each.
+ * Where they do not suffice, or much is drawn at once, the kernel is asked as before: numbers that are a program's work
+ * must cost what they cost.
  *
- * The code is copied to the begin of a page. Its data follow on the next.
+ * The code is copied to the begin of a page. Its data follow on the next, and the table behind them.
  */
 	.set	GETRANDOM, 318
 	.set	SYSINFO, 99
 	.set	PROCESSES, 100
 	.set	EIO, 5
 	.set	EINTR, 4
-	.set	MOST_AT_ONCE, 65536	/* bytes */
-	.set	MOST, 1048576		/* words */
+	.set	TABLE, 262144		/* bytes */
+	.set	MOST_AT_ONCE, 32768
 	.set	LARGEST_ERRNO, 4095
 
 	.text
@@ -26,19 +26,22 @@ draws:
 getrandom:
 	cmp	$MOST_AT_ONCE, %rsi
 	ja	asked
-	cmpq	$MOST, drawn(%rip)
-	jae	asked
-	mov	%rsi, %r8
-	call	fill
-	mov	%r8, %rax
-	ret
+	mov	%rdi, %r8
+	mov	%rsi, %r9
+	mov	%rdx, %r10
+	call	take
+	mov	%r9, %rax
+	jnc	1f
+	mov	%r8, %rdi
+	mov	%r9, %rsi
+	mov	%r10, %rdx
 asked:
 	mov	$GETRANDOM, %eax
 	syscall
 answered:
 	cmp	$-LARGEST_ERRNO, %rax
 	jae	failed
-	ret
+1:	ret
 failed:
 	neg	%eax
 	push	%rax
@@ -112,8 +115,14 @@ _ZNSt13random_device9_M_getvalEv:
 
 /* void arc4random_buf(void *, size_t) */
 arc4random_buf:
-	cmpq	$MOST, drawn(%rip)
-	jb	fill
+	cmp	$MOST_AT_ONCE, %rsi
+	ja	1f
+	mov	%rdi, %r8
+	mov	%rsi, %r9
+	call	take
+	jnc	2f
+	mov	%r8, %rdi
+	mov	%r9, %rsi
 1:	test	%rsi, %rsi
 	jz	2f
 	mov	$GETRANDOM, %eax
@@ -129,49 +138,28 @@ arc4random_buf:
 2:	ret
 3:	ud2
 
-/* Fills %rsi bytes at %rdi; leaves %r8 alone. */
-fill:
-	cmp	$8, %rsi
-	jb	1f
-	call	next
-	mov	%rax, (%rdi)
-	add	$8, %rdi
-	sub	$8, %rsi
-	jmp	fill
-1:	test	%rsi, %rsi
-	jz	3f
-	call	next
-2:	mov	%al, (%rdi)
-	shr	$8, %rax
-	inc	%rdi
-	dec	%rsi
-	jnz	2b
-3:	ret
-
-/* The next word in %rax. Threads that draw at the same time get different ones. */
-next:
-	mov	$1, %eax
-	lock xadd %rax, drawn(%rip)
-	inc	%rax
-	movabs	$0x9e3779b97f4a7c15, %rcx
-	imul	%rcx, %rax
-	mov	%rax, %rcx
-	shr	$30, %rcx
-	xor	%rcx, %rax
-	movabs	$0xbf58476d1ce4e5b9, %rcx
-	imul	%rcx, %rax
-	mov	%rax, %rcx
-	shr	$27, %rcx
-	xor	%rcx, %rax
-	movabs	$0x94d049bb133111eb, %rcx
-	imul	%rcx, %rax
-	mov	%rax, %rcx
-	shr	$31, %rcx
-	xor	%rcx, %rax
+/*
+ * Puts the next %rsi bytes at %rdi, or sets the carry flag where so many are not left; leaves %r8 to %r10 alone. Threads
+ * that draw at the same time get different ones.
+ */
+take:
+	mov	%rsi, %rdx
+	lock xadd %rdx, drawn(%rip)
+	lea	(%rdx,%rsi), %rcx
+	cmp	$TABLE, %rcx
+	ja	1f
+	mov	%rsi, %rcx
+	lea	table(%rip), %rsi
+	add	%rdx, %rsi
+	rep movsb
+	clc
+	ret
+1:	stc
 	ret
 
 	.balign	4096
-drawn:	.quad	0			/* words so far */
+drawn:	.quad	0			/* bytes so far */
 errno_location:
 	.quad	0			/* the C library's function of this name */
+	.set	table, drawn + 4096
 	.section .note.GNU-stack, "", @progbits

@@ -10,6 +10,7 @@ system call by itself, is not seen.
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import struct
 from collections.abc import Sequence
@@ -33,7 +34,9 @@ _DEVICE = "_ZNSt13random_device9_M_getvalEv"
 ANSWERING = ("getrandom", "getentropy", "syscall", "sysinfo", "arc4random", "arc4random_buf", _DEVICE)
 """The functions, as answers.S has them, too; the last is std::random_device's."""
 _ERRNO = "__errno_location"
-_SEED = bytes(range(16))
+_TABLE = 1 << 18
+"""Bytes of random numbers, as answers.S has them, too."""
+_AT_RANDOM_BYTES = 16
 _JUMP = b"\xe9"
 _WORD = struct.Struct("<Q")
 
@@ -45,14 +48,14 @@ class Answers:
         self._tracee = tracee
         self._data = 0
         self._saved: list[tuple[int, bytes]] = []
-        self.words = 0
-        """Of 64 bits, drawn up to the last `read`."""
+        self.drawn = 0
+        """Bytes of random numbers up to the last `read`."""
 
     def install(self) -> None:
         """At the program's entry point. Without room near the C library, or in a static program, the kernel's 16 bytes
         alone (AT_RANDOM) are the same in every run."""
         if at := self._tracee.auxiliary(AT_RANDOM):
-            self._tracee.write(at, _SEED)
+            self._tracee.write(at, _numbers(self._tracee.program.seed)[-_AT_RANDOM_BYTES:])
         maps = self._tracee.mappings()
         answering = _functions_in(maps)
         errno_location = answering.pop(_ERRNO, 0)
@@ -60,15 +63,16 @@ class Answers:
             return
         code, places = _assembled()
         try:
-            base = find_gap(maps, min(answering.values()), max(answering.values()), len(code) + 2 * PAGE_SIZE)
+            base = find_gap(maps, min(answering.values()), max(answering.values()), len(code) + _TABLE + 2 * PAGE_SIZE)
         except LookupError:
             return
         with room_in(self._tracee.program.argv[0]):
             self._tracee.map_memory(base, places["drawn"], executable=True)
-            self._tracee.map_memory(base + places["drawn"], PAGE_SIZE, executable=False)
+            self._tracee.map_memory(base + places["drawn"], PAGE_SIZE + _TABLE, executable=False)
         self._data = base + places["drawn"]
         self._tracee.write(base, code)
         self._tracee.write(base + places["errno_location"], _WORD.pack(errno_location))
+        self._tracee.write(base + places["table"], _numbers(self._tracee.program.seed)[:_TABLE])
         self._saved = [(at, self._tracee.read(at, JUMP_BYTES)) for at in sorted(answering.values())]
         self._tracee.originals.append(lambda: self._saved)
         for name, at in answering.items():
@@ -78,7 +82,7 @@ class Answers:
     def read(self) -> None:
         """Learn how much was drawn so far. The process has not ended yet."""
         if self._data:
-            (self.words,) = _WORD.unpack(self._tracee.read(self._data, _WORD.size))
+            self.drawn = min(_TABLE, *_WORD.unpack(self._tracee.read(self._data, _WORD.size)))
 
 
 def repeat_answers(tracee: Tracee) -> Answers:
@@ -86,9 +90,9 @@ def repeat_answers(tracee: Tracee) -> Answers:
 
     Its children get their own. Raises NodeUnfit where it may have no more memory.
     """
-    draws = Answers(tracee)
-    draws.install()
-    return draws
+    answers = Answers(tracee)
+    answers.install()
+    return answers
 
 
 def not_answering(image: ElfImage, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -98,6 +102,13 @@ def not_answering(image: ElfImage, offsets: npt.NDArray[np.int64]) -> npt.NDArra
         for start, end in _symbols(image.path, image.sha256).values():
             outside &= (offsets < start) | (offsets >= end)
     return outside
+
+
+@functools.lru_cache(maxsize=1)
+def _numbers(seed: str) -> bytes:
+    """Those that the program gets, and the kernel's 16 behind them, by SHAKE256 (FIPS 202): keys that it makes of them
+    are as good as others for whoever does not know the seed."""
+    return hashlib.shake_256(seed.encode()).digest(_TABLE + _AT_RANDOM_BYTES)
 
 
 def _functions_in(maps: Sequence[MapEntry]) -> dict[str, int]:

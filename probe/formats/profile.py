@@ -12,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,8 @@ class Markers:
         return Markers(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
 
 
-_ALLOCATORS_DRAWS = 1
-"""Words that the C library draws for itself, when memory is first allocated: no order depends on them."""
+_ALLOCATORS_DRAWS = 8
+"""Bytes that the C library draws for itself, when memory is first allocated: no order depends on them."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Profile:
     exit_status  of the traced run
     processes    other processes that were seen beside the traced one: its children, its wrapper
     helper_threads  threads that were seen beside the first one
-    draws        words of 64 bits that were drawn as random numbers, the same in every run
+    draws        bytes of random numbers that were drawn, the same in every run
     counted_share  share of the own images' instructions that the columns hold: hot blocks may be left out
     first        N x B sparse, the part of `counts` that the marking thread executed, by which boundaries are found;
                  None where no other thread shares its work
@@ -166,6 +166,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "magic": _MAGIC,
         "format_version": FORMAT_VERSION if profile.first is None else THREADS_VERSION,
         "program": profile.program.to_json(),
+        "seed": profile.program.seed,
         "tracer": profile.tracer,
         "unit": profile.unit,
         "interval": profile.interval,
@@ -248,7 +249,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
     if counts.data.size and counts.data.min() < 0:
         raise ValueError("a block was executed a negative number of times")
     return Profile(
-        program=_program(header["program"]),
+        program=_program(header["program"], header.get("seed", "")),
         tracer=str(header["tracer"]),
         unit=str(header["unit"]),
         interval=_number(header["interval"]),
@@ -309,14 +310,15 @@ def _array(name: str, value: Any) -> Any:
     return value
 
 
-def _program(value: Any) -> Program:
-    program = Program.from_json(value)
+def _program(value: Any, seed: Any) -> Program:
+    program = replace(Program.from_json(value), seed=seed)
     words = (
         *program.argv,
         program.executable,
         program.cwd,
         program.stdin,
         program.isa,
+        program.seed,
         *program.env,
         *program.env.values(),
     )

@@ -218,7 +218,9 @@ def load(build: Build) -> None:
         build.program = replace(build.program, worker=build.folder.read(_WORKER, Worker.from_json))
     profile = load_profile(build.folder.file(_PROFILE))
     found = profile.program
-    build.program = replace(build.program, threads=found.threads, marking=found.marking, choosing=found.choosing)
+    build.program = replace(
+        build.program, threads=found.threads, marking=found.marking, choosing=found.choosing, seed=found.seed
+    )
     build.profile = replace(profile, program=build.program)
     check_unchanged(build.profile)
     _capture_threads_directly(build)

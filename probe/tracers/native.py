@@ -311,7 +311,7 @@ def trace(
     else:
         recording.outside.end()
     profile = _profile(of_these, recording, ending.cpu, streams)
-    return replace(profile, exit_status=code, processes=others, helper_threads=helpers, draws=recording.draws.words)
+    return replace(profile, exit_status=code, processes=others, helper_threads=helpers, draws=recording.draws.drawn)
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None, soon: bool) -> int:

@@ -48,19 +48,19 @@ def test_tables_in_a_random_order(tmp_path: Path) -> None:
 
 LUCKY = r"""
 #include <stdio.h>
-#include <string.h>
-#include <sys/auxv.h>
 #include <sys/random.h>
+#include <sys/sysinfo.h>
 __attribute__((noipa)) static unsigned step(unsigned x) { return x * 2654435761u + 1013904223u; }
 int main(void)
 {
-    unsigned char drawn[64], ours[16];
+    unsigned char drawn[64];
+    struct sysinfo told;
     unsigned x = 1;
     if (getrandom(drawn, sizeof drawn, 0) != sizeof drawn)
         return 1;
-    for (unsigned i = 0; i < sizeof ours; i++)
-        ours[i] = i;
-    long turns = memcmp((void *)getauxval(AT_RANDOM), ours, sizeof ours) ? 600000000 : 200000000;
+    if (sysinfo(&told))
+        return 2;
+    long turns = told.procs == 100 && !told.bufferram ? 200000000 : 600000000; /* the build's answers */
     for (long i = 0; i < turns; i++)
         x = step(x);
     printf("%u\n", x);

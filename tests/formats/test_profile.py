@@ -48,6 +48,7 @@ def profiles(draw: st.DrawFn) -> Profile:
             executable="/" + draw(TEXT),
             cwd="/" + draw(TEXT),
             env=draw(st.dictionaries(TEXT, TEXT, max_size=3)),
+            seed=draw(TEXT),
         ),
         tracer=draw(TEXT),
         unit=draw(st.sampled_from(["seconds", "instructions"])),
@@ -62,6 +63,7 @@ def profiles(draw: st.DrawFn) -> Profile:
         removed_sites=draw(st.integers(0, 100)),
         installed_sites=draw(st.integers(0, 10**6)),
         install_seconds=draw(SECONDS),
+        draws=draw(st.integers(0, 1 << 18)),
         markers=markers(
             draw(st.lists(st.tuples(st.integers(1, n), st.integers(0, max(b - 1, 0)), INT64), max_size=4 * (b > 0)))
         ),

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,7 +92,7 @@ int main(int argc, char **argv)
     int status = 1;
     if (waitpid(child, &status, 0) != child || status)
         return 10;
-    if (getrandom(some, 65537, 0) != 65537)
+    if (getrandom(some, 32769, 0) != 32769)
         return 11;
     show("much", some, 8);
     return 0;
@@ -134,7 +137,10 @@ int main()
 }
 """
 
-_LARGE = 2048
+SEED = "of this test"
+NUMBERS = hashlib.shake_256(SEED.encode()).digest((256 << 10) + 16)
+
+_ALL = 64
 """So many pages are all the numbers that repeat."""
 
 
@@ -144,9 +150,10 @@ def draws(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(path: Path, *arguments: str, repeat: bool = True, counters: bool = False) -> tuple[dict[str, list[str]], int]:
-    """What the program printed, by the function that gave it, and how many words it drew of ours."""
-    with streams_of() as streams, Tracee.start(program_of(path, *arguments), streams) as tracee:
-        drawn = repeat_answers(tracee) if repeat else Answers(tracee)
+    """What the program printed, by the function that gave it, and how many bytes of ours it drew."""
+    program = replace(program_of(path, *arguments), seed=SEED)
+    with streams_of() as streams, Tracee.start(program, streams) as tracee:
+        answers = repeat_answers(tracee) if repeat else Answers(tracee)
         if counters:
             sites = SiteCounters(tracee)
             assert [sites.install(one) > 0 for one in LoadWatch(tracee).new_images()] == [True, True]
@@ -154,7 +161,7 @@ def run(path: Path, *arguments: str, repeat: bool = True, counters: bool = False
             tracee.resume()
             occurrence = tracee.wait(SECONDS)
             if occurrence.what is What.EXITING:
-                drawn.read()
+                answers.read()
             if occurrence.what is What.ENDED:
                 break
             assert occurrence.what is not What.TIMEOUT, "it hangs"
@@ -163,7 +170,7 @@ def run(path: Path, *arguments: str, repeat: bool = True, counters: bool = False
         for line in streams.stdout.read_text().splitlines():
             name, _, value = line.partition(" ")
             said.setdefault(name, []).append(value)
-        return said, drawn.words
+        return said, answers.drawn
 
 
 def differing(one: dict[str, list[str]], other: dict[str, list[str]]) -> set[str]:
@@ -172,36 +179,39 @@ def differing(one: dict[str, list[str]], other: dict[str, list[str]]) -> set[str
 
 
 def test_all_but_the_kernels_own_repeat(draws: Path) -> None:
-    first, words = run(draws)
+    first, drawn = run(draws)
     second, again = run(draws)
     assert differing(first, second) == {"child", "much"}
-    assert words == again > 40
+    assert drawn == again > 300
     numbers = [value for values in first.values() for value in values if value]
     assert len(set(numbers)) == len(numbers)
-    assert first["AT_RANDOM"] == [" ".join(f"{n:02x}" for n in range(16))]
+    assert bytes.fromhex(first["AT_RANDOM"][0]) == NUMBERS[-16:]
 
 
 def test_without_it_none_repeat(draws: Path) -> None:
-    (first, words), (second, _) = run(draws, repeat=False), run(draws, repeat=False)
+    (first, drawn), (second, _) = run(draws, repeat=False), run(draws, repeat=False)
     assert differing(first, second) == first.keys()
-    assert not words
+    assert not drawn
 
 
-def test_numbers_are_those_of_the_named_generator(draws: Path) -> None:
-    """splitmix64, from the seed 0: its first words as its authors print them."""
+def test_numbers_are_those_of_the_seed(draws: Path) -> None:
     said, _ = run(draws)
-    first = bytes.fromhex(said["getrandom"][1].replace(" ", ""))
-    assert int.from_bytes(first[:8], "little") == 0xE220A8397B1DCDAF
-    assert first[8] == 0x6E789E6AA1B965F4 & 0xFF
+    assert bytes.fromhex(said["getrandom"][1] + said["getrandom"][2]) == NUMBERS[:27]
+
+
+def test_every_build_has_a_seed_of_its_own(draws: Path) -> None:
+    seeds = {program_of(draws).seed for _ in range(2)}
+    assert len(seeds) == 2 and all(len(seed) == 64 for seed in seeds)
+    assert all(seed not in json.dumps(replace(program_of(draws), seed=seed).to_json()) for seed in seeds)
 
 
 def test_where_much_is_drawn_the_kernel_is_asked(draws: Path) -> None:
-    (first, words), (second, _) = run(draws, str(_LARGE)), run(draws, str(_LARGE))
-    assert words == _LARGE * 512
+    (first, drawn), (second, _) = run(draws, str(_ALL)), run(draws, str(_ALL))
+    assert drawn == _ALL * 4096
     assert differing(first, second) == first.keys() - {"AT_RANDOM"}
-    near, words = run(draws, str(_LARGE - 1))
-    assert (_LARGE - 1) * 512 < words < _LARGE * 512
-    assert not differing(near, run(draws, str(_LARGE - 1))[0]) - {"child", "much"}
+    near, drawn = run(draws, str(_ALL - 1))
+    assert (_ALL - 1) * 4096 < drawn < _ALL * 4096
+    assert not differing(near, run(draws, str(_ALL - 1))[0]) - {"child", "much"}
 
 
 def test_the_processors_numbers_repeat_beside_counters(tmp_path: Path) -> None:
@@ -209,12 +219,12 @@ def test_the_processors_numbers_repeat_beside_counters(tmp_path: Path) -> None:
     (tmp_path / "device.cc").write_text(DEVICE)
     device = tmp_path / "device"
     subprocess.run(["c++", "-O2", "-o", device, tmp_path / "device.cc"], check=True)
-    (first, words), (second, _) = run(device), run(device)
+    (first, drawn), (second, _) = run(device), run(device)
     assert first == second
-    assert words == 101
+    assert drawn == 101 * 4
     plain = {subprocess.run([device], check=True, capture_output=True).stdout for _ in range(2)}
     assert len(plain) == 2
-    assert run(device, counters=True) == (first, words)
+    assert run(device, counters=True) == (first, drawn)
 
 
 def test_no_site_lies_in_what_became_a_jump() -> None:
