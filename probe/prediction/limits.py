@@ -59,6 +59,7 @@ class Limits:
     waited: Limit = Limit(0.2, 0.95)
     outside: Limit = Limit(0.1, 0.9)
     stubbed: Limit = Limit(0.3, 1.0)
+    drawn: Limit = Limit(0.3, 0.5)
     unlike: Limit = Limit(0.1, 0.5)
     single: Limit = Limit(0.3, 0.9)
     held_out: Limit = Limit(0.1, 0.5)
@@ -123,14 +124,14 @@ def doubts_of_stubs(reference: Reference, stubbed: float) -> list[str]:
 
 
 def doubts_of_draws(reference: Reference, same: float) -> list[str]:
-    """A warning where the fastest run with the build's random numbers, of `same` seconds by the program's clock, took
-    much more or less than the plain ones, which draw others."""
+    """Warnings where the fastest run with the build's random numbers, of `same` seconds by the program's clock, took
+    more or less than the plain ones, which draw others. Raises Diverged."""
     apart = max(same / reference.early_seconds, reference.early_seconds / same) - 1.0
     return _judged(
-        apart, LIMITS.stubbed,
+        apart, LIMITS.drawn,
         f"the program takes {same:.2g} s with the random numbers of the build, {reference.early_seconds:.2g} s with "
         "others: its time depends on them, and any other run may take as much more or less; fix its seed",
-        refuse=False,
+        error=Diverged,
     )  # fmt: skip
 
 

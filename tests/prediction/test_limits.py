@@ -107,9 +107,12 @@ def test_a_program_that_takes_longer_with_stubs() -> None:
 def test_a_program_whose_time_depends_on_what_it_draws() -> None:
     plain = replace(REFERENCE, early_wall=(2.0, 2.0), early_cpu=(2.0, 2.0))
     assert doubts_of_draws(plain, 2.5) == doubts_of_draws(plain, 1.6) == []
-    for same, words in ((0.5, "takes 0.5 s with the random numbers of the build, 2 s with others"), (9.0, "takes 9 s")):
+    for same in (1.4, 2.9):
         (said,) = doubts_of_draws(plain, same)
-        assert words in said
+        assert f"takes {same} s with the random numbers of the build, 2 s with others" in said
+    for same in (1.2, 3.2):
+        with pytest.raises(Diverged, match="fix its seed"):
+            doubts_of_draws(plain, same)
 
 
 def test_reference_runs_tell_how_long_they_waited() -> None:
