@@ -124,13 +124,14 @@ def doubts_of_stubs(reference: Reference, stubbed: float) -> list[str]:
 
 
 def doubts_of_draws(reference: Reference, same: float) -> list[str]:
-    """Warnings where the fastest run with the build's random numbers, of `same` seconds by the program's clock, took
-    more or less than the plain ones, which draw others. Raises Diverged."""
-    apart = max(same / reference.early_seconds, reference.early_seconds / same) - 1.0
+    """Warnings where plain runs, each with random numbers of its own, and the fastest run with the build's, of `same`
+    seconds by the program's clock, took unlike times. Raises Diverged."""
+    plain = reference.early_wall if reference.clock == "wall" else reference.early_cpu
+    least, most = min(same, *plain), max(same, *plain)
     return _judged(
-        apart, LIMITS.drawn,
-        f"the program takes {same:.2g} s with the random numbers of the build, {reference.early_seconds:.2g} s with "
-        "others: its time depends on them, and any other run may take as much more or less; fix its seed",
+        most / least - 1.0, LIMITS.drawn,
+        f"the program takes {least:.2g} to {most:.2g} s, by the random numbers that it draws: any other run may take as "
+        "much more or less; fix its seed",
         error=Diverged,
     )  # fmt: skip
 

@@ -72,4 +72,4 @@ int main(void)
 def test_a_time_that_depends_on_the_numbers_is_refused(tmp_path: Path) -> None:
     path, program = tmp_path / "lucky.probe", compile_small(tmp_path, "lucky", LUCKY)
     said = command("build", "-q", "-o", path, "--interval", "20ms", "--budget", "0", "--", program, status=7).stderr
-    assert "s with the random numbers of the build" in said and "fix its seed" in said
+    assert "by the random numbers that it draws" in said and "fix its seed" in said
