@@ -130,8 +130,8 @@ def doubts_of_draws(reference: Reference, same: float) -> list[str]:
     least, most = min(same, *plain), max(same, *plain)
     return _judged(
         most / least - 1.0, LIMITS.drawn,
-        f"the program takes {least:.2g} to {most:.2g} s, by the random numbers that it draws: any other run may take as "
-        "much more or less; fix its seed",
+        f"the program takes {least:.2g} to {most:.2g} s, by the random numbers that it draws: any other run may take "
+        "as much more or less; fix its seed",
         error=Diverged,
     )  # fmt: skip
 
