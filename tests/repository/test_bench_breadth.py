@@ -376,6 +376,10 @@ def test_the_tables_show_rows_of_every_outcome() -> None:
         and "| unusable |" in text
     )
     assert "probe of `c1`." in text and report.tables([]).startswith("No row yet")
+    many = report.tables(
+        [{**row, "program": f"{row['program']}{n}", "commit": f"c{n}"} for row in rows for n in range(5)]
+    )
+    assert "probe of 5 commits, which `data/breadth.jsonl` names." in many
     assert report.line(rows[1]) == "b: refused wrongly after 30 s, 600% of the native time: no | never"
     assert "predicted 2.020 s ± 2.0%, measured 2.000 s: +1.0%, interval holds" in report.line(rows[0])
 

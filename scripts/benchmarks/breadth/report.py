@@ -31,6 +31,7 @@ _LATE_SECONDS, _LATE_SHARE = 10.0, 0.20
 
 _ESTIMATORS = ("calibrated", "direct", "strube")
 _COLUMNS = 120
+_MOST_COMMITS = 4
 _MESSAGE_WORDS = 34
 """tests/repository/test_prose.py holds the words of a table cell to 35."""
 
@@ -74,7 +75,9 @@ def _where(rows: Sequence[Row]) -> str:
     loads = [row["load"]["others"] for row in rows if "load" in row]
     busy = f" Others used {statistics.median(loads):.2f} processors in the median row." if loads else ""
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    said = f"{'; '.join(machines)}. Measured {when}, probe of {', '.join(f'`{c}`' for c in commits)}.{busy}"
+    many = f"{len(commits)} commits, which `data/breadth.jsonl` names"
+    probes = ", ".join(f"`{c}`" for c in commits) if len(commits) <= _MOST_COMMITS else many
+    said = f"{'; '.join(machines)}. Measured {when}, probe of {probes}.{busy}"
     return textwrap.fill(said, _COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
