@@ -97,7 +97,10 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
     monkeypatch.setattr(_Recording, "cost", lambda self, columns: np.zeros(counters.columns)[columns])
     program = SimpleNamespace(argv=("program",), threads=1)
-    made = _Recording(SimpleNamespace(pid=1, program=program, team=None, marking=1), None, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
+    monkeypatch.setattr(native, "repeat_answers", lambda tracee: SimpleNamespace())
+    monkeypatch.setattr(_Recording, "install_new", lambda self: None)
+    watch, tracee = SimpleNamespace(arm=lambda: True), SimpleNamespace(pid=1, program=program, team=None, marking=1)
+    made = _Recording(tracee, watch, counters, DEFAULT_INTERVAL)  # type: ignore[arg-type]
     made.begin()
     return made, counters, clock
 
