@@ -68,7 +68,9 @@ class Answers:
             return
         with room_in(self._tracee.program.argv[0]):
             self._tracee.map_memory(base, places["drawn"], executable=True)
-            self._tracee.map_memory(base + places["drawn"], PAGE_SIZE + _TABLE, executable=False)
+            self._tracee.map_memory(base + places["drawn"], PAGE_SIZE, executable=False)
+            # Not for writing: memory that a phase could write counts as its data.
+            self._tracee.map_memory(base + places["table"], _TABLE, executable=True)
         self._data = base + places["drawn"]
         self._tracee.write(base, code)
         self._tracee.write(base + places["errno_location"], _WORD.pack(errno_location))
