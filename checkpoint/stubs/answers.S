@@ -20,7 +20,6 @@
 	.set	LARGEST_ERRNO, 4095
 
 	.text
-draws:
 
 /* ssize_t getrandom(void *, size_t, unsigned), and what follows a system call that may have failed */
 getrandom:

@@ -28,6 +28,7 @@ from checkpoint.linux import AT_RANDOM, PAGE_SIZE
 from checkpoint.memory_shortage import room_in
 from checkpoint.process.maps import MapEntry, find_gap, image_paths, load_bias
 from checkpoint.process.tracee import Tracee
+from checkpoint.stubs.encode import assembled
 
 _LIBRARIES = ("libc.so", "libc-2.", "ld-musl-", "libstdc++.so")
 _DEVICE = "_ZNSt13random_device9_M_getvalEv"
@@ -61,7 +62,7 @@ class Answers:
         errno_location = answering.pop(_ERRNO, 0)
         if not answering or not errno_location:
             return
-        code, places = _assembled()
+        places, code = assembled(ANSWERS)
         try:
             base = find_gap(maps, min(answering.values()), max(answering.values()), len(code) + _TABLE + 2 * PAGE_SIZE)
         except LookupError:
@@ -148,11 +149,3 @@ def _symbols(path: str, sha256: str) -> dict[str, tuple[int, int]]:
         for s in named
         if s is not None and s["st_shndx"] != "SHN_UNDEF" and s["st_info"]["type"] == "STT_FUNC"
     }
-
-
-@functools.cache
-def _assembled() -> tuple[bytes, dict[str, int]]:
-    """The code of answers.S, and where its names are in it."""
-    elf = ELFFile(io.BytesIO(ANSWERS.made().read_bytes()))
-    table = elf.get_section_by_name(".symtab")
-    return elf.get_section_by_name(".text").data(), {s.name: int(s["st_value"]) for s in table.iter_symbols() if s.name}

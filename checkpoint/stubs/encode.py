@@ -18,7 +18,7 @@ import numpy.typing as npt
 from elftools.elf.elffile import ELFFile
 
 from checkpoint.binary.sites import JUMP_BYTES, LONGEST_INSTRUCTION, REDIRECTED, SiteTable
-from checkpoint.compiled import STUBS
+from checkpoint.compiled import STUBS, Recipe
 from checkpoint.event import EVENT_BYTES, MARKER, event_record
 from checkpoint.linux import PAGE_SIZE
 
@@ -47,7 +47,7 @@ class Template:
 @functools.cache
 def templates() -> dict[str, Template]:
     """count_plain, count_saving, marker, marker_slow and fire, assembled once per version of stubs.S."""
-    symbols, text = _assembled()
+    symbols, text = assembled(STUBS)
     starts = [n for n in symbols if f"{n}_end" in symbols]
     found = {}
     for name in starts:
@@ -70,8 +70,10 @@ def template(name: str, many: bool) -> Template:
     return Template(found.code[:at] + GS_PREFIX + found.code[at:], holes)
 
 
-def _assembled() -> tuple[dict[str, int], bytes]:
-    elf = ELFFile(io.BytesIO(STUBS.made().read_bytes()))
+@functools.cache
+def assembled(recipe: Recipe) -> tuple[dict[str, int], bytes]:
+    """Where the names of an assembled source are in its code, and the code."""
+    elf = ELFFile(io.BytesIO(recipe.made().read_bytes()))
     text = elf.get_section_by_name(".text")
     index = elf.get_section_index(".text")
     table = elf.get_section_by_name(".symtab")
