@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Works in memory of many pages. Usage: crowd MILLISECONDS KIND PAGES [MEGABYTES]
-// KIND areas: as many mappings; pages: an untouched one behind each; block: all in one piece
+// KIND areas: as many mappings; full: and no more than a process may have; pages: an untouched one behind each;
+// block: all in one piece
 // MEGABYTES: asked for besides, and never touched
 #include <string.h>
 #include <sys/mman.h>
@@ -34,6 +35,8 @@ int main(int argc, char **argv)
     CHECK(2, area != MAP_FAILED && !madvise(area, pieces * 2 * PAGE, MADV_NOHUGEPAGE));
     for (long piece = 0; piece < pieces; piece++)
         area[piece * step] = (char)(piece + 1);
+    if (!strcmp(kind, "full"))
+        divide(pieces);
     if (!strcmp(kind, "areas") && !divide(pieces)) {
         perror("crowd");
         return 3;

@@ -145,7 +145,7 @@ def test_an_image_of_version_6_makes_system_calls(builds: Path, tmp_path: Path) 
     flat.header.version = 6
     (job.images / NAME).write_bytes(encode(flat))
     assert decode(job.images / NAME).header.version == 6
-    assert clock_calls(job, flat, tmp_path) == 20_001
+    assert clock_calls(job, flat, tmp_path) == 20_002
     time.sleep(LATER)
     timed(job, tmp_path)
 
@@ -169,7 +169,7 @@ def test_who_steps_through_a_region_finds_system_calls(
     job = captured("often", builds, tmp_path / "work")
     flat = flat_job(job, tmp_path, watched=False)
     monkeypatch.setattr(recorded_calls, "confined", lambda spec, folder: confined(spec, folder) | Option.ASK_KERNEL)
-    assert clock_calls(job, flat, tmp_path) == 20_001
+    assert clock_calls(job, flat, tmp_path) == 20_002
 
 
 def test_a_node_without_a_vdso_is_asked_by_system_calls(
@@ -184,7 +184,7 @@ def test_a_node_without_a_vdso_is_asked_by_system_calls(
         return confined(spec, folder)
 
     monkeypatch.setattr(recorded_calls, "confined", without)
-    assert clock_calls(job, flat, tmp_path) == 20_001
+    assert clock_calls(job, flat, tmp_path) == 20_002
 
 
 def test_no_room_for_the_nodes_vdso_is_refused(builds: Path, tmp_path: Path) -> None:
