@@ -23,7 +23,7 @@ _START_SHARE = 0.1
 """What has been there since this share of a shorter run, and was there at its end, was there at every phase."""
 
 _PASSING = "a pipe ("
-"""Its other end is a child's, which may end before the computation begins."""
+"""Its other end is a child's, which may end before the computation begins: only the end of the run tells."""
 
 
 class OutsideLooks:
@@ -40,21 +40,25 @@ class OutsideLooks:
         if now < self._next:
             return
         looked = time.monotonic()
-        found = {_thing(fault): fault for fault in outside(pid) if not fault.startswith(_PASSING)}
+        found = {_thing(fault): fault for fault in outside(pid)}
         self._looks += 1
         took = time.monotonic() - looked if self._looks >= _FEWEST_LOOKS else 0.0
         self._next = now + max(_OFTEN if now - self._began < _OFTEN_UNTIL else _SELDOM, took / _LOOKING_SHARE)
         self._last = now
         self._since = {thing: (self._since.get(thing, (now,))[0], fault) for thing, fault in found.items()}
-        self._refuse(now - LASTING_SECONDS)
+        self._refuse(now - LASTING_SECONDS, passing=False)
 
     def end(self) -> None:
         """The run is over. Raises ProgramUnsupported for what was held from its beginning to its end."""
         if self._looks >= _FEWEST_LOOKS:
-            self._refuse(self._began + _START_SHARE * (self._last - self._began))
+            self._refuse(self._began + _START_SHARE * (self._last - self._began), passing=True)
 
-    def _refuse(self, since: float) -> None:
-        lasting = [fault for first, fault in self._since.values() if first <= since]
+    def _refuse(self, since: float, *, passing: bool) -> None:
+        lasting = [
+            fault
+            for first, fault in self._since.values()
+            if first <= since and (passing or not fault.startswith(_PASSING))
+        ]
         if lasting:
             raise refusal(self._name, lasting, "while it runs")
 

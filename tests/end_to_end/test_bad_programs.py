@@ -136,11 +136,11 @@ def test_what_the_trace_alone_tells_is_said_behind_it(tmp_path: Path, program: M
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("socket", ("800",), ["a socket (descriptor 3)"]),
-        ("holder", ("800", "fifo"), ["a named pipe (descriptor 3)"]),
-        ("holder", ("800", "inotify"), ["an inotify descriptor (descriptor 3)"]),
-        ("holder", ("800", "timerfd"), ["a timer that ends when the clock is set (descriptor 3)"]),
-        ("holder", ("800", "large"), ["a deleted file of more than 64 MB (descriptor 3, "]),
+        ("socket", ("2000",), ["a socket (descriptor 3)"]),
+        ("holder", ("2000", "fifo"), ["a named pipe (descriptor 3)"]),
+        ("holder", ("2000", "inotify"), ["an inotify descriptor (descriptor 3)"]),
+        ("holder", ("2000", "timerfd"), ["a timer that ends when the clock is set (descriptor 3)"]),
+        ("holder", ("2000", "large"), ["a deleted file of more than 64 MB (descriptor 3, "]),
     ],
 )
 def test_what_is_held_from_beginning_to_end(
@@ -154,6 +154,14 @@ def test_what_is_held_from_beginning_to_end(
     assert argv[0] in said and "while it runs" in said and [w for w in words if w not in said] == []
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "work" / "trace.stdout").exists() and not (tmp_path / "work" / "plain-0.stdout").exists()
+
+
+def test_a_pipe_to_the_program_that_reads_it(tmp_path: Path, program: MakeProgram) -> None:
+    """A worker that writes to its wrapper all the time: refused when it has been traced, too."""
+    argv = ["sh", "-c", f"{program('holder')} 2000 memfd | {{ read line; }}"]
+    with pytest.raises(ProgramUnsupported, match=r"a pipe \(descriptor 1\) while it runs"):
+        build(argv, tmp_path / "out", options=QUICK, cwd=str(tmp_path), work=tmp_path / "work")
+    assert not (tmp_path / "work" / "plain-0.stdout").exists()
 
 
 def test_what_is_held_for_long_ends_the_run(
