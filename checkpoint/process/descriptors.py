@@ -34,7 +34,7 @@ ONLY_CRIU = "which only CRIU captures"
 """Ends what is said of a thing that direct capture cannot hold, and CRIU can."""
 
 OTHER = ", which "
-"""Stands between a piece of shared memory and the process that has it too."""
+"""Stands between shared memory, or a pipe, and the process that has it too."""
 
 LARGEST_DELETED = 64 << 20
 """Bytes of a deleted file that a probe carries."""
@@ -233,13 +233,13 @@ def _fault_of_pipe(one: _Open, descriptors: Collection[_Open]) -> str | None:
     if one.flags & os.O_DIRECT:
         return one.named("a pipe of packets")
     ends = {is_write_end(other.flags) for other in descriptors if other.target == one.target}
-    if len(ends) == 2 or not _held_elsewhere(one):
+    if len(ends) == 2 or (other := _held_elsewhere(one)) is None:
         return None
-    return one.named("a pipe")
+    return f"{one.named('a pipe')}{OTHER}{named_process(other)} has too"
 
 
-def _held_elsewhere(one: _Open) -> bool:
-    """Whether another process has a descriptor of the same pipe."""
+def _held_elsewhere(one: _Open) -> int | None:
+    """Another process that has a descriptor of the same pipe."""
     for folder in Path("/proc").glob("[0-9]*/fd"):
         if folder.parent.name == str(one.pid):
             continue
@@ -247,8 +247,8 @@ def _held_elsewhere(one: _Open) -> bool:
             for entry in os.scandir(folder):
                 with contextlib.suppress(OSError):
                     if os.readlink(entry.path) == one.target:  # noqa: PTH115 (a tenth of the time)
-                        return True
-    return False
+                        return int(folder.parent.name)
+    return None
 
 
 def _fault_of_timer(one: _Open, descriptors: Collection[_Open]) -> str | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint.process.descriptors import LARGEST_DELETED, outside
-from checkpoint.process.maps import LARGEST_MAPPED
+from checkpoint.process.maps import LARGEST_MAPPED, named_process
 from checkpoint.process.socket_pairs import nameless_pairs
 
 CHILD = """
@@ -128,7 +128,8 @@ def test_what_leads_elsewhere_is_named(expression: str, expected: str, tmp_path:
 
 def test_a_pipe_to_somebody(tmp_path: Path) -> None:
     with holding("None", tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as pid:
-        assert outside(pid) == ["a pipe (descriptor 0)", "a pipe (descriptor 1)"]
+        ours = f"which {named_process(os.getpid())} has too"
+        assert outside(pid) == [f"a pipe (descriptor 0), {ours}", f"a pipe (descriptor 1), {ours}"]
 
 
 def test_of_a_process_that_is_gone_nothing_is_known() -> None:
