@@ -239,7 +239,7 @@ def _fault_of_pipe(one: _Open, descriptors: Collection[_Open]) -> str | None:
 
 
 def _held_elsewhere(one: _Open) -> int | None:
-    """Another process that has a descriptor of the same pipe."""
+    """Another process that has a descriptor of the same pipe; None where there is none."""
     for folder in Path("/proc").glob("[0-9]*/fd"):
         if folder.parent.name == str(one.pid):
             continue
