@@ -131,9 +131,10 @@ class Recipe:
 RESTORER = Recipe("restorer", tuple(sorted((_HERE / "restorer").glob("*.[ch]"))), RESTORER_OPTIONS)
 STUBS = Recipe("stubs.o", (_HERE / "stubs" / "stubs.S",), ("-c", "-Wall", "-Wa,--fatal-warnings"))
 ANSWERS = Recipe("answers.o", (_HERE / "stubs" / "answers.S",), ("-c", "-Wall", "-Wa,--fatal-warnings"))
+WALL_CLOCK = Recipe("wall_clock.o", (_HERE / "stubs" / "wall_clock.S",), ("-c", "-Wall", "-Wa,--fatal-warnings"))
 NUMBERS = Recipe("numbers.so", (_HERE / "flow" / "numbers.c",), ("-O3", *_LIBRARY_OPTIONS), ("-lgcc",))
 STEP = Recipe("step.so", (_HERE / "flow" / "step.c",), ("-O2", *_LIBRARY_OPTIONS))
-RECIPES = (RESTORER, STUBS, ANSWERS, NUMBERS, STEP)
+RECIPES = (RESTORER, STUBS, ANSWERS, WALL_CLOCK, NUMBERS, STEP)
 """All that `probe build`, `probe run` and `probe check` need. Other commands and tracers compile more."""
 
 

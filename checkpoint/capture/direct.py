@@ -47,7 +47,7 @@ def capture_process(tracee: Tracee, folder: Path, what: str) -> Captured:
     `what` names it in messages. Raises StorageError, ProgramFailed where it ends meanwhile, OSError, PrivilegeMissing
     where this user may not look into it.
     """
-    clocks = process_facts.clocks_of(tracee.pid)
+    clocks = process_facts.clocks_of(tracee.pid, tracee.wall_clock_shift())
     with readable(tracee):
         waiting, answers = _asked(tracee)
         state, huge = _state(tracee, folder, answers[0], waiting, what)

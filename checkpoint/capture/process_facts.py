@@ -67,9 +67,9 @@ def name_of(pid: int, number: int) -> str:
     return said.removesuffix(b"\n").decode("utf-8", "surrogateescape")
 
 
-def clocks_of(pid: int) -> tuple[int, ...]:
+def clocks_of(pid: int, shift: int) -> tuple[int, ...]:
     """What the clocks say that checkpoint/flat/vdso.py names, in nanoseconds: those of time a tick later. Coarse ones
-    lag by a part of a tick, and shall not go back."""
+    lag by a part of a tick, and shall not go back. `shift`: by how much the program's time of day is later."""
     process = time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK)
     real, monotonic, boot, raw, atomic = (
         time.clock_gettime_ns(clock) + _TICK
@@ -78,7 +78,8 @@ def clocks_of(pid: int) -> tuple[int, ...]:
         )
     )  # fmt: skip
     # The kernel tells no other process a thread's clock; of the first thread it writes the same number here.
-    return real, monotonic, boot, process, running_nanoseconds(pid) or process, raw, atomic
+    own = running_nanoseconds(pid) or process
+    return real + shift, monotonic, boot, process, own, raw, atomic + shift
 
 
 def registers_of(found: Registers) -> dict[str, int]:

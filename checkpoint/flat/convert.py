@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from checkpoint.binary.vdso import NotAVdso
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.event import EVENT_BYTES
 from checkpoint.flat.descriptors import NotFlat, Numbered, name_of, open_descriptors
@@ -37,7 +38,7 @@ from checkpoint.flat.image import (
     Timer,
 )
 from checkpoint.flat.shared_memory import object_mapping, put_shared
-from checkpoint.flat.vdso import CLOCKS, NotAVdso, with_system_calls
+from checkpoint.flat.vdso import CLOCKS, with_system_calls
 from checkpoint.linux import ADDR_NO_RANDOMIZE, MAP_GROWSDOWN, MAP_NORESERVE, PAGE_SIZE
 from checkpoint.state.process_state import (
     ExtendedState,

@@ -59,6 +59,7 @@ class Program:
     threads share its work, and so how many processors every run gets. `marking`: which threads tell places in the
     first one's stead while they live, each by its lineage. `choosing`: libraries that choose their code by the
     processor carry counters, too. `seed`: of the random numbers that it draws; a secret of the build's.
+    `began`: nanoseconds of the time of day that it is told when it first asks; 0: the node's.
     """
 
     argv: tuple[str, ...]
@@ -72,6 +73,7 @@ class Program:
     marking: tuple[Lineage, ...] = ()
     choosing: bool = False
     seed: str = field(default="", repr=False)
+    began: int = 0
 
     @property
     def probed_executable(self) -> str:
@@ -104,7 +106,7 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
-        del said["worker"], said["seed"]
+        del said["worker"], said["seed"], said["began"]
         said["marking"] = lineages_to_json(self.marking)
         for name, usual in (("threads", 1), ("marking", []), ("choosing", False)):
             if said[name] == usual:

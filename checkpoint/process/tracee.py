@@ -55,8 +55,7 @@ from checkpoint.process.wrapper import await_wrapper, reach_worker
 __all__ = ["Ending", "Occurrence", "Tracee", "What"]
 
 _BREAKPOINT = b"\xcc"
-_START_SECONDS = 60.0
-_POLL_SECONDS = 0.002
+_START_SECONDS, _POLL_SECONDS = 60.0, 0.002
 _PASSED_ON = Occurrence(What.TIMEOUT, -1)
 
 
@@ -84,6 +83,8 @@ class Tracee(CallableProcess):
         """Of a wrapper's worker: the processes that are not its own children, and the wrapper itself."""
         self.originals: list[Callable[[], Iterable[tuple[int, bytes]]]] = []
         """Each tells the addresses where something was put into the program's code, and what had been there."""
+        self.wall_clock_shift: Callable[[], int] = int
+        """By how many nanoseconds the time of day that the program is told is later than the node's."""
 
     def __enter__(self) -> Tracee:
         return self
@@ -160,9 +161,8 @@ class Tracee(CallableProcess):
             if (occurrence := self.wait(_START_SECONDS)).what is What.EXECUTED:
                 break
             if occurrence.what in (What.ENDED, What.TIMEOUT):
-                raise ProgramNotRunnable(
-                    f"{self.program.executable}: the kernel refuses to execute it (a damaged file?)"
-                )
+                said = "the kernel refuses to execute it (a damaged file?)"
+                raise ProgramNotRunnable(f"{self.program.executable}: {said}")
             self.resume()
         self.started_at = time.monotonic()
         self.run_to_entry()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that repeat: random numbers, and what the machine has free, are the same in every run that has to agree.
+"""Answers that repeat: random numbers, the time and what the machine has free are the same in runs that have to agree.
 
 Interpreters and libraries order their tables by random numbers, and simulations start from them; collectors of garbage
 choose their sizes by free memory. With other answers no run would repeat another. The functions of the C library and of
@@ -29,6 +29,7 @@ from checkpoint.memory_shortage import room_in
 from checkpoint.process.maps import MapEntry, find_gap, image_paths, load_bias
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.encode import assembled
+from checkpoint.stubs.wall_clock import WallClock
 
 _LIBRARIES = ("libc.so", "libc-2.", "ld-musl-", "libstdc++.so")
 _DEVICE = "_ZNSt13random_device9_M_getvalEv"
@@ -47,14 +48,18 @@ class Answers:
 
     def __init__(self, tracee: Tracee) -> None:
         self._tracee = tracee
+        self._clock = WallClock(tracee)
         self._data = 0
         self._saved: list[tuple[int, bytes]] = []
         self.drawn = 0
         """Bytes of random numbers up to the last `read`."""
+        self.began = 0
+        """The time that it was told first, up to the last `read`, in nanoseconds of CLOCK_REALTIME; 0: none."""
 
     def install(self) -> None:
-        """At the program's entry point. Without room near the C library, or in a static program, the kernel's 16 bytes
-        alone (AT_RANDOM) are the same in every run."""
+        """At the program's entry point. Without room near the C library, or in a static program, of random numbers the
+        kernel's 16 bytes alone (AT_RANDOM) are the same in every run."""
+        self._clock.install()
         if at := self._tracee.auxiliary(AT_RANDOM):
             self._tracee.write(at, _numbers(self._tracee.program.seed)[-_AT_RANDOM_BYTES:])
         maps = self._tracee.mappings()
@@ -83,7 +88,8 @@ class Answers:
             self._tracee.write(at, _JUMP + struct.pack("<i", away))
 
     def read(self) -> None:
-        """Learn how much was drawn so far. The process has not ended yet."""
+        """Learn how much was drawn so far, and what time was told. The process has not ended yet."""
+        self.began = self._clock.first()
         if self._data:
             self.drawn = min(_TABLE, *_WORD.unpack(self._tracee.read(self._data, _WORD.size)))
 

@@ -38,6 +38,7 @@ _UNREADABLE = (
 _ARRAYS = ("counts_", "first_", "blocks_", "executed_", "markers_", "seconds", "thread_work")
 _LARGEST, _WIDEST = 1e18, 8
 """Of a number in the header; bytes of a number in an array."""
+_SECOND = 10**9
 
 
 LEAST_COUNTED = 0.5
@@ -167,6 +168,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "format_version": FORMAT_VERSION if profile.first is None else THREADS_VERSION,
         "program": profile.program.to_json(),
         "seed": profile.program.seed,
+        "began": list(divmod(profile.program.began, _SECOND)),
         "tracer": profile.tracer,
         "unit": profile.unit,
         "interval": profile.interval,
@@ -249,7 +251,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
     if counts.data.size and counts.data.min() < 0:
         raise ValueError("a block was executed a negative number of times")
     return Profile(
-        program=_program(header["program"], header.get("seed", "")),
+        program=_program(header["program"], header.get("seed", ""), _began(*header.get("began", (0, 0)))),
         tracer=str(header["tracer"]),
         unit=str(header["unit"]),
         interval=_number(header["interval"]),
@@ -310,8 +312,12 @@ def _array(name: str, value: Any) -> Any:
     return value
 
 
-def _program(value: Any, seed: Any) -> Program:
-    program = replace(Program.from_json(value), seed=seed)
+def _began(seconds: Any, nanoseconds: Any) -> int:
+    return int(_number(seconds, int)) * _SECOND + int(_number(nanoseconds, int))
+
+
+def _program(value: Any, seed: Any, began: int) -> Program:
+    program = replace(Program.from_json(value), seed=seed, began=began)
     words = (
         *program.argv,
         program.executable,

@@ -187,7 +187,8 @@ def _trace(build: Build, *, soon: bool = False) -> None:
             "it does not repeat itself."
         ) from error
     note_run(folder, NAME, build.profile.written)
-    build.program = replace(build.program, choosing=build.profile.program.choosing)
+    found = build.profile.program
+    build.program = replace(build.program, choosing=found.choosing, began=found.began)
     _capture_threads_directly(build)
 
 
@@ -219,7 +220,12 @@ def load(build: Build) -> None:
     profile = load_profile(build.folder.file(_PROFILE))
     found = profile.program
     build.program = replace(
-        build.program, threads=found.threads, marking=found.marking, choosing=found.choosing, seed=found.seed
+        build.program,
+        threads=found.threads,
+        marking=found.marking,
+        choosing=found.choosing,
+        seed=found.seed,
+        began=found.began,
     )
     build.profile = replace(profile, program=build.program)
     check_unchanged(build.profile)

@@ -303,7 +303,7 @@ def trace(
         others = len(tracee.children.processes()) + len(tracee.around.processes())
         helpers = 0 if tracee.team else len(tracee.helpers.all)
     code = exit_status(program, ending.status, streams)
-    of_these = replace(program, threads=recording.working)
+    of_these = replace(program, threads=recording.working, began=0 if helpers else recording.draws.began)
     if recording.first is not None:
         recording.first.refuse_unmarked(of_these, recording.interval, tracee, ending.cpu)
     if _usual_length(recording)[0] < FEWEST_INTERVALS:

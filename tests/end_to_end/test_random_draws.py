@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose tables are ordered by random numbers, as Python's are, is predicted as it is."""
+"""Programs whose tables are ordered by random numbers, as Python's are, or which begin them with the time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 from small_probe import command
 from tracing import compile_small
+
+from checkpoint.errors import Diverged
+from checkpoint.stubs.wall_clock import WallClock
+from probe import BuildOptions, SelectionOptions, build, run
+
+QUICK = BuildOptions(interval=0.01, runs=1, selection=SelectionOptions(max_phases=3))
 
 PYTHON = """
 names = ["n%d" % (number * 7919 % 100003) for number in range(20000)]
@@ -73,3 +79,44 @@ def test_a_time_that_depends_on_the_numbers_is_refused(tmp_path: Path) -> None:
     path, program = tmp_path / "lucky.probe", compile_small(tmp_path, "lucky", LUCKY)
     said = command("build", "-q", "-o", path, "--interval", "20ms", "--budget", "0", "--", program, status=7).stderr
     assert "by the random numbers that it draws" in said and "fix its seed" in said
+
+
+SEEDED = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+__attribute__((noipa)) static unsigned sum(unsigned x) { for (int i = 0; i < 900; i++) x += x >> 3 ^ i; return x; }
+__attribute__((noipa)) static unsigned mix(unsigned x) { for (int i = 0; i < 700; i++) x = x * 31 ^ x >> 5; return x; }
+int main(void)
+{
+    struct timeval begun, now;
+    unsigned x = 1;
+    gettimeofday(&begun, NULL);
+    srandom(begun.tv_sec ^ begun.tv_usec);
+    for (int i = 0; i < 800; i++) {
+        int many = 1000 + random() % 3000, which = random() % 2;
+        while (many--)
+            x = which ? sum(x) : mix(x);
+    }
+    gettimeofday(&now, NULL);
+    printf("%u\n", x);
+    return now.tv_sec - begun.tv_sec > 100 || now.tv_sec < begun.tv_sec;
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repeats", [True, False])
+def test_numbers_that_begin_with_the_time_of_day(
+    repeats: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, program = tmp_path / "seeded.probe", compile_small(tmp_path, "seeded", SEEDED)
+    if not repeats:
+        monkeypatch.setattr(WallClock, "install", lambda self: None)
+        with pytest.raises(Diverged, match="did not repeat the traced run"):
+            build([str(program)], path, options=QUICK)
+        return
+    built = build([str(program)], path, options=QUICK)
+    assert not [said for said in built.manifest.warnings if "out of order" in said]
+    result = run(path, repeats=1)
+    assert result.phases and all(phase.times for phase in result.phases)

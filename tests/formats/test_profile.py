@@ -49,6 +49,7 @@ def profiles(draw: st.DrawFn) -> Profile:
             cwd="/" + draw(TEXT),
             env=draw(st.dictionaries(TEXT, TEXT, max_size=3)),
             seed=draw(TEXT),
+            began=draw(st.integers(0, 1 << 62)),
         ),
         tracer=draw(TEXT),
         unit=draw(st.sampled_from(["seconds", "instructions"])),

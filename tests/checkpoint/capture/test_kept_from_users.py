@@ -17,9 +17,10 @@ from regions import captured_regions
 from tracing import count_run, program_of
 
 from checkpoint.capture.stored import read_state
+from checkpoint.compiled import ANSWERS, WALL_CLOCK
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.restore.criu_restore import RestoreJob
-from checkpoint.stubs.encode import templates
+from checkpoint.stubs.encode import assembled, templates
 
 
 @pytest.fixture
@@ -31,7 +32,10 @@ def program(builds: Path) -> Iterator[Path]:
 
 def captured_by_its_user(program: Path, scenario: str, regions: int = 1) -> RestoreJob:
     """Its first region."""
+    # What is compiled is compiled for root, whose folders the user cannot read.
     templates()
+    for recipe in (ANSWERS, WALL_CLOCK):
+        assembled(recipe)
     folder = program.parent / "work"
 
     def as_user() -> list[int]:

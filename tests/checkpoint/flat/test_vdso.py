@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint.flat.vdso import NotAVdso, functions, with_system_calls
+from checkpoint.binary.vdso import NotAVdso, functions
+from checkpoint.flat.vdso import with_system_calls
 
 # time() counts in the kernel's ticks: it may name the second before for as long as a tick.
 TICK = 0.02  # seconds; twice the longest
