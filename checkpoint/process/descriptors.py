@@ -63,6 +63,12 @@ _MAPPINGS = {
 
 _DELETED = " (deleted)"
 
+_IS_DESCRIPTOR, _MEMORY = "(descriptor ", "a memfd"
+"""In the name of what a descriptor is of; begins the name of one that is memory all the same."""
+
+_INSTEAD_OF_PIPES = "Probe the computing program by itself, with files in place of pipes and sockets."
+_INSTEAD_OF_MEMORY = "Run it without huge pages and without memory that other processes share."
+
 
 @dataclass(frozen=True)
 class _Open:
@@ -99,7 +105,7 @@ class _Open:
         return int(self.target.partition("[")[2].rstrip("]"))
 
     def named(self, kind: str) -> str:
-        return f"{kind} (descriptor {self.number})"
+        return f"{kind} {_IS_DESCRIPTOR}{self.number})"
 
 
 def outside(pid: int) -> list[str]:
@@ -161,12 +167,14 @@ def _memory_device() -> int:
     return 0
 
 
-def refusal(name: str, found: Iterable[str], when: str) -> ProgramUnsupported:
-    """The error that a program holds these things `when`: a part of a sentence."""
+def refusal(name: str, found: Collection[str]) -> ProgramUnsupported:
+    """The error that a program holds these things all the time."""
+    named = [one.partition(OTHER)[0] for one in found]
+    memory = [_IS_DESCRIPTOR not in one or one.startswith(_MEMORY) for one in named]
+    advice = [_INSTEAD_OF_PIPES] * (not all(memory)) + [_INSTEAD_OF_MEMORY] * any(memory)
     return ProgramUnsupported(
-        f"{name}: holds {', '.join(found)} {when}; what is at the other end is not there when the "
-        "phase is restored. Probe the computing program by itself, with files in place of pipes and sockets, and "
-        "without huge pages or shared memory."
+        f"{name}: while it runs, it holds {', '.join(found)}; what is at the other end is not there when a phase is "
+        f"restored. {' '.join(advice)}"
     )
 
 

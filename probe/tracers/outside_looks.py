@@ -60,7 +60,7 @@ class OutsideLooks:
             if first <= since and (passing or not fault.startswith(_PASSING))
         ]
         if lasting:
-            raise refusal(self._name, lasting, "while it runs")
+            raise refusal(self._name, lasting)
 
 
 def _thing(fault: str) -> str:

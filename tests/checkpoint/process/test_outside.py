@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.process.descriptors import LARGEST_DELETED, outside
+from checkpoint.process.descriptors import LARGEST_DELETED, OTHER, outside, refusal
 from checkpoint.process.maps import LARGEST_MAPPED, named_process
 from checkpoint.process.socket_pairs import nameless_pairs
 
@@ -142,3 +142,19 @@ def test_the_kernel_says_which_sockets_belong_together(tmp_path: Path) -> None:
         one, other = (int(target[8:-1]) for target in targets)
         pairs = nameless_pairs()
     assert pairs[one] == other and pairs[other] == one
+
+
+@pytest.mark.parametrize(
+    ("found", "pipes", "memory"),
+    [
+        (["a socket (descriptor 3)"], True, False),
+        ([f"a pipe (descriptor 1){OTHER}process 7 (sort) has too"], True, False),
+        (["huge pages (hugetlb) at 0x1000-0x2000"], False, True),
+        ([f"a memfd (descriptor 3){OTHER}process 7 (sort) has too"], False, True),
+        (["a socket (descriptor 3)", "/f mapped shared and writable at 0x1000-0x2000"], True, True),
+    ],
+)
+def test_the_advice_is_about_what_is_held(found: list[str], pipes: bool, memory: bool) -> None:
+    said = str(refusal("it", found))
+    assert said.startswith(f"it: while it runs, it holds {', '.join(found)}; ")
+    assert ("in place of pipes" in said, "huge pages and" in said) == (pipes, memory)
