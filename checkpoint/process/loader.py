@@ -78,7 +78,7 @@ class LoadWatch:
         registers = self._tracee.registers()
         if not self._hook or registers.rip != self._hook + 1:
             raise ProgramNotRunnable(
-                f"{self._tracee.program.argv[0]}: executed a breakpoint instruction of its own at "
+                f"{self._tracee.program.name}: executed a breakpoint instruction of its own at "
                 f"{registers.rip - 1:#x}; a program that debugs itself cannot be probed"
             )
         registers.rip = struct.unpack("<Q", self._tracee.read(registers.rsp, 8))[0]

@@ -81,6 +81,11 @@ class Program:
         return self.worker.executable if self.worker else self.executable
 
     @property
+    def name(self) -> str:
+        """What messages call the probed process: the first word of its own command line."""
+        return self.worker.argv[0] if self.worker else self.argv[0]
+
+    @property
     def probed_cwd(self) -> str:
         """The working folder that the probed process starts in."""
         return self.worker.cwd if self.worker else self.cwd

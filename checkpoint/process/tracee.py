@@ -75,7 +75,7 @@ class Tracee(CallableProcess):
         self.started_at = self.executed_cpu = self.ended_at = 0.0
         """Of a wrapper's worker at its execve: when, and its CPU seconds before; when it ended."""
         self.children, self.around = Children(), Children()
-        name, marks = program.argv[0], program.marking
+        name, marks = program.name, program.marking
         self.team = Team(name, program.threads, pid, marks, self._ask_again) if program.threads > 1 else None
         """The other threads, where they share the program's work."""
         self.helpers = HelperThreads(name, pid) if self.team is None else self.team
@@ -309,7 +309,7 @@ class Tracee(CallableProcess):
         else:
             shared = shares_memory(self.pid, child)
             if shared and event != linux.PTRACE_EVENT_VFORK:
-                refuse_shared(self.program.argv[0], child)
+                refuse_shared(self.program.name, child)
             # A child by vfork has the program's memory until its execve: what is changed there is changed for both.
             self.children.add(child, clean=None if shared else self._clean_copy, borrows=shared)
         ptrace(linux.PTRACE_CONT, starter)
@@ -335,7 +335,7 @@ class Tracee(CallableProcess):
         status = self._wait_status(_START_SECONDS)
         if status is None or not os.WIFSTOPPED(status):
             self.status = status
-            raise ProgramFailed(f"{self.program.argv[0]}: ended while it was stopped for a checkpoint")
+            raise ProgramFailed(f"{self.program.name}: ended while it was stopped for a checkpoint")
 
     def wait_until_stopped(self) -> None:
         """Wait until the detached process is in the stopped state T. Raises ProgramFailed where it never is."""

@@ -181,7 +181,7 @@ def capture(
             run.go_on(criu)
             let_wrapper_end(tracee, deadline)
     if lost is None and missing.phases:
-        raise missing.refusal(profile.program.argv[0], missing.phases)
+        raise missing.refusal(profile.program.name, missing.phases)
     if lost is not None:
         lost.unfit, lost.strayed = missing.unfit, missing.strayed
     return captured
@@ -196,13 +196,13 @@ def _refuse_ended(tracee: Tracee, waiting: Mapping[Place, list[RegionPlan]], sta
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         raise ProgramFailed(
-            f"{tracee.program.argv[0]}: was killed by signal {number} ({signal_name(number)}) in the capture run, "
+            f"{tracee.program.name}: was killed by signal {number} ({signal_name(number)}) in the capture run, "
             f"before it reached the markers of phases {_phases(waiting)}; the runs before it were not"
         )
 
 
 def _never_reached(tracee: Tracee, waiting: Mapping[Place, list[RegionPlan]], occurrence: Occurrence) -> Diverged:
-    name, phases = tracee.program.argv[0], _phases(waiting)
+    name, phases = tracee.program.name, _phases(waiting)
     if tracee.children.strayed:
         return Diverged(
             f"{name}: a process that it starts (vfork) reaches the markers of phases {phases} in its stead; choose "
@@ -264,7 +264,7 @@ def run(build: Build, report: Report) -> None:
         return
     if build.timed.resident:
         build.display.note(room_sentence(build.folder.path, len(build.selection.phases), build.timed.resident))
-    name, every = build.program.argv[0], Lost()
+    name, every = build.program.name, Lost()
     tried = {phase.id: [phase.representative] for phase in build.selection.phases}
     done: list[CapturedPhase] = []
     wanted = set(tried)

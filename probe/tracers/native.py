@@ -259,7 +259,7 @@ class _Recording:
         self.install_new()
         now = time.monotonic()
         self.started = self.looked_at = self.row_started = now
-        self.outside = OutsideLooks(self.tracee.program.argv[0], now)
+        self.outside = OutsideLooks(self.tracee.program.name, now)
         self.libraries = LibraryLooks(self.tracee, self.interval)
         self.marking = self.tracee.pid
         self.waited_by_look = self.waited_by_row = run_delay(self.marking)
@@ -371,7 +371,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
     intervals, length = _usual_length(recording)
     if intervals < FEWEST_INTERVALS:
         raise ProgramTooShort(
-            f"{program.argv[0]} ran for {sum(seconds):.3f} s: {intervals} intervals of {length * 1e3:g} ms, "
+            f"{program.name} ran for {sum(seconds):.3f} s: {intervals} intervals of {length * 1e3:g} ms, "
             f"at least {FEWEST_INTERVALS} are needed. "
             + why_too_few(sum(seconds), cpu_seconds, (FEWEST_INTERVALS + 1) * length, streams)
         )

@@ -144,14 +144,14 @@ class FirstThread:
         polls = self.polling > max(MOST_POLLED * self.asleep, _POLLED_AT_LEAST * self.ended)
         if self.could_mark and not program.marking and polls:
             raise OthersMark(
-                f"{program.argv[0]}: its first thread sleeps by the clock in {self.polling / self.ended:.0%} of the "
+                f"{program.name}: its first thread sleeps by the clock in {self.polling / self.ended:.0%} of the "
                 "run, while others work",
                 replace(program, marking=self.could_mark),
             )
         long = sum(one for one in self.own if one > _LONG * interval)
         if long <= MOST_UNMARKED * sum(self.own):
             return
-        where = f"{program.argv[0]}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, "
+        where = f"{program.name}: no place that its first thread reaches in {long / sum(self.own):.0%} of the run, "
         if marks and not program.marking:
             raise OthersMark(where + "while others work", replace(program, marking=marks))
         tried = "nor one of the threads that it starts, " if program.marking else ""
@@ -198,11 +198,11 @@ def refuse_orphans(tracee: Tracee) -> None:
             return
     if by_itself:
         raise ProgramUnsupported(
-            f"{tracee.program.argv[0]}: its first thread ends before the others (pthread_exit); let it wait for them "
+            f"{tracee.program.name}: its first thread ends before the others (pthread_exit); let it wait for them "
             "(pthread_join)"
         )
     raise ProgramUnsupported(
-        f"{tracee.program.argv[0]}: a thread beside its first one replaces the program (execve); in a probe only the "
+        f"{tracee.program.name}: a thread beside its first one replaces the program (execve); in a probe only the "
         f"first may; {ADVICE}"
     )
 

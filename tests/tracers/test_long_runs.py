@@ -96,7 +96,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(outside_looks, "outside", lambda pid: [])
     monkeypatch.setattr(native, "MOST_INTERVALS", MOST)
     monkeypatch.setattr(_Recording, "cost", lambda self, columns: np.zeros(counters.columns)[columns])
-    program = SimpleNamespace(argv=("program",), threads=1)
+    program = SimpleNamespace(argv=("program",), name="program", threads=1)
     monkeypatch.setattr(native, "repeat_answers", lambda tracee: SimpleNamespace())
     monkeypatch.setattr(_Recording, "install_new", lambda self: None)
     watch, tracee = SimpleNamespace(arm=lambda: True), SimpleNamespace(pid=1, program=program, team=None, marking=1)

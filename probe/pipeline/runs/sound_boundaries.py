@@ -97,7 +97,7 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
     out_of_order = len(stamped) - len(rising)
     if inner and missing + out_of_order > MOST_BAD_BOUNDARIES * inner:
         raise NotRepeated(
-            f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {inner} interval boundaries "
+            f"{profile.program.name}: the timing run did not repeat the traced run: of {inner} interval boundaries "
             f"{missing} were not reached and {out_of_order} came out of order. {why_unlike(profile)}",
             partly=missing + out_of_order < inner / 2,
         )
@@ -117,16 +117,16 @@ def merge_bad_boundaries(profile: Profile, wanted: list[Candidate], run: Stamped
         agreeing == LEAST_AGREEING * len(shifts) and _is_drawn(profile, shifts)
     ):
         raise NotRepeated(
-            f"{profile.program.argv[0]}: the timing run did not repeat the traced run: of {len(shifts)} markers only "
+            f"{profile.program.name}: the timing run did not repeat the traced run: of {len(shifts)} markers only "
             f"{agreeing} were executed equally often. {why_unlike(profile)}"
         )
     if len(keep) < 2:
-        raise Diverged(f"{profile.program.argv[0]}: no interval boundary could be marked")
+        raise Diverged(f"{profile.program.name}: no interval boundary could be marked")
     return TimedProfile(
         counts=sum_rows(profile.counts, first),
         seconds=own,
         cpu=np.diff(cpu),
-        beside=lives.beside_threads(run.active, wall) | starting(profile.program.argv[0], run.starts, wall),
+        beside=lives.beside_threads(run.active, wall) | starting(profile.program.name, run.starts, wall),
         outside=_outside(run, run.ended - run.started - float(own.sum())),
         columns=np.array([wanted[i].column for i in keep], dtype=np.int64),
         executions=np.array([wanted[i].count for i in keep], dtype=np.int64),

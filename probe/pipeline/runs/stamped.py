@@ -173,7 +173,7 @@ def _run_to_exit(
                 return ran
             if occurrence.what is What.ENDED:
                 refuse_killed(tracee.program, occurrence.status)
-                raise Diverged(f"{tracee.program.argv[0]}: was killed in its timing run (status {occurrence.status})")
+                raise Diverged(f"{tracee.program.name}: was killed in its timing run (status {occurrence.status})")
             if occurrence.what is What.STOPPED and halts is not None and halts.reached(run):
                 # Before it goes on: a stamp that came before the halt is over would be put before the halt.
                 ran.halts.append((stopped, _now() - stopped))

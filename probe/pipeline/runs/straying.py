@@ -89,7 +89,7 @@ class Straying:
             said = f"{far} of {seen} markers fire far from their places"
         reached = max(one.boundary for one in stamped) + 1
         raise NotRepeated(
-            f"{self._profile.program.argv[0]}: the timing run did not repeat the traced run, and was stopped: {said}; "
+            f"{self._profile.program.name}: the timing run did not repeat the traced run, and was stopped: {said}; "
             f"the run was at the {reached}th of {self._inner}. {why_unlike(self._profile)}",
             partly=lost < self._inner / 2,
         )

@@ -145,7 +145,7 @@ def refuse_unlike_sample(profile: Profile, timed: TimedProfile, sampled: Collect
     else:
         return
     raise NotRepeated(
-        f"{profile.program.argv[0]}: the timing run did not repeat the traced run: {what}. {why_unlike(profile)}"
+        f"{profile.program.name}: the timing run did not repeat the traced run: {what}. {why_unlike(profile)}"
     )
 
 
