@@ -238,5 +238,10 @@ def find_gap(maps: Sequence[MapEntry], low: int, high: int, size: int) -> int:
     return best
 
 
+def in_reach(one: int, size: int, other: int, of_other: int) -> bool:
+    """Whether all of [one, one + size) is in reach of all of [other, other + of_other), both ways."""
+    return max(one + size, other + of_other) - min(one, other) <= _REACH
+
+
 def _miss(place: int, wishes: tuple[int, int]) -> int:
     return min(abs(place - wish) for wish in wishes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counting stubs at every site of a running program.
 
-Each image gets one area of stub code and one of counters within 2 GB of it. The counters are ordinary private
+Each image gets one area of stub code and room for its counters within 2 GB of it. The counters are ordinary private
 memory of the program: the tracer copies them through /proc/PID/mem while the program runs on, and once more when
 it is about to exit, so that no execution is missed.
 """
@@ -22,7 +22,7 @@ from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.answers import not_answering
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop
-from checkpoint.stubs.slots import map_stubs
+from checkpoint.stubs.slots import StubRoom
 from checkpoint.stubs.text import read_text
 
 _LOOPS = 128
@@ -64,6 +64,7 @@ class SiteCounters:
 
     def __init__(self, tracee: Tracee) -> None:
         self._tracee = tracee
+        self._room = StubRoom(tracee)
         self._areas: list[_Area] = []
         self.images: list[CountedImage] = []
         self.removed = np.zeros(0, dtype=bool)
@@ -95,11 +96,10 @@ class SiteCounters:
         code_size, counter_size = counter_code_size(sites), page_align(8 * (len(sites) + _LOOPS))
         size = code_size + _LOOP_CODE
         try:
-            base = map_stubs(self._tracee, loaded, size, counter_size)
+            base, counters = self._room.take(loaded, size, counter_size)
         except LookupError:
             # No room near the image: it is left out, as blocks without a safe instruction are.
             return 0
-        counters = base + size
         stubs = encode_counters(sites, loaded.bias, base, counters, many=self._tracee.team is not None)
         self._tracee.write(base, stubs.code.tobytes())
         text = read_text(self._tracee, sites, loaded.bias)
@@ -138,6 +138,7 @@ class SiteCounters:
     def forget_all(self) -> None:
         """After an execve: every area is gone, and with it what was counted since the last copy."""
         self._areas.clear()
+        self._room = StubRoom(self._tracee)
 
     def read(self) -> npt.NDArray[np.int64]:
         """Executions of every column since the start by all threads, shape (columns,). The program may be running."""

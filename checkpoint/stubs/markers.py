@@ -28,7 +28,7 @@ from checkpoint.stubs.encode import (
     marker_sizes,
     patched_text,
 )
-from checkpoint.stubs.slots import map_stubs
+from checkpoint.stubs.slots import StubRoom
 
 REGION_EVENTS = 4
 """Events a marker can be given for one region: warm-up start, warm-up end and region end may share a marker."""
@@ -81,6 +81,10 @@ class MarkerSet:
     wanted: Mapping[Marker, Sequence[Event]]
     _installed: dict[Marker, _Installed] = field(default_factory=dict)
     _from_start: set[str] | None = None
+    _room: StubRoom = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._room = StubRoom(self.tracee)
 
     def install_new(self, watch: LoadWatch) -> None:
         """Install the markers of images mapped since the last call. The process is stopped.
@@ -117,14 +121,12 @@ class MarkerSet:
         many = self.tracee.team is not None
         code_size, data_size = marker_sizes(room, many=many)
         try:
-            base = map_stubs(self.tracee, loaded, code_size, data_size)
+            base, data = self._room.take(loaded, code_size, data_size)
         except LookupError as error:
             raise Diverged(f"{loaded.image.path}: {error}, where the traced run had room for its counters") from error
-        code = encode_markers(
-            sites, loaded.bias, events, base, base + code_size, spare_events=REGION_EVENTS + 1, many=many
-        )
+        code = encode_markers(sites, loaded.bias, events, base, data, spare_events=REGION_EVENTS + 1, many=many)
         self.tracee.write(base, code.code)
-        self.tracee.write(base + code_size, code.data)
+        self.tracee.write(data, code.data)
         for i, marker in enumerate(markers):
             one = _Installed(
                 marker,
