@@ -221,7 +221,8 @@ def find_gap(maps: Sequence[MapEntry], low: int, high: int, size: int) -> int:
             edges += [e.start - (_STACK_ROOM if e.path == "[stack]" else 0), e.end]
     edges.append(_HIGHEST_ADDRESS)
     best: int | None = None
-    wishes = (low - _FAR, high + _FAR - size)
+    # Above it begins there, whatever its size: so far, and no farther, the heap can grow in every run.
+    wishes = (low - _FAR, high + _FAR)
     for gap_low, gap_high in zip(edges[0::2], edges[1::2], strict=True):
         first = max(gap_low, high - _REACH, _LOWEST_ADDRESS)
         last = min(gap_high - size, low + _REACH - size)

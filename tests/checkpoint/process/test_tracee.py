@@ -338,6 +338,12 @@ def test_room_is_near_free_and_away_from_the_stack() -> None:
             find_gap(full, image.start, image.end, 4096)
 
 
+def test_room_above_a_heap_begins_at_one_place() -> None:
+    """Collectors of garbage choose their heap's size by how far it can grow."""
+    fixed = entry(0x40_0000, 0x80_0000, "/fixed")
+    assert len({find_gap([fixed], fixed.start, fixed.end, size) for size in (4096, 1 << 20, 64 << 20)}) == 1
+
+
 # -- what was written counts as if it had always been there
 
 
