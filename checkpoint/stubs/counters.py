@@ -8,14 +8,18 @@ it is about to exit, so that no execution is missed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_sites
+from checkpoint.capture.page_table import PageTable
+from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
@@ -80,6 +84,8 @@ class SiteCounters:
         self.work = np.zeros(1)
         """Instructions counted up to the last copy, by the threads' slots."""
         self._past_work = np.zeros(1)
+        self._unmapped = False
+        """Whether `_past` has anything: adding zeros to half a million columns takes longer than reading them."""
 
     @property
     def columns(self) -> int:
@@ -133,6 +139,7 @@ class SiteCounters:
             self._past += whole
             self._first_past += first
             self._past_work = added(self._past_work, work)
+            self._unmapped = True
             self._areas.remove(area)
 
     def forget_all(self) -> None:
@@ -148,6 +155,8 @@ class SiteCounters:
         """As `read`, and the first thread's part of it. Renews `work`."""
         whole, first, work = self._counts_of(self._areas)
         self.work = added(self._past_work, work)
+        if not self._unmapped:
+            return whole, first
         whole += self._past
         return whole, whole if self._tracee.team is None else self._first_past + first
 
@@ -161,24 +170,25 @@ class SiteCounters:
         whole = np.zeros(self.columns, dtype=np.int64)
         work, team = np.zeros(self._slots), self._tracee.team is not None
         first = np.zeros(self.columns, dtype=np.int64) if team else whole
-        for area in areas:
-            columns = self._columns_of(area)
-            values = np.zeros(len(area.rows), dtype=np.int64)
-            for slot in range(self._slots):
-                self._tracee.read_counters(area.counters + slot * SLOT_BYTES, values)
-                whole[columns] += values
-                if team:
-                    work[slot] += values @ self.images[area.image].sites.block_instructions[area.rows]
-                    if not slot:
-                        first[columns] += values
+        with _page_table(self._tracee.pid) as pages:
+            for area in areas:
+                image = self.images[area.image]
+                for slot in range(self._slots):
+                    at = area.counters + slot * SLOT_BYTES
+                    for begin, end in _touched(pages, at, len(area.rows)):
+                        values = np.empty(end - begin, dtype=np.int64)
+                        self._tracee.read_counters(at + 8 * begin, values)
+                        rows = _rows_of(area, image, begin, end)
+                        columns = _moved(rows, image.first)
+                        whole[columns] += values
+                        if team:
+                            work[slot] += values @ image.sites.block_instructions[rows]
+                            if not slot:
+                                first[columns] += values
+        if areas:
+            # Of an address space that an execve has replaced no page is there, and only reading it fails.
+            self._tracee.read_counters(areas[0].counters, np.empty(1, dtype=np.int64))
         return whole, first, work
-
-    def _columns_of(self, area: _Area) -> slice | npt.NDArray[np.int64]:
-        """A range where every site of the image is patched: it is added to without looking anything up."""
-        image = self.images[area.image]
-        if len(area.rows) == len(image.sites):
-            return slice(image.first, image.first + len(area.rows))
-        return image.first + area.rows
 
     @property
     def _slots(self) -> int:
@@ -260,6 +270,42 @@ class SiteCounters:
                     self._tracee.read_counters(area.left + slot * SLOT_BYTES, values)
                     left[self.images[area.image].first + area.rows[list(area.loops)]] += values
         return left
+
+
+@contextlib.contextmanager
+def _page_table(pid: int) -> Iterator[PageTable | None]:
+    """None where it cannot be looked at, as of a program that closes /proc to its own user."""
+    try:
+        table = PageTable(pid)
+    except OSError:
+        yield None
+        return
+    with table:
+        yield table
+
+
+def _touched(pages: PageTable | None, address: int, count: int) -> Iterator[tuple[int, int]]:
+    """Stretches of the `count` counters at `address`, the begin of a page, that may be other than 0.
+
+    Of half a million sites a program executes some thousand. A page that is only read here becomes one of zeros, which
+    is read at every later look.
+    """
+    if pages is None:
+        yield 0, count
+        return
+    per_page = PAGE_SIZE // 8
+    for at, number in pages.present(address, address + page_align(8 * count)):
+        begin = (at - address) // 8
+        yield begin, min(count, begin + number * per_page)
+
+
+def _rows_of(area: _Area, image: CountedImage, begin: int, end: int) -> slice | npt.NDArray[np.int64]:
+    """Those of some counters in the image's table: a range where every site is patched, which is read much faster."""
+    return slice(begin, end) if len(area.rows) == len(image.sites) else area.rows[begin:end]
+
+
+def _moved(rows: slice | npt.NDArray[np.int64], by: int) -> slice | npt.NDArray[np.int64]:
+    return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
 
 
 def added(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

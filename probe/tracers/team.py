@@ -108,9 +108,11 @@ class FirstThread:
 
         `of_all`: those of all threads together.
         """
-        own = self.now - padded(self.looked, len(self.now))
+        busiest = self.now - padded(self.looked, len(self.now))
         self.looked = self.now
-        busiest: IntArray = np.maximum(own, (padded(of_all, len(own)) - own) // max(self.others, 1))
+        ran = np.flatnonzero(of_all)
+        own = busiest[ran]
+        busiest[ran] = np.maximum(own, (of_all[ran] - own) // max(self.others, 1))
         return busiest
 
     def current(self, seconds: float) -> Row:

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from programs import DYNAMIC, PROGRAMS, VARIANTS, build, expected_counts, run, symbols
-from tracing import SECONDS, count_run, program_of
+from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 
+from checkpoint.capture.page_table import PageTable
+from checkpoint.process.loader import LoadWatch
 from checkpoint.process.tracee import Occurrence, Tracee, What
+from checkpoint.stubs import counters as counters_module
 from checkpoint.stubs.counters import SiteCounters
 
 # Labels that no site counts: indirect calls and jumps cannot be redirected, and whole functions are left alone
@@ -252,3 +256,40 @@ def test_removed_sites_count_no_more(builds: Path) -> None:
     # Where it was stopped inside a stub, it finishes that one.
     assert seen and 0 <= (traced.counts - seen[0]).sum() <= 1
     assert 0 < (traced.executions(path, address) or 0) < 200_000_000
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_pages_that_nobody_counted_in_are_not_read(seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do looks make pages. Where the program's pages cannot be seen, all are read, with the same counts."""
+    apart = "__attribute__((noipa)) int"
+    many = "\n".join(f"{apart} at{n}(int x) {{ return x > {n} ? x * 3 : x + {n}; }}" for n in range(200, 3200))
+    path = compile_small(tmp_path, "many", f"{many}\nint main(void) {{ return at200(at3199(1)) == at1500(2); }}\n")
+    reads: list[int] = []
+    real = Tracee.read_counters
+
+    def read_counters(tracee: Tracee, address: int, into: npt.NDArray[np.int64]) -> None:
+        reads.append(into.nbytes)
+        real(tracee, address, into)
+
+    def closed(_: int) -> PageTable:
+        raise PermissionError
+
+    monkeypatch.setattr(Tracee, "read_counters", read_counters)
+    if not seen:
+        monkeypatch.setattr(counters_module, "PageTable", closed)
+    with streams_of() as streams, Tracee.start(program_of(path), streams) as tracee:
+        counters = SiteCounters(tracee)
+        for loaded in LoadWatch(tracee).new_images():
+            counters.install(loaded)
+        assert not counters.read().any() and sum(reads) == 8 + (0 if seen else 8 * counters.columns)
+        tracee.resume()
+        assert tracee.wait(SECONDS).what is What.EXITING
+        reads.clear()
+        counts = counters.read()
+        whole, again = sum(reads), counters.read()
+    assert (counts == again).all() and sum(reads) == 2 * whole
+    assert 8 * counters.columns > 5 * 4096 and (whole <= 4 * 4096 if seen else whole == 8 + 8 * counters.columns)
+    for name in ("at200", "at1500", "at3199"):
+        sites, address = counters.images[0].sites, symbols(path)[name]
+        assert counts[: len(sites)][sites.block_start == address].tolist() == [1]
+    assert counts.sum() < 40
