@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's vDSO exports: the functions that tell time without a system call, and where they are (vdso(7))."""
+"""Functions of the kernel's vDSO, which tell the time without a system call, and where they are (vdso(7))."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from checkpoint.capture.memory_map import guard_areas, page_runs, read_areas
 from checkpoint.capture.open_files import OpenFiles
 from checkpoint.capture.own_descriptors import own_descriptors
 from checkpoint.capture.page_copy import copy_pages, require_room
-from checkpoint.capture.page_table import PageTable
 from checkpoint.capture.readable import readable
 from checkpoint.capture.shared_memory import SharedParts
 from checkpoint.capture.stored import write_state
 from checkpoint.capture.team import other_threads
+from checkpoint.page_table import PageTable
 from checkpoint.process.plain_run import children_of
 from checkpoint.process.ptrace import signal_mask
 from checkpoint.process.team import Team

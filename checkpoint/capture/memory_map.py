@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from checkpoint.capture.page_table import PageTable
 from checkpoint.linux import MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, PAGE_SIZE
+from checkpoint.page_table import PageTable
 from checkpoint.process.maps import key_of, tmpfs_devices, without_names, written_through
 from checkpoint.state.process_state import PAGE_LAZY, PAGE_PRESENT, PageRun, Vma, VmaStatus
 

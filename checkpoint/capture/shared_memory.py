@@ -26,10 +26,10 @@ import numpy.typing as npt
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.capture.memory_map import Area, read_areas
 from checkpoint.capture.page_copy import require_room
-from checkpoint.capture.page_table import PageTable, stretches
 from checkpoint.errors import StorageError
 from checkpoint.flat.file_names import SHARED_PAGES
 from checkpoint.linux import MAP_NONBLOCK, MREMAP_MAYMOVE, PAGE_SIZE
+from checkpoint.page_table import PageTable, stretches
 from checkpoint.private_file import create_private
 from checkpoint.process.maps import held_by_others, named_process
 from checkpoint.process.tracee import Tracee

@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.capture.page_table import PageTable
 from checkpoint.errors import NodeUnfit, PhaseFailed
 from checkpoint.flat.control import Confined, Option
 from checkpoint.flat.image import FlatImage
@@ -40,6 +39,7 @@ from checkpoint.linux import (
     PTRACE_SYSCALL,
     WALL,
 )
+from checkpoint.page_table import PageTable
 from checkpoint.parent import die_with_parent
 from checkpoint.process.memory import most_mappings
 from checkpoint.process.ptrace import Registers, ptrace

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_sites
-from checkpoint.capture.page_table import PageTable
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.page_table import PageTable
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee

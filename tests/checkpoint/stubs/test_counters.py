@@ -13,7 +13,7 @@ import pytest
 from programs import DYNAMIC, PROGRAMS, VARIANTS, build, expected_counts, run, symbols
 from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 
-from checkpoint.capture.page_table import PageTable
+from checkpoint.page_table import PageTable
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs import counters as counters_module

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.capture import page_table
-from checkpoint.capture.page_table import PageTable
+from checkpoint import page_table
 from checkpoint.linux import PAGE_SIZE
+from checkpoint.page_table import PageTable
 
 PAGES = 1 << 17
 TERABYTE = 1 << 40
