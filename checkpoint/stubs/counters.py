@@ -24,6 +24,7 @@ from checkpoint.process.loader import LoadedImage
 from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.answers import not_answering
+from checkpoint.stubs.counts import Counts, sum_of
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop
 from checkpoint.stubs.slots import StubRoom
@@ -32,6 +33,10 @@ from checkpoint.stubs.text import read_text
 _LOOPS = 128
 _LOOP_CODE = 1 << 19
 """Most loops of one image that get copies, and bytes for them. Pages that are not used take no memory."""
+
+_PER_PAGE = PAGE_SIZE // 8
+_NO_PAGES = np.zeros(0, dtype=np.int64)
+_Executions = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,12 @@ class SiteCounters:
         self.copies = np.zeros(0, dtype=np.int64)
         """Of the loop that a column's site lies in, where it is counted by copies; 0 elsewhere."""
         self._no_loop = np.zeros(0, dtype=bool)
-        self._past = np.zeros(0, dtype=np.int64)
-        self._first_past = self._past
+        self._past = Counts()
+        self._first_past = Counts()
         """As `_past`, of the first thread alone."""
         self.work = np.zeros(1)
         """Instructions counted up to the last copy, by the threads' slots."""
         self._past_work = np.zeros(1)
-        self._unmapped = False
-        """Whether `_past` has anything: adding zeros to half a million columns takes longer than reading them."""
 
     @property
     def columns(self) -> int:
@@ -126,8 +129,6 @@ class SiteCounters:
         self.removed = np.concatenate([self.removed, np.zeros(len(sites), dtype=bool)])
         self.flags_dead = np.concatenate([self.flags_dead, sites.flags_dead])
         self.block_instructions = np.concatenate([self.block_instructions, sites.block_instructions])
-        self._past = np.concatenate([self._past, np.zeros(len(sites), dtype=np.int64)])
-        self._first_past = np.concatenate([self._first_past, np.zeros(len(sites), dtype=np.int64)])
         self.copies = np.concatenate([self.copies, np.zeros(len(sites), dtype=np.int64)])
         self._no_loop = np.concatenate([self._no_loop, sites.loop_end == 0])
         return len(self.images) - 1
@@ -136,10 +137,9 @@ class SiteCounters:
         """Close the areas of libraries that were unmapped; their counts stay. The stub memory stays mapped."""
         for area in [a for a in self._areas if a.loaded not in known]:
             whole, first, work = self._counts_of([area])
-            self._past += whole
-            self._first_past += first
+            self._past = sum_of([self._past, whole])
+            self._first_past = sum_of([self._first_past, first])
             self._past_work = added(self._past_work, work)
-            self._unmapped = True
             self._areas.remove(area)
 
     def forget_all(self) -> None:
@@ -149,46 +149,51 @@ class SiteCounters:
 
     def read(self) -> npt.NDArray[np.int64]:
         """Executions of every column since the start by all threads, shape (columns,). The program may be running."""
-        return self.read_both()[0]
+        return self.read_both()[0].of_all(self.columns)
 
-    def read_both(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """As `read`, and the first thread's part of it. Renews `work`."""
+    def read_both(self) -> tuple[Counts, Counts]:
+        """As `read`, of the columns that executed, and the first thread's part of it. Renews `work`."""
         whole, first, work = self._counts_of(self._areas)
         self.work = added(self._past_work, work)
-        if not self._unmapped:
+        if not len(self._past.columns):
             return whole, first
-        whole += self._past
-        return whole, whole if self._tracee.team is None else self._first_past + first
+        whole = sum_of([self._past, whole])
+        return whole, whole if self._tracee.team is None else sum_of([self._first_past, first])
 
-    def _counts_of(
-        self, areas: list[_Area]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def _counts_of(self, areas: list[_Area]) -> tuple[Counts, Counts, npt.NDArray[np.float64]]:
         """Executions counted in these areas: all, and the first thread's; and instructions by slot.
 
-        Without a team nobody asks for the last two: of 1.6 million sites a look would take 50 ms more.
+        Without a team nobody asks for the last two.
         """
-        whole = np.zeros(self.columns, dtype=np.int64)
-        work, team = np.zeros(self._slots), self._tracee.team is not None
-        first = np.zeros(self.columns, dtype=np.int64) if team else whole
+        parts: list[list[Counts]] = [[] for _ in range(self._slots)]
+        work = np.zeros(self._slots)
         with _page_table(self._tracee.pid) as pages:
             for area in areas:
                 image = self.images[area.image]
-                for slot in range(self._slots):
-                    at = area.counters + slot * SLOT_BYTES
-                    for begin, end in _touched(pages, at, len(area.rows)):
-                        values = np.empty(end - begin, dtype=np.int64)
-                        self._tracee.read_counters(at + 8 * begin, values)
-                        rows = _rows_of(area, image, begin, end)
-                        columns = _moved(rows, image.first)
-                        whole[columns] += values
-                        if team:
-                            work[slot] += values @ image.sites.block_instructions[rows]
-                            if not slot:
-                                first[columns] += values
+                for slot, of_slot in enumerate(parts):
+                    rows, executions = self._executed(area, slot, pages)
+                    of_slot.append(Counts(rows + image.first, executions))
+                    if self._tracee.team is not None:
+                        work[slot] += executions @ image.sites.block_instructions[rows]
         if areas:
             # Of an address space that an execve has replaced no page is there, and only reading it fails.
             self._tracee.read_counters(areas[0].counters, np.empty(1, dtype=np.int64))
-        return whole, first, work
+        first, *others = (sum_of(part) for part in parts)
+        return sum_of([first, *others]), first, work
+
+    def _executed(self, area: _Area, slot: int, pages: PageTable | None) -> _Executions:
+        """Rising rows of the image's table, and how often a thread of this slot executed each, where it did."""
+        start = area.counters + slot * SLOT_BYTES
+        stretches = _touched(pages, start, len(area.rows))
+        numbers = np.concatenate([_NO_PAGES, *(np.arange(first, first + number) for first, number in stretches)])
+        values, read = np.empty(len(numbers) * _PER_PAGE, dtype=np.int64), 0
+        for first, number in stretches:
+            self._tracee.read_counters(start + first * PAGE_SIZE, values[read : (read := read + number * _PER_PAGE)])
+        found = np.flatnonzero(values)
+        at = numbers[found // _PER_PAGE] * _PER_PAGE + found % _PER_PAGE
+        # Behind the counters of the sites are those of the ways out of loops.
+        mine = at < len(area.rows)
+        return area.rows[at[mine]], values[found[mine]]
 
     @property
     def _slots(self) -> int:
@@ -260,16 +265,20 @@ class SiteCounters:
         area.loops[int(np.searchsorted(area.rows, entered))] = loop.turns
         self.copies[image.first + inside] = loop.turns
 
-    def ways_out(self) -> npt.NDArray[np.int64]:
-        """How often copies of loops were left, by the column at which they are entered, shape (columns,)."""
-        left = np.zeros(self.columns, dtype=np.int64)
+    def ways_out(self) -> Counts:
+        """How often copies of loops were left, by the column at which they are entered."""
+        parts = []
         for area in self._areas:
             if area.loops:
-                values = np.zeros(len(area.loops), dtype=np.int64)
+                rows = area.rows[list(area.loops)]
+                order = np.argsort(rows)
+                values = np.zeros(len(rows), dtype=np.int64)
                 for slot in range(self._slots):
                     self._tracee.read_counters(area.left + slot * SLOT_BYTES, values)
-                    left[self.images[area.image].first + area.rows[list(area.loops)]] += values
-        return left
+                    left = values[order]
+                    columns = self.images[area.image].first + rows[order]
+                    parts.append(Counts(columns[left > 0], left[left > 0]))
+        return sum_of(parts)
 
 
 @contextlib.contextmanager
@@ -284,28 +293,17 @@ def _page_table(pid: int) -> Iterator[PageTable | None]:
         yield table
 
 
-def _touched(pages: PageTable | None, address: int, count: int) -> Iterator[tuple[int, int]]:
-    """Stretches of the `count` counters at `address`, the begin of a page, that may be other than 0.
+def _touched(pages: PageTable | None, address: int, count: int) -> list[tuple[int, int]]:
+    """(first, number) of the stretches of those pages of the `count` counters at `address`, the begin of a page, that
+    may be other than 0.
 
     Of half a million sites a program executes some thousand. A page that is only read here becomes one of zeros, which
     is read at every later look.
     """
+    size = page_align(8 * count)
     if pages is None:
-        yield 0, count
-        return
-    per_page = PAGE_SIZE // 8
-    for at, number in pages.present(address, address + page_align(8 * count)):
-        begin = (at - address) // 8
-        yield begin, min(count, begin + number * per_page)
-
-
-def _rows_of(area: _Area, image: CountedImage, begin: int, end: int) -> slice | npt.NDArray[np.int64]:
-    """Those of some counters in the image's table: a range where every site is patched, which is read much faster."""
-    return slice(begin, end) if len(area.rows) == len(image.sites) else area.rows[begin:end]
-
-
-def _moved(rows: slice | npt.NDArray[np.int64], by: int) -> slice | npt.NDArray[np.int64]:
-    return slice(rows.start + by, rows.stop + by) if isinstance(rows, slice) else rows + by
+        return [(0, size // PAGE_SIZE)]
+    return [((at - address) // PAGE_SIZE, number) for at, number in pages.present(address, address + size)]
 
 
 def added(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

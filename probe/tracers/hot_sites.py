@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from checkpoint.stubs.counts import Counts
 from probe.formats.arrays import BoolArray, FloatArray, IntArray
 
 PLAIN_SECONDS, SAVING_SECONDS = 0.8e-9, 1.6e-9
@@ -91,6 +92,13 @@ def _beside(removal: Removal, gone: BoolArray, instructions: FloatArray) -> tupl
     there[columns[stays]] = True
     removed = float(work[np.isin(columns, removal.columns)].sum())
     return there, removed / max(float(work[stays].sum()), 1.0)
+
+
+def leaving_seconds(left: Counts, fresh: Counts) -> FloatArray:
+    """What leaving the copies of loops has cost, by each execution of the columns of `fresh`. `left`: how often they
+    were left meanwhile, by the column at which they are entered."""
+    seconds: FloatArray = left.at(fresh.columns) * LEAVING_SECONDS / fresh.executions
+    return seconds
 
 
 def busy_sites(rate: FloatArray) -> float:

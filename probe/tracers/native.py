@@ -26,12 +26,12 @@ from checkpoint.process.program import Program, Streams
 from checkpoint.process.tracee import Occurrence, Tracee, What
 from checkpoint.stubs.answers import Answers, repeat_answers
 from checkpoint.stubs.counters import SiteCounters
+from checkpoint.stubs.counts import Counts
 from probe.formats.arrays import FloatArray, IntArray
 from probe.formats.choices import NATIVE, SECONDS
 from probe.formats.profile import Profile
 from probe.tracers.columns import blocks_of, counts_of
 from probe.tracers.hot_sites import (
-    LEAVING_SECONDS,
     PLAIN_SECONDS,
     SAVING_SECONDS,
     Removal,
@@ -39,6 +39,7 @@ from probe.tracers.hot_sites import (
     counted_share,
     dearest_sites,
     hottest_sites,
+    leaving_seconds,
     sites_to_remove,
 )
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours
@@ -48,7 +49,6 @@ from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.team import (
     FirstThread,
     joined_rows,
-    padded,
     refuse_orphans,
     row_of,
     working_threads,
@@ -94,8 +94,8 @@ class _Recording:
     rows: list[Row] = field(default_factory=list)
     entries: int = 0
     seconds: list[float] = field(default_factory=list)
-    before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    before: Counts = field(default_factory=Counts)
+    looked: Counts = field(default_factory=Counts)
     started: float = 0.0
     looked_at: float = 0.0
     waited_by_look: float = 0.0
@@ -105,7 +105,7 @@ class _Recording:
     too_hot: IntArray = field(default_factory=lambda: _NONE)
     to_copy: IntArray = field(default_factory=lambda: _NONE)
     to_remove: IntArray | None = None
-    left: IntArray = field(default_factory=lambda: _NONE)
+    left: Counts = field(default_factory=Counts)
     removals: list[Removal] = field(default_factory=list)
     prologue: float = 0.0
     install_seconds: float = 0.0
@@ -144,17 +144,16 @@ class _Recording:
             if end_of_run:
                 raise
             return end_row
-        self.looked = padded(self.looked, len(now))
-        current = marked = row_of(now - padded(self.before, len(now)), max(at - self.row_started, 1e-6))
+        current = marked = row_of(now.since(self.before), max(at - self.row_started, 1e-6))
         if self.first is not None:
             self.first.now = of_first
             marked = self.first.current(current.seconds)
         ran = running_time(self.marking)
         if (elapsed := self._elapsed(at, waited, ran)) > _SHORTEST_LOOK:
             if self.to_remove is None:
-                leaving: FloatArray = (left - padded(self.left, len(left))) * np.float64(LEAVING_SECONDS)
-                fresh = now - self.looked
-                self._cool_down(fresh if self.first is None else self.first.fresh(fresh), leaving, elapsed, marked)
+                fresh = now.since(self.looked)
+                fresh = fresh if self.first is None else self.first.fresh(fresh)
+                self._cool_down(fresh, leaving_seconds(left.since(self.left), fresh), elapsed, marked)
             self.looked, self.left = now, left
             self.looked_at, self.waited_by_look, self.ran_by_look = at, waited, ran
         advance = at - self.row_started - (waited - self.waited_by_row)
@@ -200,25 +199,25 @@ class _Recording:
         while len(self.rows) > MOST_INTERVALS or (self.entries > MOST_ENTRIES and len(self.rows) > 1):
             self._join(2)
 
-    def _cool_down(self, fresh: IntArray, leaving: FloatArray, elapsed: float, current: Row) -> None:
+    def _cool_down(self, fresh: Counts, leaving: FloatArray, elapsed: float, current: Row) -> None:
         """Remove the sites that were too hot at the last look, as far as this look shows that they can go.
 
-        `leaving`: seconds that leaving copies of loops has cost since then, by column.
+        `leaving`: seconds that leaving copies of loops has cost since then, for each execution of the fresh columns.
         """
-        removed = self.counters.removed
+        removed, ran = self.counters.removed, fresh.columns
         if len(self.too_hot):
             rows = self.rows if self.first is None else self.first.rows
-            cost = self.cost(slice(None)) + leaving / np.maximum(fresh, 1)
-            chosen = sites_to_remove(self.too_hot, cost, [*rows, current, row_of(fresh, elapsed)], removed)
+            cost, stretch = self.cost(slice(None)), row_of(fresh, elapsed)
+            cost[ran] += leaving
+            chosen = sites_to_remove(self.too_hot, cost, [*rows, current, stretch], removed)
             self.too_hot = _NONE
             if len(chosen):
                 self.to_remove = chosen
-                self.removals.append(Removal(chosen, row_of(fresh, elapsed)))
+                self.removals.append(Removal(chosen, stretch))
                 self._pause()
             return
-        # Of a million sites some thousand ran: a look at all would take as long as several intervals.
-        ran = np.flatnonzero((fresh > 0) & ~removed)
-        cost, rate = self.cost(ran) + leaving[ran] / fresh[ran], fresh[ran] / elapsed
+        there = ~removed[ran]
+        ran, cost, rate = ran[there], self.cost(ran[there]) + leaving[there], fresh.executions[there] / elapsed
         hot = hottest_sites(rate, cost)
         self.to_copy = self.counters.in_loops(ran[hot])
         if len(self.to_copy):
@@ -248,7 +247,7 @@ class _Recording:
         self.rows.clear()
         self.entries = 0
         self.seconds.clear()
-        self.too_hot, self.to_copy, self.to_remove, self.left = _NONE, _NONE, None, _NONE
+        self.too_hot, self.to_copy, self.to_remove, self.left = _NONE, _NONE, None, Counts()
         self.removals.clear()
         self.begin()
         self.prologue = self.started - self.tracee.started_at
@@ -264,7 +263,7 @@ class _Recording:
         self.marking = self.tracee.pid
         self.waited_by_look = self.waited_by_row = run_delay(self.marking)
         self.ran_by_look = running_time(self.marking)
-        self.before = self.looked = np.zeros(self.counters.columns, dtype=np.int64)
+        self.before = self.looked = Counts()
         threads = self.tracee.program.threads
         self.first = None if self.tracee.team is None else FirstThread(self.tracee.pid, threads - 1)
 

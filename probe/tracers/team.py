@@ -20,7 +20,8 @@ from checkpoint.process.threads import ADVICE
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import goes_on, process_cpu, process_state
 from checkpoint.stubs.counters import added
-from probe.formats.arrays import BoolArray, FloatArray, IntArray
+from checkpoint.stubs.counts import Counts
+from probe.formats.arrays import BoolArray, FloatArray
 from probe.formats.profile import Profile
 from probe.tracers.columns import counts_of
 from probe.tracers.hot_sites import Row
@@ -95,29 +96,27 @@ class FirstThread:
     own: list[float] = field(default_factory=list)
     work: list[FloatArray] = field(default_factory=list)
     worked: FloatArray = field(default_factory=lambda: np.zeros(0))
-    before: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    looked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    now: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    before: Counts = field(default_factory=Counts)
+    looked: Counts = field(default_factory=Counts)
+    now: Counts = field(default_factory=Counts)
     polling: int = 0
     asleep: int = 0
     ended: int = 0
     could_mark: tuple[Lineage, ...] = ()
 
-    def fresh(self, of_all: IntArray) -> IntArray:
+    def fresh(self, of_all: Counts) -> Counts:
         """Executions since the last look by the busiest thread, as far as is known: the first, or one of the others.
 
         `of_all`: those of all threads together.
         """
-        busiest = self.now - padded(self.looked, len(self.now))
+        own = self.now.since(self.looked).at(of_all.columns)
         self.looked = self.now
-        ran = np.flatnonzero(of_all)
-        own = busiest[ran]
-        busiest[ran] = np.maximum(own, (of_all[ran] - own) // max(self.others, 1))
-        return busiest
+        busiest = np.maximum(own, (of_all.executions - own) // max(self.others, 1))
+        return Counts(of_all.columns[busiest > 0], busiest[busiest > 0])
 
     def current(self, seconds: float) -> Row:
         """What it executed in the interval under way."""
-        return row_of(self.now - padded(self.before, len(self.now)), seconds)
+        return row_of(self.now.since(self.before), seconds)
 
     def end_row(self, row: Row, own: float, worked: FloatArray) -> None:
         """Its interval is over; `own`: seconds in which it did not wait for a processor; `worked`: instructions of all
@@ -215,15 +214,9 @@ def working_threads(tracee: Tracee) -> int:
     return 1 if team is None else team.working(process_cpu(tracee.pid))
 
 
-def padded(values: IntArray, size: int) -> IntArray:
-    """With zeros for columns that came later."""
-    return values if len(values) == size else np.concatenate([values, np.zeros(size - len(values), dtype=np.int64)])
-
-
-def row_of(difference: IntArray, seconds: float) -> Row:
-    """The columns that were executed."""
-    columns = np.flatnonzero(difference > 0)
-    return Row(columns.astype(np.int64), difference[columns], seconds)
+def row_of(counts: Counts, seconds: float) -> Row:
+    """An interval in which so much was executed."""
+    return Row(counts.columns, counts.executions, seconds)
 
 
 def joined_rows(a: Row, b: Row) -> Row:

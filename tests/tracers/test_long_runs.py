@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import probe.tracers.native as native
 import probe.tracers.stream as stream
 from checkpoint.process.program import Program, Streams
+from checkpoint.stubs.counts import Counts
 from probe.formats.arrays import FloatArray, IntArray
 from probe.tracers import outside_looks
 from probe.tracers.joining import join_neighbours, matrix_of, sum_of_vectors
@@ -62,15 +63,16 @@ class Counters:
         self._at = self._clock.now
         return self.total.astype(np.int64)
 
-    def read_both(self) -> tuple[IntArray, IntArray]:
-        found = self.read()
-        return found, found
+    def read_both(self) -> tuple[Counts, Counts]:
+        whole = self.read()
+        ran = np.flatnonzero(whole)
+        return (found := Counts(ran, whole[ran])), found
 
     def in_loops(self, columns: IntArray) -> IntArray:
         return columns[:0]
 
-    def ways_out(self) -> IntArray:
-        return np.zeros(self.columns, dtype=np.int64)
+    def ways_out(self) -> Counts:
+        return Counts()
 
 
 class Clock:

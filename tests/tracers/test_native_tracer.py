@@ -121,7 +121,7 @@ def test_looks_that_take_long_end_an_interval_each(builds: Path, monkeypatch: py
         time.sleep(0.03)
         found = read(counters)
         # Looks at a program that had no processor since the last one end nothing.
-        seen.add(int(found[0].sum()))
+        seen.add(int(found[0].executions.sum()))
         return found
 
     monkeypatch.setattr(SiteCounters, "read_both", slow)

@@ -94,7 +94,7 @@ def test_each_thread_counts_for_itself(threads: int, builds: Path) -> None:
     """All execute the same, but for what the first does besides."""
     with started(builds, "barrier", threads) as (tracee, team):
         counters = counted(tracee)
-        whole, first = counters.read_both()
+        whole, first = (counts.of_all(counters.columns) for counts in counters.read_both())
         assert team.slots == threads
         work, per_block = counters.work, np.concatenate([image.sites.block_instructions for image in counters.images])
     # `work` has a loop that all execute equally often; what each thread executes is most of the run.
@@ -110,7 +110,7 @@ def test_counts_repeat(builds: Path) -> None:
     for _ in range(2):
         with started(builds, "barrier") as (tracee, _):
             counters = counted(tracee)
-            found.append(counters.read_both())
+            found.append([counts.of_all(counters.columns) for counts in counters.read_both()])
     assert all((one == other).all() for one, other in zip(*found, strict=True))
 
 
@@ -212,7 +212,7 @@ def test_a_thread_that_another_has_started_marks(builds: Path) -> None:
                 assert tracee.wait(0.005).what is What.TIMEOUT
             assert tracee.marking != boss
             to_the_end(tracee)
-            whole, of_marking = counters.read_both()
+            whole, of_marking = (counts.of_all(counters.columns) for counts in counters.read_both())
             often = whole > OFTEN
             assert of_marking[often].sum() > 0.4 * whole[often].sum()
             assert tracee.marking == tracee.pid and len(team.started) == 5

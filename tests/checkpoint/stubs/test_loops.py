@@ -159,7 +159,7 @@ def test_copies_made_and_taken_back_while_it_runs(loops: Path, builds: Path) -> 
             assert (counters.copies > 0).any()
         elif number == 3:
             hot = np.flatnonzero(counters.copies)[:1]
-            assert counters.ways_out()[hot] <= 400_000
+            assert counters.ways_out().at(hot) <= 400_000
             counters.remove(hot)
             assert not counters.copies[hot].any() and not len(counters.in_loops(hot))
         return occurrence

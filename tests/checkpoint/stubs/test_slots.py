@@ -80,7 +80,7 @@ def test_both_threads_count_in_every_library(crowded: Path) -> None:
         while (occurrence := tracee.wait(SECONDS)).what is not What.EXITING:
             assert occurrence.what is What.PAUSED
             tracee.resume()
-        whole, first = counters.read_both()
+        whole, first = (counts.of_all(counters.columns) for counts in counters.read_both())
     for number in range(MANY):
         image = next(one for one in counters.images if one.path.endswith(f"/libpart{number}.so"))
         mine = slice(image.first, image.first + len(image.sites))
