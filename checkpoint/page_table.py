@@ -56,6 +56,14 @@ class PageTable:
         for address, entries in self._entries(start, end):
             yield from stretches(entries & (_PRESENT | _SWAPPED) != 0, address)
 
+    def present_pages(self, start: int, number: int) -> npt.NDArray[np.int64]:
+        """As `present`, of a mapping of few pages: which of the `number` pages from `start` on, rising."""
+        parts = [
+            np.flatnonzero(entries & (_PRESENT | _SWAPPED)) + (address - start) // PAGE_SIZE
+            for address, entries in self._read(start, start + number * PAGE_SIZE)
+        ]
+        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+
     def guarded(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(address, pages) of the stretches that are guard regions (MADV_GUARD_INSTALL)."""
         for address, entries in self._entries(start, end):

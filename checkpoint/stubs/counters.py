@@ -8,22 +8,19 @@ it is about to exit, so that no execution is missed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_sites
-from checkpoint.linux import PAGE_SIZE
-from checkpoint.page_table import PageTable
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.answers import not_answering
+from checkpoint.stubs.counter_pages import CounterPages, page_table
 from checkpoint.stubs.counts import Counts, sum_of
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop
@@ -33,10 +30,6 @@ from checkpoint.stubs.text import read_text
 _LOOPS = 128
 _LOOP_CODE = 1 << 19
 """Most loops of one image that get copies, and bytes for them. Pages that are not used take no memory."""
-
-_PER_PAGE = PAGE_SIZE // 8
-_NO_PAGES = np.zeros(0, dtype=np.int64)
-_Executions = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class CountedImage:
     first: int
 
 
-@dataclass
+@dataclass(eq=False)
 class _Area:
     loaded: LoadedImage
     image: int
@@ -89,6 +82,9 @@ class SiteCounters:
         self.work = np.zeros(1)
         """Instructions counted up to the last copy, by the threads' slots."""
         self._past_work = np.zeros(1)
+        self._pages_of: list[_Area] = []
+        self._pages = CounterPages([])
+        """Of these areas."""
 
     @property
     def columns(self) -> int:
@@ -165,35 +161,19 @@ class SiteCounters:
 
         Without a team nobody asks for the last two.
         """
-        parts: list[list[Counts]] = [[] for _ in range(self._slots)]
-        work = np.zeros(self._slots)
-        with _page_table(self._tracee.pid) as pages:
-            for area in areas:
-                image = self.images[area.image]
-                for slot, of_slot in enumerate(parts):
-                    rows, executions = self._executed(area, slot, pages)
-                    of_slot.append(Counts(rows + image.first, executions))
-                    if self._tracee.team is not None:
-                        work[slot] += executions @ image.sites.block_instructions[rows]
+        if areas != self._pages_of:
+            self._pages_of = list(areas)
+            self._pages = CounterPages([(a.counters, self.images[a.image].first + a.rows) for a in areas])
+        with page_table(self._tracee.pid) as table:
+            slots = [self._pages.read(self._tracee, slot * SLOT_BYTES, table) for slot in range(self._slots)]
         if areas:
             # Of an address space that an execve has replaced no page is there, and only reading it fails.
             self._tracee.read_counters(areas[0].counters, np.empty(1, dtype=np.int64))
-        first, *others = (sum_of(part) for part in parts)
-        return sum_of([first, *others]), first, work
-
-    def _executed(self, area: _Area, slot: int, pages: PageTable | None) -> _Executions:
-        """Rising rows of the image's table, and how often a thread of this slot executed each, where it did."""
-        start = area.counters + slot * SLOT_BYTES
-        stretches = _touched(pages, start, len(area.rows))
-        numbers = np.concatenate([_NO_PAGES, *(np.arange(first, first + number) for first, number in stretches)])
-        values, read = np.empty(len(numbers) * _PER_PAGE, dtype=np.int64), 0
-        for first, number in stretches:
-            self._tracee.read_counters(start + first * PAGE_SIZE, values[read : (read := read + number * _PER_PAGE)])
-        found = np.flatnonzero(values)
-        at = numbers[found // _PER_PAGE] * _PER_PAGE + found % _PER_PAGE
-        # Behind the counters of the sites are those of the ways out of loops.
-        mine = at < len(area.rows)
-        return area.rows[at[mine]], values[found[mine]]
+        if self._tracee.team is None:
+            return slots[0], slots[0], np.zeros(1)
+        # Not by a dot product, for which the library may take the program's processors, too.
+        work = [(counts.executions * self.block_instructions[counts.columns]).sum() for counts in slots]
+        return sum_of(slots), slots[0], np.array(work)
 
     @property
     def _slots(self) -> int:
@@ -279,31 +259,6 @@ class SiteCounters:
                     columns = self.images[area.image].first + rows[order]
                     parts.append(Counts(columns[left > 0], left[left > 0]))
         return sum_of(parts)
-
-
-@contextlib.contextmanager
-def _page_table(pid: int) -> Iterator[PageTable | None]:
-    """None where it cannot be looked at, as of a program that closes /proc to its own user."""
-    try:
-        table = PageTable(pid)
-    except OSError:
-        yield None
-        return
-    with table:
-        yield table
-
-
-def _touched(pages: PageTable | None, address: int, count: int) -> list[tuple[int, int]]:
-    """(first, number) of the stretches of those pages of the `count` counters at `address`, the begin of a page, that
-    may be other than 0.
-
-    Of half a million sites a program executes some thousand. A page that is only read here becomes one of zeros, which
-    is read at every later look.
-    """
-    size = page_align(8 * count)
-    if pages is None:
-        return [(0, size // PAGE_SIZE)]
-    return [((at - address) // PAGE_SIZE, number) for at, number in pages.present(address, address + size)]
 
 
 def added(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

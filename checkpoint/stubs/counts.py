@@ -25,7 +25,8 @@ class Counts:
 
     def since(self, before: Counts) -> Counts:
         """What was executed after `before`; of columns that have fewer executions now than then, nothing."""
-        more = self.executions - before.at(self.columns)
+        same = np.array_equal(self.columns, before.columns)
+        more = self.executions - (before.executions if same else before.at(self.columns))
         ran = more > 0
         return Counts(self.columns[ran], more[ran])
 
@@ -44,9 +45,9 @@ class Counts:
 
 
 def sum_of(parts: Sequence[Counts]) -> Counts:
-    """All of them together."""
-    if len(parts) <= 1:
-        return parts[0] if parts else Counts()
+    """All of them together; in a part, too, the columns may be in any order, and there more than once."""
+    if not parts:
+        return Counts()
     columns = np.concatenate([part.columns for part in parts])
     executions = np.concatenate([part.executions for part in parts])
     if (columns[1:] > columns[:-1]).all():

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -44,6 +45,7 @@ from probe.tracers.hot_sites import (
 )
 from probe.tracers.joining import MOST_ENTRIES, MOST_INTERVALS, join_neighbours
 from probe.tracers.library_time import LibraryLooks
+from probe.tracers.look_pauses import LookPauses
 from probe.tracers.other_processes import judge_children, judge_early, judge_threads
 from probe.tracers.outside_looks import OutsideLooks
 from probe.tracers.team import (
@@ -68,10 +70,6 @@ FEWEST_INTERVALS = 5
 
 _SHORTEST_LOOK = 1e-4
 _NONE = np.zeros(0, dtype=np.int64)
-_LOOKS_PER_INTERVAL = 4
-_SHORTEST_PAUSE = 0.005
-"""Hot sites are looked for more often than intervals end, so that a new hot loop is not slowed down for long; but not
-so often that the program keeps losing its counters from its cache to the tracer's."""
 
 _SHARED = 0.1
 _TICKS = 0.02
@@ -144,14 +142,15 @@ class _Recording:
             if end_of_run:
                 raise
             return end_row
-        current = marked = row_of(now.since(self.before), max(at - self.row_started, 1e-6))
+        counted = now.since(self.before)
+        current = marked = row_of(counted, max(at - self.row_started, 1e-6))
         if self.first is not None:
             self.first.now = of_first
             marked = self.first.current(current.seconds)
         ran = running_time(self.marking)
         if (elapsed := self._elapsed(at, waited, ran)) > _SHORTEST_LOOK:
             if self.to_remove is None:
-                fresh = now.since(self.looked)
+                fresh = counted if self.looked is self.before else now.since(self.looked)
                 fresh = fresh if self.first is None else self.first.fresh(fresh)
                 self._cool_down(fresh, leaving_seconds(left.since(self.left), fresh), elapsed, marked)
             self.looked, self.left = now, left
@@ -315,14 +314,16 @@ def trace(
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None, soon: bool) -> int:
     tracee, looks = recording.tracee, 1
+    pauses = LookPauses(tracee.pid, tracee.program.threads)
     while True:
-        pause = max(recording.interval / _LOOKS_PER_INTERVAL, min(recording.interval, _SHORTEST_PAUSE))
+        pause = pauses.seconds(recording.interval)
         due = recording.row_started + pause * looks
         occurrence = tracee.wait(max(0.0, due - time.monotonic()))
         if occurrence.what is What.TIMEOUT:
             # Of many sites a look takes longer than the pause: those that it leaves no time for count as done.
             looks = max(looks, int((time.monotonic() - recording.row_started) / pause))
-            ended = recording.look(end_row=(is_due := looks * pause >= recording.interval * _WHOLE))
+            is_due = looks * pause >= recording.interval * _WHOLE
+            ended = pauses.timed(partial(recording.look, end_row=is_due))
             looks = 1 if ended else looks + 1
             if is_due:  # also where no row ends, since the program itself executes nothing
                 judge_early(tracee, recording.started, soon=soon)

@@ -16,7 +16,7 @@ from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 from checkpoint.page_table import PageTable
 from checkpoint.process.loader import LoadWatch
 from checkpoint.process.tracee import Occurrence, Tracee, What
-from checkpoint.stubs import counters as counters_module
+from checkpoint.stubs import counter_pages
 from checkpoint.stubs.counters import SiteCounters
 from checkpoint.stubs.encode import page_align
 
@@ -277,7 +277,7 @@ def test_pages_that_nobody_counted_in_are_not_read(seen: bool, tmp_path: Path, m
 
     monkeypatch.setattr(Tracee, "read_counters", read_counters)
     if not seen:
-        monkeypatch.setattr(counters_module, "PageTable", closed)
+        monkeypatch.setattr(counter_pages, "PageTable", closed)
     with streams_of() as streams, Tracee.start(program_of(path), streams) as tracee:
         counters = SiteCounters(tracee)
         for loaded in LoadWatch(tracee).new_images():

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks that take long are made less often where they take a processor from the program, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from probe.tracers.look_pauses import LookPauses
+
+INTERVAL, PAUSE = 0.01, 0.005
+TAKES = 0.01
+
+
+@pytest.fixture
+def program() -> Iterator[int]:
+    """A process that waits."""
+    with subprocess.Popen(["sleep", "100"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def look() -> bool:
+    end = time.process_time() + TAKES
+    while time.process_time() < end:
+        pass
+    return True
+
+
+def pause(pid: int, threads: int) -> float:
+    """From one look to the next, after some that took long."""
+    pauses = LookPauses(pid, threads)
+    assert pauses.seconds(INTERVAL) == PAUSE
+    assert all(pauses.timed(look) for _ in range(3))
+    return pauses.seconds(INTERVAL)
+
+
+def test_where_all_processors_are_wanted_looks_take_little_of_one(program: int) -> None:
+    processors = len(os.sched_getaffinity(0))
+    assert 9 * TAKES <= pause(program, processors) < 30 * TAKES
+    assert pause(program, processors - 1) == PAUSE
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+def test_a_program_on_its_own_processor_loses_none(program: int) -> None:
+    ours = os.sched_getaffinity(0)
+    first, *others = sorted(ours)
+    try:
+        os.sched_setaffinity(program, {first})
+        os.sched_setaffinity(0, others)
+        assert pause(program, 1) == PAUSE
+        os.sched_setaffinity(0, {first})
+        assert pause(program, 1) >= 9 * TAKES
+    finally:
+        os.sched_setaffinity(0, ours)
+
+
+def test_pauses_follow_what_looks_take(program: int) -> None:
+    pauses = LookPauses(program, len(os.sched_getaffinity(0)))
+    pauses.timed(look)
+    longest = pauses.seconds(INTERVAL)
+    for _ in range(50):
+        pauses.timed(lambda: False)
+    assert pauses.seconds(INTERVAL) == PAUSE < longest
+    assert pauses.seconds(1.0) == 0.25
