@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -57,12 +58,14 @@ class PageTable:
             yield from stretches(entries & (_PRESENT | _SWAPPED) != 0, address)
 
     def present_pages(self, start: int, number: int) -> npt.NDArray[np.int64]:
-        """As `present`, of a mapping of few pages: which of the `number` pages from `start` on, rising."""
-        parts = [
-            np.flatnonzero(entries & (_PRESENT | _SWAPPED)) + (address - start) // PAGE_SIZE
-            for address, entries in self._read(start, start + number * PAGE_SIZE)
-        ]
-        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+        """As `present`, of a mapping of few pages: which of the `number` pages from `start` on, rising.
+
+        Raises OSError where the process has ended, or executed another program, since the page map was opened.
+        """
+        parts = [entries for _, entries in self._read(start, start + number * PAGE_SIZE)]
+        if sum(map(len, parts)) != number:
+            raise OSError(errno.ESRCH, f"the page map of {number} pages from {start:#x} on is gone")
+        return np.flatnonzero((parts[0] if len(parts) == 1 else np.concatenate(parts)) & (_PRESENT | _SWAPPED))
 
     def guarded(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(address, pages) of the stretches that are guard regions (MADV_GUARD_INSTALL)."""

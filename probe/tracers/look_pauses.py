@@ -16,6 +16,9 @@ _MOST_LOOKING = 0.1
 """Share of a processor that looks may take where the program's threads want all of them. Threads that meet at barriers
 all wait for the one that has lost its processor."""
 
+_LONGEST = 0.05
+"""However much looks take, intervals are no longer than they are by default."""
+
 _NEW = 0.2
 """Weight of the last look in the mean of what looks take."""
 
@@ -30,7 +33,11 @@ class LookPauses:
     def seconds(self, interval: float) -> float:
         """From the begin of a look to that of the next; `interval`: the length of intervals that is wanted."""
         pause = max(interval / _LOOKS_PER_INTERVAL, min(interval, _SHORTEST))
-        return max(pause, self._cost / _MOST_LOOKING) if self._crowded else pause
+        return max(pause, min(self._cost / _MOST_LOOKING, _LONGEST)) if self._crowded else pause
+
+    def row(self, interval: float) -> float:
+        """Seconds that an interval takes with these pauses, where `interval` was wanted."""
+        return max(interval, self.seconds(interval))
 
     def timed(self, look: Callable[[], bool]) -> bool:
         """What `look` returns; its CPU time counts into the pauses to come."""

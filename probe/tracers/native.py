@@ -71,11 +71,12 @@ FEWEST_INTERVALS = 5
 _SHORTEST_LOOK = 1e-4
 _NONE = np.zeros(0, dtype=np.int64)
 
-_SHARED = 0.1
-_TICKS = 0.02
+_SHARED, _TICKS = 0.1, 0.02
 """Where the program waited for more than this share of a look, rates are taken over so many seconds that it ran for."""
 
-_WHOLE = 1.0 - 1e-9
+_NEARLY = 0.95
+"""Share of an interval after which it is over: its length runs from within one look up to the begin of another."""
+
 _LEAST_ADVANCE = 0.75
 """Share of an interval that the program must have had for itself before its row ends."""
 
@@ -111,6 +112,7 @@ class _Recording:
     outside: OutsideLooks = field(init=False)
     libraries: LibraryLooks = field(init=False)
     draws: Answers = field(init=False)
+    pauses: LookPauses = field(init=False)
     first: FirstThread | None = None
     working: int = 1
     marking: int = 0
@@ -265,6 +267,7 @@ class _Recording:
         self.before = self.looked = Counts()
         threads = self.tracee.program.threads
         self.first = None if self.tracee.team is None else FirstThread(self.tracee.pid, threads - 1)
+        self.pauses = LookPauses(self.tracee.pid, threads)
 
 
 def trace(
@@ -303,7 +306,7 @@ def trace(
     code = exit_status(program, ending.status, streams)
     of_these = replace(program, threads=recording.working, began=0 if helpers else recording.draws.began)
     if recording.first is not None:
-        recording.first.refuse_unmarked(of_these, recording.interval, tracee, ending.cpu)
+        recording.first.refuse_unmarked(of_these, recording.pauses.row(recording.interval), tracee, ending.cpu)
     if _usual_length(recording)[0] < FEWEST_INTERVALS:
         refuse_failed(program, code, streams)
     else:
@@ -313,18 +316,14 @@ def trace(
 
 
 def _record(recording: _Recording, progress: Callable[[float], None] | None, soon: bool) -> int:
-    tracee, looks = recording.tracee, 1
-    pauses = LookPauses(tracee.pid, tracee.program.threads)
+    tracee, looked = recording.tracee, recording.row_started
     while True:
-        pause = pauses.seconds(recording.interval)
-        due = recording.row_started + pause * looks
+        due = looked + recording.pauses.seconds(recording.interval)
         occurrence = tracee.wait(max(0.0, due - time.monotonic()))
         if occurrence.what is What.TIMEOUT:
-            # Of many sites a look takes longer than the pause: those that it leaves no time for count as done.
-            looks = max(looks, int((time.monotonic() - recording.row_started) / pause))
-            is_due = looks * pause >= recording.interval * _WHOLE
-            ended = pauses.timed(partial(recording.look, end_row=is_due))
-            looks = 1 if ended else looks + 1
+            looked = time.monotonic()
+            is_due = looked - recording.row_started >= _NEARLY * recording.interval
+            ended = recording.pauses.timed(partial(recording.look, end_row=is_due))
             if is_due:  # also where no row ends, since the program itself executes nothing
                 judge_early(tracee, recording.started, soon=soon)
             if ended and progress:
@@ -362,7 +361,8 @@ def _usual_length(recording: _Recording) -> tuple[int, float]:
     """How many intervals there are, and their length; of the default length where they are finer by our choice: a run
     of fewer is too short for a probe, however finely it is cut."""
     if recording.fine:
-        return math.ceil(len(recording.rows) / JOINED_FINE), DEFAULT_INTERVAL
+        together = round(DEFAULT_INTERVAL / recording.pauses.row(recording.interval))
+        return math.ceil(len(recording.rows) / together), DEFAULT_INTERVAL
     return len(recording.rows), recording.interval
 
 

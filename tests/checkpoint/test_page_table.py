@@ -6,9 +6,11 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +95,20 @@ def test_kernels_that_know_no_search(refused: int, monkeypatch: pytest.MonkeyPat
         with PageTable(os.getpid()) as table:
             assert list(table.own_pages(start, start + PAGES * PAGE_SIZE)) == [(start + 77 * PAGE_SIZE, 1)]
     assert len(asked) == 2
+
+
+def test_of_a_program_that_was_replaced_meanwhile_nothing_is_told() -> None:
+    words = ["/bin/sh", "-c", "read line; exec cat"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process, PageTable(process.pid) as table:
+        assert process.stdin is not None
+        assert not len(table.present_pages(PAGE_SIZE, 3))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        while Path(f"/proc/{process.pid}/comm").read_text() != "cat\n":
+            time.sleep(0.01)
+        with pytest.raises(OSError, match="is gone"):
+            table.present_pages(PAGE_SIZE, 3)
+        process.stdin.close()
 
 
 def test_a_terabyte_of_addresses_takes_no_time() -> None:

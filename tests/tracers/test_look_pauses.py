@@ -7,13 +7,14 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from probe.tracers.look_pauses import LookPauses
 
 INTERVAL, PAUSE = 0.01, 0.005
-TAKES = 0.01
+TAKES = 0.003
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def program() -> Iterator[int]:
         process.kill()
 
 
-def look() -> bool:
-    end = time.process_time() + TAKES
+def look(seconds: float = TAKES) -> bool:
+    end = time.process_time() + seconds
     while time.process_time() < end:
         pass
     return True
@@ -41,7 +42,7 @@ def pause(pid: int, threads: int) -> float:
 
 def test_where_all_processors_are_wanted_looks_take_little_of_one(program: int) -> None:
     processors = len(os.sched_getaffinity(0))
-    assert 9 * TAKES <= pause(program, processors) < 30 * TAKES
+    assert 9 * TAKES <= pause(program, processors) <= 0.05
     assert pause(program, processors - 1) == PAUSE
 
 
@@ -67,3 +68,10 @@ def test_pauses_follow_what_looks_take(program: int) -> None:
         pauses.timed(lambda: False)
     assert pauses.seconds(INTERVAL) == PAUSE < longest
     assert pauses.seconds(1.0) == 0.25
+
+
+def test_pauses_have_a_bound(program: int) -> None:
+    pauses = LookPauses(program, len(os.sched_getaffinity(0)))
+    assert pauses.row(INTERVAL) == INTERVAL
+    pauses.timed(partial(look, 0.1))
+    assert pauses.seconds(INTERVAL) == pauses.row(INTERVAL) == 0.05 and pauses.row(0.3) == 0.3

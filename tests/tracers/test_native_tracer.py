@@ -25,6 +25,7 @@ from checkpoint.process.waiting import process_state
 from checkpoint.stubs.counters import SiteCounters
 from probe.formats.profile import load_profile, save_profile
 from probe.pipeline.runs.boundaries import candidates
+from probe.tracers.look_pauses import LookPauses
 from probe.tracers.native import trace
 
 # -- profiles
@@ -130,6 +131,23 @@ def test_looks_that_take_long_end_an_interval_each(builds: Path, monkeypatch: py
     with streams_of() as streams:
         profile = trace(program_of(build("nbody", builds), "600"), interval=0.01, streams=streams)
     assert 0.7 * len(seen) < profile.intervals <= len(seen)
+
+
+def test_a_look_that_takes_longer_does_not_put_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses that grew counted from the begin of the interval: one that had lasted for minutes went on for minutes."""
+    begins: list[float] = []
+    look = native._Recording.look
+
+    def noted(recording: native._Recording, *, end_row: bool, end_of_run: bool = False) -> bool:
+        begins.append(time.monotonic())
+        return look(recording, end_row=end_row, end_of_run=end_of_run)
+
+    monkeypatch.setattr(native._Recording, "look", noted)
+    monkeypatch.setattr(LookPauses, "seconds", lambda pauses, interval: 0.005 if len(begins) < 150 else 0.02)
+    # An interval does not end while nothing is executed.
+    with streams_of() as streams, pytest.raises(ProbeError):
+        trace(program_of(Path("/bin/sleep"), "1.5"), interval=INTERVAL, streams=streams)
+    assert len(begins) > 160 and np.diff(begins).max() < 0.5
 
 
 # -- what cannot be profiled

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import build
+from tracing import program_of, streams_of
 
 from checkpoint import page_table as page_table_module
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.process.maps import find_gap
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.counter_pages import PER_PAGE, CounterPages, page_table
-from tests.support.programs import build
-from tests.support.tracing import program_of, streams_of
 
 PAGES, OFFSET = 64, 32 * PAGE_SIZE
 
