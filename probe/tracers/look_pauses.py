@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the tracer waits from one copy of the counters to the next."""
+"""Pauses between two copies of the counters: longer where looks take a processor from the program."""
 
 from __future__ import annotations
 
