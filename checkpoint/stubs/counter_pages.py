@@ -12,7 +12,7 @@ import numpy.typing as npt
 from checkpoint.linux import PAGE_SIZE
 from checkpoint.page_table import PageTable
 from checkpoint.process.tracee import Tracee
-from checkpoint.stubs.counts import Counts, sum_of
+from checkpoint.stubs.counts import Counts, collected
 from checkpoint.stubs.encode import page_align
 
 PER_PAGE = PAGE_SIZE // 8
@@ -55,7 +55,7 @@ class CounterPages:
         if not (mine := columns != _NO_SITE).all():
             # Behind the counters of the sites are those of the ways out of loops.
             columns, found = columns[mine], found[mine]
-        return sum_of([Counts(columns, counted[found])])
+        return collected(columns, counted[found])
 
     def _present(self, pages: PageTable, offset: int) -> npt.NDArray[np.int64]:
         """Numbers of the pages that may be other than 0."""

@@ -21,7 +21,7 @@ from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
 from checkpoint.stubs.answers import not_answering
 from checkpoint.stubs.counter_pages import CounterPages, page_table
-from checkpoint.stubs.counts import Counts, sum_of
+from checkpoint.stubs.counts import Counts, collected, sum_of
 from checkpoint.stubs.encode import counter_code_size, encode_counters, page_align, patched_text
 from checkpoint.stubs.loops import Loop, encode_loop
 from checkpoint.stubs.slots import StubRoom
@@ -250,14 +250,12 @@ class SiteCounters:
         parts = []
         for area in self._areas:
             if area.loops:
-                rows = area.rows[list(area.loops)]
-                order = np.argsort(rows)
-                values = np.zeros(len(rows), dtype=np.int64)
+                columns = self.images[area.image].first + area.rows[list(area.loops)]
+                values = np.zeros(len(columns), dtype=np.int64)
                 for slot in range(self._slots):
                     self._tracee.read_counters(area.left + slot * SLOT_BYTES, values)
-                    left = values[order]
-                    columns = self.images[area.image].first + rows[order]
-                    parts.append(Counts(columns[left > 0], left[left > 0]))
+                    left = np.flatnonzero(values)
+                    parts.append(collected(columns[left], values[left]))
         return sum_of(parts)
 
 

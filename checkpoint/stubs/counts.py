@@ -44,15 +44,20 @@ class Counts:
         return found
 
 
-def sum_of(parts: Sequence[Counts]) -> Counts:
-    """All of them together; in a part, too, the columns may be in any order, and there more than once."""
-    if not parts:
-        return Counts()
-    columns = np.concatenate([part.columns for part in parts])
-    executions = np.concatenate([part.executions for part in parts])
+def collected(columns: _IntArray, executions: _IntArray) -> Counts:
+    """Counts of columns that come in any order, some of them more than once; `executions` of each, none of them 0."""
     if (columns[1:] > columns[:-1]).all():
         return Counts(columns, executions)
     order = np.argsort(columns, kind="stable")
     columns = columns[order]
     starts = np.flatnonzero(np.diff(columns, prepend=-1))
     return Counts(columns[starts], np.add.reduceat(executions[order], starts))
+
+
+def sum_of(parts: Sequence[Counts]) -> Counts:
+    """All of them together."""
+    if not parts:
+        return Counts()
+    return collected(
+        np.concatenate([part.columns for part in parts]), np.concatenate([part.executions for part in parts])
+    )

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.sparse as sp
 
+from checkpoint.stubs.counts import Counts, sum_of
 from probe.formats.arrays import IntArray
 
 MOST_INTERVALS = 20_000
@@ -39,12 +40,8 @@ def join_neighbours(rows: list[T], join: Callable[[T, T], T], together: int = 2)
 
 def sum_of_vectors(a: tuple[IntArray, IntArray], b: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
     """The sum of two sparse vectors: columns, each once and rising, and the executions of each."""
-    columns, place = np.unique(np.concatenate([a[0], b[0]]), return_inverse=True)
-    executions = np.zeros(len(columns), dtype=np.int64)
-    # Either has a column once at most.
-    executions[place[: len(a[0])]] += a[1]
-    executions[place[len(a[0]) :]] += b[1]
-    return columns, executions
+    both = sum_of([Counts(*a), Counts(*b)])
+    return both.columns, both.executions
 
 
 def matrix_of(lengths: Sequence[int], vectors: Iterable[tuple[IntArray, IntArray]], columns: int) -> sp.csr_array:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import probe.tracers.native as native
 import probe.tracers.stream as stream
 from checkpoint.process.program import Program, Streams
+from checkpoint.process.tracee import Occurrence, What
 from checkpoint.stubs.counts import Counts
 from probe.formats.arrays import FloatArray, IntArray
 from probe.tracers import outside_looks
@@ -254,6 +255,28 @@ def test_a_long_stream_is_bounded_by_entries(share: float, tmp_path: Path, monke
     # Of the boundaries those are left at which a joined interval begins.
     assert np.array_equal(found.candidates.distance, found.candidates.boundary * found.interval)
     assert len(found.candidates.boundary) == whole.counts.shape[0] // factor
+
+
+def test_intervals_are_as_long_as_asked_for(
+    recording: tuple[_Recording, Counters, Clock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a look begins a moment before it notes the time, and that is when its interval ends."""
+    made, _, clock = recording
+
+    def wait(seconds: float) -> Occurrence:
+        clock.now += seconds
+        return Occurrence(What.TIMEOUT if clock.now < 100 * DEFAULT_INTERVAL else What.ENDED)
+
+    def monotonic() -> float:
+        clock.now += 1e-5
+        return clock.now
+
+    monkeypatch.setattr(made.tracee, "wait", wait, raising=False)
+    monkeypatch.setattr(clock, "monotonic", monotonic)
+    monkeypatch.setattr(native, "judge_early", lambda *_, soon: None)
+    assert native._record(made, None, False) == 0
+    assert 90 < len(made.seconds) <= 100
+    assert made.seconds == pytest.approx([DEFAULT_INTERVAL] * len(made.seconds), rel=0.01)
 
 
 # -- joining

@@ -46,18 +46,25 @@ def test_where_all_processors_are_wanted_looks_take_little_of_one(program: int) 
     assert pause(program, processors - 1) == PAUSE
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
-def test_a_program_on_its_own_processor_loses_none(program: int) -> None:
+@pytest.fixture
+def processors() -> Iterator[list[int]]:
+    """Those that this process may use, which it gets back."""
     ours = os.sched_getaffinity(0)
-    first, *others = sorted(ours)
-    try:
-        os.sched_setaffinity(program, {first})
-        os.sched_setaffinity(0, others)
-        assert pause(program, 1) == PAUSE
-        os.sched_setaffinity(0, {first})
-        assert pause(program, 1) >= 9 * TAKES
-    finally:
-        os.sched_setaffinity(0, ours)
+    yield sorted(ours)
+    os.sched_setaffinity(0, ours)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no other processor to look from")
+def test_a_program_on_its_own_processor_loses_none(program: int, processors: list[int]) -> None:
+    os.sched_setaffinity(program, processors[:1])
+    os.sched_setaffinity(0, processors[1:])
+    assert pause(program, 1) == PAUSE
+
+
+def test_a_program_that_shares_its_only_processor_is_looked_at_less_often(program: int, processors: list[int]) -> None:
+    os.sched_setaffinity(program, processors[:1])
+    os.sched_setaffinity(0, processors[:1])
+    assert pause(program, 1) >= 9 * TAKES
 
 
 def test_pauses_follow_what_looks_take(program: int) -> None:
