@@ -12,6 +12,7 @@ program with several is told that, too.
 from __future__ import annotations
 
 import struct
+import time
 
 from iced_x86 import Decoder, FlowControl
 
@@ -85,8 +86,11 @@ class WallClock:
         return seconds * _SECOND + nanoseconds
 
     def shift(self) -> int:
-        """By how many nanoseconds the program's time of day is later than the node's. The process has not ended yet."""
+        """By how many nanoseconds the program's time of day is later than the node's. Where it has not asked yet: the
+        shift by which an answer given now would be the first. The process has not ended yet."""
         (word,) = self._word("shift", _WORD)
+        if not word and self._base and self._given:
+            return self._given - time.time_ns()
         return (word >> _NANOSECONDS) * _SECOND + (word & (1 << _NANOSECONDS) - 1)
 
     def _word(self, name: str, form: struct.Struct) -> tuple[int, ...]:
