@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from checkpoint.capture.memory_map import DELETED, Area, mode_of
 from checkpoint.errors import StorageError
 from checkpoint.flat.file_names import deleted_name
 from checkpoint.private_file import create_private
-from checkpoint.process.descriptors import LARGEST_DELETED
+from checkpoint.process.descriptors import LARGEST_DELETED, is_write_end
 from checkpoint.state.process_state import Descriptor, File, FileKind
 
 _KINDS = (
@@ -64,14 +65,17 @@ class OpenFiles:
     def descriptors(self) -> Iterator[Descriptor]:
         """All descriptors by their numbers; those that share a file description share a file."""
         first: dict[int, int] = {}
-        for number in sorted(int(entry.name) for entry in Path(f"/proc/{self._pid}/fd").iterdir()):
-            path = str(Path(f"/proc/{self._pid}/fd/{number}").readlink())
-            flags, position = self._flags(number)
+        numbers = sorted(int(entry.name) for entry in Path(f"/proc/{self._pid}/fd").iterdir())
+        shown = {n: (str(Path(f"/proc/{self._pid}/fd/{n}").readlink()), *self._flags(n)) for n in numbers}
+        own = {path for path, flags, _ in shown.values() if not is_write_end(flags)}
+        for number, (path, flags, position) in shown.items():
             same = next((fd for fd in first if self._are_one(fd, number)), None)
             if same is None:
                 status = os.stat(f"/proc/{self._pid}/fd/{number}")  # noqa: PTH116
                 kind = next((kind for start, kind in _KINDS if path.startswith(start)), FileKind.REGULAR)
                 kind = _NAMED_PIPE if kind == FileKind.REGULAR and stat.S_ISFIFO(status.st_mode) else kind
+                if kind == FileKind.PIPE and path not in own and self._is_read(number):
+                    path, kind, status = os.devnull, FileKind.REGULAR, os.stat(os.devnull)  # noqa: PTH116
                 if (status.st_dev, status.st_ino) in self._memory:
                     kind = FileKind.MEMFD
                 # Of what only grows the size says nothing.
@@ -130,6 +134,20 @@ class OpenFiles:
             name, _, value = line.partition(":")
             fields[name] = value.strip()
         return int(fields["flags"], 8), int(fields["pos"])
+
+    def _is_read(self, number: int) -> bool:
+        """Whether there is a descriptor by which what is written to this end of a pipe can be read (poll(2), POLLERR).
+        False where this user may not ask."""
+        try:
+            end = os.open(f"/proc/{self._pid}/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            asked = select.poll()
+            asked.register(end, 0)
+            return not asked.poll(0)
+        finally:
+            os.close(end)
 
     def _are_one(self, one: int, other: int) -> bool:
         """Whether two descriptors share a file description (kcmp). Where a filter refuses to tell, they do not."""

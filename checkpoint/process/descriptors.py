@@ -2,7 +2,8 @@
 """Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it.
 
 What leads to the process itself is fine: pipes and pairs of Unix sockets of which it holds both ends, eventfds, epoll
-sets, timers, signalfds, deleted files; shared memory that no other process has.
+sets, timers, signalfds, deleted files; shared memory that no other process has. So is a pipe that it only writes to,
+as a worker does whose wrapper reads what it prints: a restored phase prints to nobody.
 """
 
 from __future__ import annotations
@@ -108,16 +109,16 @@ class _Open:
         return f"{kind} {_IS_DESCRIPTOR}{self.number})"
 
 
-def outside(pid: int) -> list[str]:
+def outside(pid: int, *, by_criu: bool = False) -> list[str]:
     """What process `pid` holds and no probe can: descriptors that reach outside it, and memory that CRIU does not dump.
-    Empty once it is gone."""
+    `by_criu`: also pipes that others read, since one that CRIU restores is broken. Empty once it is gone."""
     with contextlib.suppress(OSError):
         descriptors = list(_descriptors(pid))
         mappings = read_maps(pid)
         memory = _shared_memory(pid, mappings, descriptors)
         others = held_by_others(pid, memory)
         return [
-            *_outside_descriptors([one for one in descriptors if not memory or one.key not in memory]),
+            *_outside_descriptors([one for one in descriptors if not memory or one.key not in memory], by_criu),
             *_outside_memory(pid, [one for one in mappings if one.key not in memory]),
             *(f"{memory[key]}{OTHER}{named_process(other)} has too" for key, other in others.items()),
         ]
@@ -211,7 +212,7 @@ def _descriptors(pid: int) -> Iterator[_Open]:
             yield _Open(pid, entry.name, str(entry.readlink()))
 
 
-def _outside_descriptors(descriptors: Collection[_Open]) -> Iterator[str]:
+def _outside_descriptors(descriptors: Collection[_Open], by_criu: bool) -> Iterator[str]:
     pairs: dict[int, int] | None = None
     inodes = {one.inode for one in descriptors if one.target.startswith("socket:[")}
     for one in descriptors:
@@ -220,15 +221,17 @@ def _outside_descriptors(descriptors: Collection[_Open]) -> Iterator[str]:
                 pairs = nameless_pairs() if pairs is None else pairs
                 if pairs.get(one.inode) not in inodes:
                     yield one.named("a socket")
-            elif (fault := _fault_of(one, descriptors)) is not None:
+            elif (fault := _fault_of(one, descriptors, by_criu)) is not None:
                 yield fault
 
 
-def _fault_of(one: _Open, descriptors: Collection[_Open]) -> str | None:
+def _fault_of(one: _Open, descriptors: Collection[_Open], by_criu: bool) -> str | None:
     """Why a descriptor that is no socket reaches outside; None if it does not."""
+    if one.target.startswith("pipe:["):
+        return _fault_of_pipe(one, descriptors, by_criu)
     for start, judge in _JUDGES.items():
         if one.target.startswith(start):
-            return judge(one, descriptors)
+            return judge(one)
     kind = next((what for start, what in _OUTSIDE.items() if one.target.startswith(start)), None)
     if kind is not None:
         return one.named(kind)
@@ -237,11 +240,11 @@ def _fault_of(one: _Open, descriptors: Collection[_Open]) -> str | None:
     return _fault_of_file(one)
 
 
-def _fault_of_pipe(one: _Open, descriptors: Collection[_Open]) -> str | None:
+def _fault_of_pipe(one: _Open, descriptors: Collection[_Open], by_criu: bool) -> str | None:
     if one.flags & os.O_DIRECT:
         return one.named("a pipe of packets")
     ends = {is_write_end(other.flags) for other in descriptors if other.target == one.target}
-    if len(ends) == 2 or (other := _held_elsewhere(one)) is None:
+    if len(ends) == 2 or (True in ends and not by_criu) or (other := _held_elsewhere(one)) is None:
         return None
     return f"{one.named('a pipe')}{OTHER}{named_process(other)} has too"
 
@@ -259,22 +262,21 @@ def _held_elsewhere(one: _Open) -> int | None:
     return None
 
 
-def _fault_of_timer(one: _Open, descriptors: Collection[_Open]) -> str | None:
+def _fault_of_timer(one: _Open) -> str | None:
     said = one.information
     busy = any(int(number) for name in ("ticks", "it_value") for number in re.findall(r"\d+", said.get(name, "")))
     ends = ends_with_clock(int(said.get("clockid", "0")), int(said.get("settime flags", "0"), 8))
     return one.named("a timer that ends when the clock is set") if busy and ends else None
 
 
-def _fault_of_event(one: _Open, descriptors: Collection[_Open]) -> str | None:
+def _fault_of_event(one: _Open) -> str | None:
     # CRIU makes it an ordinary one, whose reads take the whole count.
     counts = one.information.get("eventfd-semaphore", "0") != "0"
     return one.named("an eventfd that counts (EFD_SEMAPHORE)") if counts else None
 
 
-_Judge = Callable[[_Open, Collection[_Open]], "str | None"]
+_Judge = Callable[[_Open], "str | None"]
 _JUDGES: Mapping[str, _Judge] = {
-    "pipe:[": _fault_of_pipe,
     "anon_inode:[timerfd]": _fault_of_timer,
     "anon_inode:[eventfd]": _fault_of_event,
 }

@@ -98,7 +98,7 @@ class MarkedRun:
         target.mkdir(mode=0o700, parents=True)
         self.tracee.helpers.settle()
         with readable(self.tracee):
-            found = outside(self.tracee.pid)
+            found = outside(self.tracee.pid, by_criu=criu is not None)
         if self.tracee.team is not None:
             found += locks_in_use(self.tracee, self.tracee.team)
         if found:

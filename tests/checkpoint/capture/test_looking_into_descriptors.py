@@ -12,6 +12,8 @@ import os
 import select
 import signal
 import socket
+import stat
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ from checkpoint.capture.open_files import OpenFiles
 from checkpoint.capture.own_descriptors import own_descriptors
 from checkpoint.capture.stored_own import decoded_own, encoded_own
 from checkpoint.state.own_descriptors import OwnDescriptors
+from checkpoint.state.process_state import File, FileKind
 
 SO_PEEK_OFF = 42
 MESSAGES = st.lists(st.binary(min_size=1, max_size=2000), max_size=8)
@@ -93,6 +96,34 @@ def test_pipes_are_seen_and_stay(data: bytes, pieces: int) -> None:
     finally:
         os.close(source)
         os.close(sink)
+
+
+def written_end(*, read: bool, own: bool) -> tuple[File, File]:
+    """The file of a pipe's end that a process writes to, and that of its standard error, which is the same. `read`:
+    whether the pipe is read, `own`: by itself."""
+    source, sink = os.pipe()
+    process = subprocess.Popen(["sleep", "60"], stdout=sink, stderr=sink, pass_fds=[source] if own else [])
+    os.close(sink)
+    try:
+        if own or not read:
+            os.close(source)
+        files = OpenFiles(process.pid)
+        found = {item.fd: files.files[item.file_id] for item in files.descriptors()}
+        assert own or not read or not select.select([source], [], [], 0)[0], "its end was opened and closed"
+        return found[1], found[2]
+    finally:
+        if read and not own:
+            os.close(source)
+        process.kill()
+        process.wait()
+
+
+def test_what_another_process_reads_goes_nowhere() -> None:
+    """No restored phase may be ended by SIGPIPE, or wait for a reader that is not there."""
+    one, other = written_end(read=True, own=False)
+    assert one is other and (one.path, one.kind) == ("/dev/null", FileKind.REGULAR)
+    assert one.flags & os.O_ACCMODE == os.O_WRONLY and stat.S_ISCHR(one.mode)
+    assert {file.kind for own in (False, True) for file in written_end(read=own, own=own)} == {FileKind.PIPE}
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])

@@ -23,7 +23,17 @@ from checkpoint.criu.protobuf import Field, Message
 from checkpoint.criu.unsupported import unsupported
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.linux import MAP_HUGETLB, PAGE_SIZE
-from checkpoint.state.process_state import PageRun, ProcessState, VmaStatus, file_mappings, open_files
+from checkpoint.state.own_descriptors import OwnDescriptors, Watch
+from checkpoint.state.process_state import (
+    Descriptor,
+    File,
+    FileKind,
+    PageRun,
+    ProcessState,
+    VmaStatus,
+    file_mappings,
+    open_files,
+)
 
 INPUT = bytes(range(256)) * 100
 
@@ -282,9 +292,18 @@ def _with_device(images: ProcessState) -> ProcessState:
     return replace(images, files={**images.files, null.id: replace(null, path="/dev/kvm")})
 
 
+def _with_watched_output(images: ProcessState) -> ProcessState:
+    """An epoll set that watches standard output: a pipe that others read, by then."""
+    found = File(97, FileKind.EPOLL, "", os.O_RDWR, 0, None, 0)
+    item = Descriptor(97, found.id, 0, found.kind)
+    own = OwnDescriptors(sets={found.id: (os.O_RDWR, (Watch(1, 4, 1),))})
+    return replace(images, files={**images.files, 97: found}, descriptors=(*images.descriptors, item), own=own)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (_with_watched_output, "descriptor 97 is an epoll set that watches a pipe to another process (1)"),
         (_in_vdso, "an instruction pointer inside the vDSO"),
         (_with_device, "descriptor 0 is the device /dev/kvm"),
         (lambda images: replace(images, filtered=True), "a seccomp filter"),

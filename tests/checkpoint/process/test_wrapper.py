@@ -17,7 +17,7 @@ from checkpoint.process import wrapper
 from checkpoint.process.program import Program, Worker
 from checkpoint.process.tracee import Tracee, What
 from checkpoint.process.wrapper import survey
-from probe.tracers.worker import let_wrapper_end
+from probe.tracers.worker import let_end
 
 Write = Callable[..., Program]
 
@@ -87,6 +87,6 @@ def test_a_wrapper_that_goes_on_is_left_at_the_deadline(script: Write, builds: P
         Tracee.start(script(build("helpers", builds), "worker 20; sleep 100"), streams) as tracee,
     ):
         tracee.resume()
-        let_wrapper_end(tracee, time.monotonic() + 2)
+        let_end(tracee, time.monotonic() + 2)
         assert tracee.status == 0
     assert time.monotonic() - begun < SECONDS
