@@ -42,7 +42,7 @@ from probe.pipeline.stage import LEAST_COVERAGE, Build
 from probe.progress import Report
 from probe.selection.substitute import another_representative, with_representatives, without_phases
 from probe.tracers.team import refuse_orphans
-from probe.tracers.worker import let_wrapper_end
+from probe.tracers.worker import let_end
 from probe.work_folder import each
 
 NAME = CAPTURE_RUN
@@ -121,7 +121,7 @@ def capture(
     `lost` gets the phases of which there is no checkpoint; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
-    CriuError, StorageError. The run is ended after the last dump, but for a wrapper's.
+    CriuError, StorageError. The run is ended after the last dump, but for a wrapper's and one that writes files.
     """
     missing = Lost()
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
@@ -176,10 +176,11 @@ def capture(
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
             tracee.resume()
-        if profile.program.worker is not None:
+        # Half a file may be what the next run begins with: TeX reads what the run before has noted.
+        if not waiting and (profile.program.worker is not None or profile.written):
             run.watch.disarm()
             run.go_on(criu)
-            let_wrapper_end(tracee, deadline)
+            let_end(tracee, deadline)
     if lost is None and missing.phases:
         raise missing.refusal(profile.program.name, missing.phases)
     if lost is not None:

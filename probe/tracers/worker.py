@@ -193,8 +193,8 @@ def _said(execution: Execution) -> str:
     return shortened(execution.worker.argv)
 
 
-def let_wrapper_end(tracee: Tracee, deadline: float) -> None:
-    """Wait for the running worker and its wrapper to end, so that nothing is in the way of the next run.
+def let_end(tracee: Tracee, deadline: float) -> None:
+    """Wait for the running program to end, and for its wrapper, so that nothing is in the way of the next run.
 
     `deadline`: by time.monotonic; what goes on then is left to be ended with the tracing.
     """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import Command
+from tracing import compile_small
 
 from checkpoint.errors import StorageError
 from checkpoint.process.descriptors import written_files
@@ -139,3 +140,42 @@ def test_the_length_of_what_is_appended_to_is_carried(tmp_path: Path, monkeypatc
     # Those of more than a megabyte become holes one by one, while phases are captured.
     assert len(whole) == len(copies) and not any(whole) and max(one.st_size for one in copies) > 1 << 20
     assert run(probe, repeats=2).prediction.seconds > 0
+
+
+# Reads what the run before has noted, as TeX does, and has failed where that is not complete.
+NOTING = r"""
+#include <stdio.h>
+__attribute__((noipa)) static unsigned sum(unsigned x) { for (int i = 0; i < 900; i++) x += x >> 3 ^ i; return x; }
+__attribute__((noipa)) static unsigned mix(unsigned x) { for (int i = 0; i < 700; i++) x = x * 31 ^ x >> 5; return x; }
+int main(int count, char **words)
+{
+    unsigned x = count, last = 0, number;
+    FILE *notes = fopen(words[1], "r");
+    if (notes) {
+        while (fscanf(notes, "%u", &number) == 1)
+            last++;
+        fclose(notes);
+        if (last != 40)
+            return 3;
+    }
+    notes = fopen(words[1], "w");
+    for (int i = 0; i < 40; i++) {
+        for (int k = 0; k < 8000; k++)
+            x = i < 10 ? sum(x) : mix(x);
+        fprintf(notes, "%u\n", x);
+        fflush(notes);
+    }
+    return fclose(notes);
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["direct", "criu"])
+def test_no_run_begins_with_half_a_file(way: str, tmp_path: Path) -> None:
+    """The capture run goes on behind the last checkpoint: the next would read what it has left."""
+    program, notes = compile_small(tmp_path, "noting", NOTING), tmp_path / "notes"
+    selection = SelectionOptions(max_phases=2)
+    options = BuildOptions(interval=0.02, runs=1, repeats=2, capture=way, selection=selection)
+    build([str(program), str(notes)], tmp_path / "x.probe", options=options)
+    assert len(notes.read_text().split()) == 40
