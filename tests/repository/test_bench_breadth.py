@@ -93,9 +93,10 @@ def test_only_what_is_tried_is_installed(capsys: pytest.CaptureFixture[str]) -> 
 
 PREDICTION = {
     "clock": "cpu", "phases": [1, 2], "tracing_overhead": 1.02, "warnings": ["w1"], "et_ref_seconds": 2.04,
+    "threads": 1,
 }  # fmt: skip
 RUN = {
-    "prediction": {"seconds": 2.0, "low": 1.9, "high": 2.2}, "warnings": ["w2"],
+    "prediction": {"seconds": 2.0, "low": 1.9, "high": 2.2}, "warnings": ["w2"], "threads": 1,
     "estimators": {"calibrated": 2.0, "direct": 2.1, "strube": None},
 }  # fmt: skip
 
@@ -120,6 +121,23 @@ def test_a_tiny_program_goes_through(tmp_path: Path) -> None:
     assert row["outcome"] == PREDICTED and len(row["full"]) == 4 and row["predicted"] == 2.0
     assert row["package"].startswith("coreutils ") and row["native"]["status"] == 0
     assert set(row["load"]) == {"others", "stolen"} and "message" not in row
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_plain_runs_have_as_many_processors_as_the_probe(threads: int, tmp_path: Path) -> None:
+    code = (
+        "import os, threading, time\n"
+        "other = threading.Thread(target=time.sleep, args=(0.4,)); other.start(); other.join()\n"
+        f"open('{tmp_path}/seen', 'a').write(f'{{len(os.sched_getaffinity(0))}} ')\n"
+    )
+    (tmp_path / "it.py").write_text(code)
+    built, ran = ({**said, "threads": threads} for said in (PREDICTION, RUN))
+    ways = tool(tmp_path, build=f"echo '{json.dumps(built)}'", run=f"echo '{json.dumps(ran)}'")
+    tried(tiny(f"/usr/bin/python3 {tmp_path}/it.py"), ways, tmp_path)
+    free = len(os.sched_getaffinity(0))
+    later = 1 if threads == 1 else free
+    assert (tmp_path / "seen").read_text().split() == [str(n) for n in (free, 1, free, later, later, later)]
 
 
 TINY_LUA = replace(TINY, command="sha256sum work.lua", inputs="work.lua")

@@ -118,10 +118,15 @@ def _tried(found: Place, tool: Tool) -> Row:
         return {**row, "outcome": UNUSABLE, "message": f"stopped: {native['stopped']}" if native["stopped"] else said}
     native.pop("said")
     with watched() as load:
-        runs = [_plain(found)]
-        row |= _predicted(found, tool, native["wall"], lambda: runs.append(_plain(found, again=False)))
+        # Only the build tells how many threads share the work.
+        before = {many: _plain(found, many=many) for many in (False, True) if not many or native["threads"] > 1}
+        between: list[Ended] = []
+        row |= _predicted(
+            found, tool, native["wall"], lambda many: between.append(_plain(found, many=many, again=False))
+        )
         if row["outcome"] == PREDICTED:
-            row |= compared(row, [*runs, *(_plain(found) for _ in range(LATER_RUNS))])
+            many = row["run"]["threads"] > 1
+            row |= compared(row, [before[many], *between, *(_plain(found, many=many) for _ in range(LATER_RUNS))])
     row["load"] = _shares(load)
     return row
 
@@ -148,10 +153,10 @@ def _native(found: Place) -> Row:
     }
 
 
-def _plain(found: Place, *, again: bool = True) -> Ended:
-    """A run on the processor that probes measure on, in the environment that their runs have; in the folder as it is
-    unless `again`."""
-    cpu = measuring_cpu()
+def _plain(found: Place, *, many: bool, again: bool = True) -> Ended:
+    """A run on the processor that probes measure on, in the environment that their runs have; on all processors where
+    `many` threads share the work. In the folder as it is unless `again`."""
+    cpu = None if many else measuring_cpu()
     masked = Started((), "", "", isa=DEFAULT_ISA, env=found.environment).environment()
     with away_from(cpu):
         ended, said = _command(found, found.program.argv, masked, 2 * NATIVE_SECONDS, cpu=cpu, again=again)
@@ -178,8 +183,9 @@ def _command(
     return ended, said
 
 
-def _predicted(found: Place, tool: Tool, native: float, between: Callable[[], None]) -> Row:
-    """What `probe build` and `probe run` make of the command; `between` is called between them."""
+def _predicted(found: Place, tool: Tool, native: float, between: Callable[[bool], None]) -> Row:
+    """What `probe build` and `probe run` make of the command; `between` is called between them, with whether several
+    threads share the work."""
     target = found.base / "it.probe"
     stdin = [] if found.program.stdin == "/dev/null" else ["--stdin", found.program.stdin]
     seconds = 0.0
@@ -197,7 +203,7 @@ def _predicted(found: Place, tool: Tool, native: float, between: Callable[[], No
             return {**judged(found.program, ended, said, found.base), "stage": stage, **late(seconds, native)}
         out.append(json.loads((found.base / "stdout").read_text()))
         if stage == "build":
-            between()
+            between(out[0]["threads"] > 1)
     return {"outcome": PREDICTED, "build": out[0], "run": out[1], "seconds": round(seconds, 1)}
 
 
