@@ -69,6 +69,8 @@ class SiteCounters:
         self._room = StubRoom(tracee)
         self._areas: list[_Area] = []
         self.images: list[CountedImage] = []
+        self.without_room: dict[int, CountedImage] = {}
+        """Those of which no site is counted, since there was no room for stubs in their reach, by their numbers."""
         self.removed = np.zeros(0, dtype=bool)
         self.flags_dead = np.zeros(0, dtype=bool)
         self.block_instructions = np.zeros(0)
@@ -103,8 +105,9 @@ class SiteCounters:
         try:
             base, counters = self._room.take(loaded, size, counter_size)
         except LookupError:
-            # No room near the image: it is left out, as blocks without a safe instruction are.
+            self.without_room[number] = image
             return 0
+        self.without_room.pop(number, None)
         stubs = encode_counters(sites, loaded.bias, base, counters, many=self._tracee.team is not None)
         self._tracee.write(base, stubs.code.tobytes())
         text = read_text(self._tracee, sites, loaded.bias)

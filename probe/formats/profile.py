@@ -99,6 +99,7 @@ class Profile:
     images       path and sha256 of every image with blocks
     unit         what the intervals are equal in: "seconds" (native tracer) or "instructions"
     executed     all of the own images' native blocks that ran at least once, also those too hot to count on
+    uncounted    paths of images of which nothing was counted, since there was no room for counters in their reach
     written      regular files that the program had open for writing
     prologue     seconds before the traced image started (earlier images of an execve chain); no interval covers them
     exit_status  of the traced run
@@ -137,6 +138,7 @@ class Profile:
     first: sp.csr_array | None = field(default=None, repr=False)
     thread_work: FloatArray | None = field(default=None, repr=False)
     could_mark: tuple[Lineage, ...] = ()
+    uncounted: tuple[str, ...] = ()
 
     @property
     def intervals(self) -> int:
@@ -179,6 +181,7 @@ def save_profile(profile: Profile, path: Path) -> None:
         "installed_sites": profile.installed_sites,
         "install_seconds": profile.install_seconds,
         "written": list(profile.written),
+        "uncounted": list(profile.uncounted),
         "exit_status": profile.exit_status,
         "processes": profile.processes,
         "helper_threads": profile.helper_threads,
@@ -275,6 +278,7 @@ def _from_arrays(header: dict[str, Any], stored: Mapping[str, Any]) -> Profile:
         first=first,
         thread_work=work,
         could_mark=lineages_from_json(header.get("could_mark", ())),
+        uncounted=tuple(str(p) for p in header.get("uncounted", ())),
     )
 
 

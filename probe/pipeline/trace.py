@@ -252,6 +252,11 @@ def _notes(build: Build) -> list[str]:
         found.append(
             f"{profile.helper_threads} threads were seen beside the first one: they wait, and no phase holds them"
         )
+    if profile.uncounted:
+        found.append(
+            f"nothing was counted in {', '.join(profile.uncounted)}: there is no room for counters within 2 GB of it; "
+            "phases that differ in nothing else are told apart by their times alone"
+        )
     if profile.is_random:
         found.append(
             "it draws random numbers: they are the same in every run of the build, and in the phases; with others it "

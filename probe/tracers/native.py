@@ -48,13 +48,7 @@ from probe.tracers.library_time import LibraryLooks
 from probe.tracers.look_pauses import LookPauses
 from probe.tracers.other_processes import judge_children, judge_early, judge_threads
 from probe.tracers.outside_looks import OutsideLooks
-from probe.tracers.team import (
-    FirstThread,
-    joined_rows,
-    refuse_orphans,
-    row_of,
-    working_threads,
-)
+from probe.tracers.team import FirstThread, joined_rows, refuse_orphans, row_of, working_threads
 from probe.tracers.too_few import why_too_few
 
 DEFAULT_INTERVAL = 0.05
@@ -389,6 +383,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         blocks=blocks_of(recording.counters, np.flatnonzero(counted)),
         executed=blocks_of(recording.counters, np.flatnonzero(totals > 0)),
         images=tuple((i.path, i.sha256) for i in recording.counters.images),
+        uncounted=tuple(i.path for i in recording.counters.without_room.values()),
         cpu_seconds=cpu_seconds,
         prologue=recording.prologue,
         removed_sites=int(recording.counters.removed.sum()),

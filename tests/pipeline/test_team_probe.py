@@ -107,6 +107,8 @@ def test_openmp_that_nobody_gave_a_number_is_warned_of(builds: Path, tmp_path: P
     for other in (replace(made.program, threads=2), replace(made.program, env={"OMP_NUM_THREADS": "1"})):
         made.program = other
         assert doubts(made) == []
+    made.profile = replace(made.profile, uncounted=("/lib/far.so",))
+    assert doubts(made) == [] and "nothing was counted in /lib/far.so: there is no room" in made.notes[-1]
 
 
 def test_a_thread_may_load_a_library(builds: Path) -> None:

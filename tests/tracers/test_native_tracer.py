@@ -19,10 +19,11 @@ from tracing import SECONDS, compile_small, count_run, program_of, streams_of
 
 import probe.tracers.native as native
 from checkpoint.errors import ProbeError, ProgramFailed, ProgramTooShort, ProgramUnsupported
-from checkpoint.process.loader import LoadWatch
+from checkpoint.process.loader import LoadedImage, LoadWatch
 from checkpoint.process.tracee import Tracee
 from checkpoint.process.waiting import process_state
 from checkpoint.stubs.counters import SiteCounters
+from checkpoint.stubs.slots import StubRoom
 from probe.formats.profile import load_profile, save_profile
 from probe.pipeline.runs.boundaries import candidates
 from probe.tracers.look_pauses import LookPauses
@@ -72,6 +73,26 @@ def test_libraries_opened_later_are_counted_through_every_opening(builds: Path) 
     plugin = path.parent / "plugin.so"
     column = column_of(profile, plugin, symbols(plugin)["site_plugin"])
     assert column is not None and totals(profile)[column] == 2 * 40_000
+
+
+@pytest.mark.parametrize(("refused", "named"), [(9, True), (1, False)])
+def test_an_image_without_room_for_counters_is_named(
+    refused: int, named: bool, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless there is room where it is opened again."""
+    path, take, asked = build("dlopen", builds), StubRoom.take, [0]
+
+    def without_room(room: StubRoom, loaded: LoadedImage, code: int, data: int) -> tuple[int, int]:
+        asked[0] += loaded.image.path.endswith("plugin.so")
+        if loaded.image.path.endswith("plugin.so") and asked[0] <= refused:
+            raise LookupError("no room")
+        return take(room, loaded, code, data)
+
+    monkeypatch.setattr(StubRoom, "take", without_room)
+    profile = profile_of(path, "40")
+    assert asked[0] > 1 and profile.uncounted == ((str(path.parent / "plugin.so"),) if named else ())
+    save_profile(profile, tmp_path / "it.profile")
+    assert load_profile(tmp_path / "it.profile").uncounted == profile.uncounted
 
 
 @pytest.mark.parametrize("name", ["execer", "execscript.sh"])
