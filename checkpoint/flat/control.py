@@ -15,7 +15,7 @@ class Option:
     """What the restorer is asked to do besides (enum option)."""
 
     TOUCH_IN_ORDER, ONLY_RECORDED_CALLS, CONFINE_WRITES, FILTER_CALLS, ANY_FOLDER = 1, 2, 4, 8, 16
-    MAP_LAZILY, TRACE_MAPPINGS, ASK_KERNEL, STAY_APART = 32, 64, 128, 256
+    MAP_LAZILY, TRACE_MAPPINGS, ASK_KERNEL, STAY_APART, STOP_RESTORED = 32, 64, 128, 256, 512
 
 
 class Confined:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from checkpoint import strict_json
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import NodeUnfit, PhaseFailed
+from checkpoint.flat.control import Option
 from checkpoint.flat.convert import LARGEST_PARK
 from checkpoint.flat.image import FlatImage
 from checkpoint.linux import (
@@ -145,7 +146,7 @@ def _report(
     answer: dict[str, Any] = {"failure": "it failed"}
     try:
         die_with_parent(parent)
-        spec["option_bits"] = confined(spec, folder)
+        spec["option_bits"] = confined(spec, folder) | Option.STOP_RESTORED
         control = Control(stamps, str(folder))
         watch = _Watch(
             launch(spec, str(folder), control.fd, traced=True),
@@ -185,7 +186,7 @@ class _Watch:
         self._called: float | None = None
         self._returned = 0
         self._found = RecordedCalls()
-        self._restored = self._inside = self._gone = self._ended = False
+        self._standing = self._restored = self._inside = self._gone = self._ended = False
         self._path: str | None = None
         self._seconds, self._yields = seconds, EndlessYield(pid, seconds)
         self._deadline = time.monotonic() + RESTORE_SECONDS + seconds
@@ -197,7 +198,7 @@ class _Watch:
         ptrace(PTRACE_SETOPTIONS, self._pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)
         deliver = 0
         while True:
-            each = self._found.complete and (self._found.counted or self._inside)
+            each = self._standing and self._found.complete and (self._found.counted or self._inside)
             ptrace(PTRACE_SYSCALL if each else PTRACE_CONT, self._pid, 0, deliver)
             status = self._wait()
             deliver = 0
@@ -211,6 +212,9 @@ class _Watch:
                 self._inside = False
                 if self._found.complete or ctypes.c_long(registers_of(self._pid).orig_rax).value in _STOPS:
                     self._at_call()
+            elif stopped == signal.SIGSTOP and not self._standing:
+                # Thousands of calls map the memory; what follows are the restorer's last.
+                self._standing = self._control.report()[0] == RESTORED
             elif stopped == signal.SIGSTOP:
                 if self._control.event(self._end)[0] and (self._ended or not self._looking):
                     if not self._restored:
@@ -286,7 +290,7 @@ class _Watch:
         registers = registers_of(self._pid)
         number = ctypes.c_long(registers.orig_rax).value
         if not self._restored:
-            # The restorer's own calls come first, of which rt_sigreturn is the last.
+            # The restorer's last calls come first, of which rt_sigreturn is the last.
             self._restored = number == _RT_SIGRETURN and self._control.report()[0] == RESTORED
             if self._restored:
                 self._deadline = time.monotonic() + self._seconds

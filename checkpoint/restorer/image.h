@@ -283,6 +283,7 @@ enum option {
 	TRACE_MAPPINGS = 64, /* likewise */
 	ASK_KERNEL = 128,    /* for a tracer that steps: no code of the node's runs */
 	STAY_APART = 256,    /* threads keep a processor each; the parent lets them go */
+	STOP_RESTORED = 512, /* for a tracer that does not want to see the restorer's own calls */
 };
 
 /* Descriptors that the parent passes. */

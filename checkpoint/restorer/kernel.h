@@ -12,7 +12,7 @@ enum call {
 	SYS_brk = 12, SYS_rt_sigaction = 13, SYS_rt_sigreturn = 15, SYS_ioctl = 16, SYS_pread = 17, SYS_pwrite = 18, SYS_mremap = 25, SYS_madvise = 28,
 	SYS_setitimer = 38, SYS_getpid = 39, SYS_sendfile = 40, SYS_socketpair = 53, SYS_setsockopt = 54, SYS_getsockopt = 55, SYS_kill = 62, SYS_fcntl = 72, SYS_ftruncate = 77, SYS_chdir = 80, SYS_fchdir = 81, SYS_fchmod = 91, SYS_umask = 95,
 	SYS_getppid = 110, SYS_capget = 125, SYS_capset = 126, SYS_rt_sigqueueinfo = 129, SYS_sigaltstack = 131, SYS_personality = 135, SYS_gettid = 186, SYS_sched_yield = 24, SYS_clone = 56, SYS_futex = 202, SYS_sched_setaffinity = 203, SYS_sched_getaffinity = 204, SYS_prctl = 157, SYS_arch_prctl = 158,
-	SYS_set_tid_address = 218, SYS_restart_syscall = 219, SYS_clock_gettime = 228, SYS_exit_group = 231, SYS_epoll_ctl = 233,
+	SYS_set_tid_address = 218, SYS_restart_syscall = 219, SYS_clock_gettime = 228, SYS_exit_group = 231, SYS_epoll_ctl = 233, SYS_tgkill = 234,
 	SYS_openat = 257, SYS_set_robust_list = 273, SYS_timerfd_create = 283, SYS_timerfd_settime = 286, SYS_signalfd4 = 289, SYS_eventfd2 = 290,
 	SYS_epoll_create1 = 291, SYS_dup3 = 292, SYS_pipe2 = 293, SYS_preadv = 295, SYS_rt_tgsigqueueinfo = 297, SYS_prlimit = 302, SYS_seccomp = 317, SYS_memfd_create = 319,
 	SYS_userfaultfd = 323, SYS_rseq = 334, SYS_landlock_create_ruleset = 444, SYS_landlock_add_rule = 445, SYS_landlock_restrict_self = 446, SYS_close_range = 436,

@@ -143,6 +143,8 @@ void load_registers(struct context *c)
 	c->report->progress = RESTORED;
 	/* What it says is ours: the phase shall not reach it. */
 	CALL2(SYS_munmap, c->report, PAGE);
+	if (c->options & STOP_RESTORED)
+		CALL3(SYS_tgkill, CALL0(SYS_getpid), CALL0(SYS_gettid), SIGSTOP);
 	open_gate(c);
 	enter(c);
 }
