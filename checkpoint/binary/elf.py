@@ -10,7 +10,9 @@ import hashlib
 import io
 import os
 import struct
+import time
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,10 @@ EM_X86_64 = 62
 _PF_X = 1
 _DW_EH_PE_OMIT = 0xFF
 _STUB_SECTIONS = (".plt", ".init", ".fini")
+_MOST_KEPT = 256
+"""Parsed files that are kept in memory."""
+_SETTLED_SECONDS = 1.0
+"""A file that changed so lately may change again with the same time: the kernel's clock of files has steps."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,23 @@ def needed_libraries(path: Path) -> list[str]:
 
 
 def read_image(path: str) -> ElfImage:
-    """Parse the ELF file at `path`. Raises ProgramNotRunnable where it is not a usable x86-64 image."""
+    """Parse the ELF file at `path`, once while it does not change: each run of a build needs all that a program maps.
+    Raises ProgramNotRunnable where it is not a usable x86-64 image."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        raise ProgramNotRunnable(f"{path}: cannot be read: {error.strerror}") from error
+    if time.time() - status.st_ctime < _SETTLED_SECONDS:
+        return _parsed(path)
+    return _kept(path, (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns))
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _kept(path: str, _: tuple[int, int, int, int]) -> ElfImage:
+    return _parsed(path)
+
+
+def _parsed(path: str) -> ElfImage:
     try:
         data = Path(path).read_bytes()
     except OSError as error:

@@ -126,7 +126,7 @@ def _functions_in(maps: Sequence[MapEntry]) -> dict[str, int]:
     for path in image_paths(maps):
         if Path(path).name.startswith(_LIBRARIES):
             try:
-                image = _image(path)
+                image = read_image(path)
                 bias = load_bias(image, maps)
             except (ProgramNotRunnable, LookupError):
                 continue
@@ -134,11 +134,6 @@ def _functions_in(maps: Sequence[MapEntry]) -> dict[str, int]:
                 if end - start >= JUMP_BYTES:
                     found.setdefault(name, start + bias)
     return found
-
-
-@functools.lru_cache(maxsize=8)
-def _image(path: str) -> ElfImage:
-    return read_image(path)
 
 
 @functools.lru_cache(maxsize=8)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
 import subprocess
 import time
@@ -67,7 +68,26 @@ def test_symbols_serve_where_the_frames_are_gone(builds: Path, tmp_path: Path) -
 def test_symbols_are_not_read_where_frames_serve(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Qt program's took two seconds."""
     monkeypatch.setattr(elf, "_symbol_ranges", None)
+    elf._kept.cache_clear()
     assert len(read_image(str(build("flags", builds))).functions)
+
+
+def test_a_file_is_parsed_again_where_it_has_changed(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's clock of files has steps: a file of just now may change without a sign."""
+    path = tmp_path / "program"
+    shutil.copy(small, path)
+    assert read_image(str(path)) is not read_image(str(path))
+    monkeypatch.setattr(elf, "_SETTLED_SECONDS", 0.0)
+    kept = read_image(str(path))
+    assert read_image(str(path)) is kept
+    time.sleep(0.02)
+    path.write_bytes(small.read_bytes()[:-1] + b"x")
+    assert read_image(str(path)).sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != kept.sha256
+    path.unlink()
+    with pytest.raises(ProgramNotRunnable, match="cannot be read"):
+        read_image(str(path))
 
 
 def test_whole_sections_serve_where_symbols_are_gone_too(builds: Path, tmp_path: Path) -> None:
