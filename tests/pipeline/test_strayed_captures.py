@@ -66,7 +66,7 @@ def regions(program: Path, numbers: list[int], folder: Path, lost: Lost | None, 
         for n in numbers
     ]
     return capture(
-        cast(Any, SimpleNamespace(program=program_of(program))), plans, criu=None, folder=folder,
+        cast(Any, SimpleNamespace(program=program_of(program), written=())), plans, criu=None, folder=folder,
         streams=Streams(folder / "stdout", folder / "stderr"), expected_seconds=SECONDS, on_dump=no_copies, lost=lost,
         **more,
     )  # fmt: skip

@@ -60,7 +60,7 @@ def captured_regions(
     program = program_of(path, *arguments)
     program = replace(program, threads=threads, marking=marking, env={**program.env, **(env or {})})
     captured = capture(
-        cast(Any, SimpleNamespace(program=program)),
+        cast(Any, SimpleNamespace(program=program, written=())),
         plans,
         criu=None if direct else find_criu(),
         folder=folder,
