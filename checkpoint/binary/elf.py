@@ -28,8 +28,8 @@ EM_X86_64 = 62
 _PF_X = 1
 _DW_EH_PE_OMIT = 0xFF
 _STUB_SECTIONS = (".plt", ".init", ".fini")
-_MOST_KEPT = 256
-"""Parsed files that are kept in memory."""
+_MOST_KEPT, _LARGEST_KEPT = 128, 16 << 20
+"""Parsed files that are kept in memory, and bytes of each at most."""
 _SETTLED_SECONDS = 1.0
 """A file that changed so lately may change again with the same time: the kernel's clock of files has steps."""
 
@@ -116,7 +116,7 @@ def read_image(path: str) -> ElfImage:
         status = os.stat(path)  # noqa: PTH116
     except OSError as error:
         raise ProgramNotRunnable(f"{path}: cannot be read: {error.strerror}") from error
-    if time.time() - status.st_ctime < _SETTLED_SECONDS:
+    if status.st_size > _LARGEST_KEPT or time.time() - status.st_ctime < _SETTLED_SECONDS:
         return _parsed(path)
     return _kept(path, (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns))
 

@@ -137,11 +137,11 @@ class OpenFiles:
 
     def _is_read(self, number: int) -> bool:
         """Whether there is a descriptor by which what is written to this end of a pipe can be read (poll(2), POLLERR).
-        False where this user may not ask."""
+        True where this user may not ask."""
         try:
             end = os.open(f"/proc/{self._pid}/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return False
+            return True
         try:
             asked = select.poll()
             asked.register(end, 0)

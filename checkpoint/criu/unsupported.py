@@ -8,6 +8,7 @@ reaches outside the one process is no longer there.
 from __future__ import annotations
 
 import mmap
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,7 +136,7 @@ def _files(images: ProcessState) -> Iterator[str]:
 def _leads_outside(images: ProcessState, own: OwnDescriptors) -> Iterator[str]:
     """What descriptors lead to something that is not in the checkpoint, or will have changed."""
     sockets = {one.inode: one for one in own.sockets.values()}
-    kinds = {item.fd: item.kind for item in images.descriptors}
+    paths = {item.fd: images.files[item.file_id].path for item in images.descriptors}
     for item in images.descriptors:
         fd, file = item.fd, item.file_id
         if file in own.sockets:
@@ -150,10 +151,10 @@ def _leads_outside(images: ProcessState, own: OwnDescriptors) -> Iterator[str]:
         elif file in own.events and own.events[file][1] >> 32:
             yield f"descriptor {fd} is an eventfd that has counted too far"
         for watch in own.sets[file][1] if file in own.sets else ():
-            if watch.fd not in kinds:
+            if watch.fd not in paths:
                 yield f"descriptor {fd} is an epoll set that watches what is not open ({watch.fd})"
-            elif kinds[watch.fd] == FileKind.REGULAR:
-                # The kernel lets nobody watch a file: in the program this is a pipe that others read.
+            elif paths[watch.fd] == os.devnull:
+                # The kernel lets nobody watch it: in the program this is a pipe that others read.
                 yield f"descriptor {fd} is an epoll set that watches a pipe to another process ({watch.fd})"
 
 

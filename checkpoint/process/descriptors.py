@@ -2,8 +2,8 @@
 """Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it.
 
 What leads to the process itself is fine: pipes and pairs of Unix sockets of which it holds both ends, eventfds, epoll
-sets, timers, signalfds, deleted files; shared memory that no other process has. So is a pipe that it only writes to,
-as a worker does whose wrapper reads what it prints: a restored phase prints to nobody.
+sets, timers, signalfds, deleted files; shared memory that no other process has. So is, where CRIU takes no part, a
+pipe that it only writes to, as a worker does whose wrapper reads what it prints: a restored phase prints to nobody.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Open:
 
 def outside(pid: int, *, by_criu: bool = False) -> list[str]:
     """What process `pid` holds and no probe can: descriptors that reach outside it, and memory that CRIU does not dump.
-    `by_criu`: also pipes that others read, since one that CRIU restores is broken. Empty once it is gone."""
+    `by_criu`: also pipes that it writes and others read: one that CRIU restores is broken. Empty once it is gone."""
     with contextlib.suppress(OSError):
         descriptors = list(_descriptors(pid))
         mappings = read_maps(pid)

@@ -69,6 +69,7 @@ class SiteCounters:
         self._room = StubRoom(tracee)
         self._areas: list[_Area] = []
         self.images: list[CountedImage] = []
+        self._counted: set[int] = set()
         self.without_room: dict[int, CountedImage] = {}
         """Those of which no site is counted, since there was no room for stubs in their reach, by their numbers."""
         self.removed = np.zeros(0, dtype=bool)
@@ -105,8 +106,10 @@ class SiteCounters:
         try:
             base, counters = self._room.take(loaded, size, counter_size)
         except LookupError:
-            self.without_room[number] = image
+            if number not in self._counted:
+                self.without_room[number] = image
             return 0
+        self._counted.add(number)
         self.without_room.pop(number, None)
         stubs = encode_counters(sites, loaded.bias, base, counters, many=self._tracee.team is not None)
         self._tracee.write(base, stubs.code.tobytes())

@@ -62,6 +62,10 @@ _OTHERWISE = "another count of executions than the timing run had shown"
 _SLOWEST = 20.0
 """A capture run that takes this many times as long as the timing run has missed its markers."""
 
+_REST, _GRACE_SECONDS = 2.0, 10.0
+"""Behind the last dump a run that writes files goes on for this many times the timing run's length at most, and so many
+seconds: half a file may be what the next run begins with. TeX reads what the run before has noted."""
+
 
 @dataclass
 class Lost:
@@ -121,7 +125,8 @@ def capture(
     `lost` gets the phases of which there is no checkpoint; without it, that is an error.
 
     Raises Diverged where a marker is not reached, ProgramUnsupported for state that no probe can hold,
-    CriuError, StorageError. The run is ended after the last dump, but for a wrapper's and one that writes files.
+    CriuError, StorageError. The run is ended after the last dump, but for a wrapper's and one that was seen writing
+    files.
     """
     missing = Lost()
     stops: dict[Place, list[RegionPlan]] = defaultdict(list)
@@ -176,10 +181,11 @@ def capture(
             elif occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
             tracee.resume()
-        # Half a file may be what the next run begins with: TeX reads what the run before has noted.
         if not waiting and (profile.program.worker is not None or profile.written):
             run.watch.disarm()
             run.go_on(criu)
+            if profile.program.worker is None:
+                deadline = min(deadline, time.monotonic() + _REST * expected_seconds + _GRACE_SECONDS)
             let_end(tracee, deadline)
     if lost is None and missing.phases:
         raise missing.refusal(profile.program.name, missing.phases)

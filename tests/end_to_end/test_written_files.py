@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import Command
 from tracing import compile_small
 
-from checkpoint.errors import StorageError
+from checkpoint.errors import Diverged, StorageError
 from checkpoint.process.descriptors import written_files
 from probe import BuildOptions, SelectionOptions, build, run
 from probe.formats.checkpoints import CapturedPhase
@@ -171,11 +172,18 @@ int main(int count, char **words)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["direct", "criu"])
-def test_no_run_begins_with_half_a_file(way: str, tmp_path: Path) -> None:
-    """The capture run goes on behind the last checkpoint: the next would read what it has left."""
+@pytest.mark.parametrize("way", ["direct", "criu", "for ever"])
+def test_no_run_begins_with_half_a_file(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture run goes on behind the last checkpoint: the next would read what it has left. But not for ever."""
     program, notes = compile_small(tmp_path, "noting", NOTING), tmp_path / "notes"
     selection = SelectionOptions(max_phases=2)
     options = BuildOptions(interval=0.02, runs=1, repeats=2, capture=way, selection=selection)
-    build([str(program), str(notes)], tmp_path / "x.probe", options=options)
+    argv, target = [str(program), str(notes)], tmp_path / "x.probe"
+    if way == "for ever":
+        monkeypatch.setattr(capture, "_REST", 0.0)
+        monkeypatch.setattr(capture, "_GRACE_SECONDS", 0.0)
+        with pytest.raises(Diverged, match="exited with status 3"):
+            build(argv, target, options=replace(options, capture="direct"))
+        return
+    build(argv, target, options=options)
     assert len(notes.read_text().split()) == 40

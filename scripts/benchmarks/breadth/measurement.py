@@ -126,7 +126,9 @@ def _tried(found: Place, tool: Tool) -> Row:
         )
         if row["outcome"] == PREDICTED:
             many = row["run"]["threads"] > 1
-            row |= compared(row, [before[many], *between, *(_plain(found, many=many) for _ in range(LATER_RUNS))])
+            # A look may have missed threads that work for moments.
+            first = [before[many]] if many in before else []
+            row |= compared(row, [*first, *between, *(_plain(found, many=many) for _ in range(LATER_RUNS))])
     row["load"] = _shares(load)
     return row
 

@@ -82,6 +82,10 @@ def test_a_file_is_parsed_again_where_it_has_changed(
     monkeypatch.setattr(elf, "_SETTLED_SECONDS", 0.0)
     kept = read_image(str(path))
     assert read_image(str(path)) is kept
+    monkeypatch.setattr(elf, "_LARGEST_KEPT", path.stat().st_size - 1)
+    assert read_image(str(path)) is not kept, "larger than what is kept in memory"
+    monkeypatch.undo()
+    monkeypatch.setattr(elf, "_SETTLED_SECONDS", 0.0)
     time.sleep(0.02)
     path.write_bytes(small.read_bytes()[:-1] + b"x")
     assert read_image(str(path)).sha256 == hashlib.sha256(path.read_bytes()).hexdigest() != kept.sha256

@@ -293,17 +293,17 @@ def _with_device(images: ProcessState) -> ProcessState:
 
 
 def _with_watched_output(images: ProcessState) -> ProcessState:
-    """An epoll set that watches standard output: a pipe that others read, by then."""
+    """An epoll set that watches what is captured as /dev/null: in the program a pipe that others read."""
     found = File(97, FileKind.EPOLL, "", os.O_RDWR, 0, None, 0)
     item = Descriptor(97, found.id, 0, found.kind)
-    own = OwnDescriptors(sets={found.id: (os.O_RDWR, (Watch(1, 4, 1),))})
+    own = OwnDescriptors(sets={found.id: (os.O_RDWR, (Watch(0, 4, 0),))})
     return replace(images, files={**images.files, 97: found}, descriptors=(*images.descriptors, item), own=own)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (_with_watched_output, "descriptor 97 is an epoll set that watches a pipe to another process (1)"),
+        (_with_watched_output, "descriptor 97 is an epoll set that watches a pipe to another process (0)"),
         (_in_vdso, "an instruction pointer inside the vDSO"),
         (_with_device, "descriptor 0 is the device /dev/kvm"),
         (lambda images: replace(images, filtered=True), "a seccomp filter"),
