@@ -27,9 +27,10 @@ def printable_end(text: str, most: int = 500) -> str:
 
 
 def printable_lines(data: bytes, most: int = TAIL_BYTES) -> str:
-    """The last `most` characters of several lines, each without control and format characters."""
+    """The last `most` characters of several lines, each without control and format characters; spaces of any kind are
+    plain ones."""
     text = data.decode(errors="replace").replace("\r\n", "\n")[-most:]
-    return "".join(c if c in "\n\t" else "?" if acts(c) else c for c in text)
+    return "".join(c if c in "\n\t" or c.isprintable() else "?" if acts(c) else " " for c in text)
 
 
 class Tail:

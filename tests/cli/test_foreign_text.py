@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from probe.foreign_text import TAIL_BYTES, Tail, printable, printable_end
@@ -26,6 +26,7 @@ def test_of_a_long_complaint_the_end_is_shown(text: str, most: int) -> None:
     assert printable_end("\nValueError: no\n", 16) == "ValueError: no"
 
 
+@example([b"\xe2", b"\x80\x80"])
 @given(st.lists(st.binary(max_size=TAIL_BYTES)))
 def test_the_end_of_messages_is_kept(parts: list[bytes]) -> None:
     tail = Tail(100)
