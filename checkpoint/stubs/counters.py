@@ -69,9 +69,8 @@ class SiteCounters:
         self._room = StubRoom(tracee)
         self._areas: list[_Area] = []
         self.images: list[CountedImage] = []
-        self._counted: set[int] = set()
-        self.without_room: dict[int, CountedImage] = {}
-        """Those of which no site is counted, since there was no room for stubs in their reach, by their numbers."""
+        self._had_room: dict[int, bool] = {}
+        """Whether there was room for an image's stubs at any of its openings, by its number."""
         self.removed = np.zeros(0, dtype=bool)
         self.flags_dead = np.zeros(0, dtype=bool)
         self.block_instructions = np.zeros(0)
@@ -93,6 +92,11 @@ class SiteCounters:
     def columns(self) -> int:
         return len(self.removed)
 
+    @property
+    def without_room(self) -> list[CountedImage]:
+        """Images of which nothing was counted, since there was no room for stubs in their reach."""
+        return [self.images[number] for number, had in self._had_room.items() if not had]
+
     def install(self, loaded: LoadedImage) -> int:
         """Patch every site of `loaded` that was not removed; the process is stopped. Returns the sites patched."""
         number = self._image_number(loaded)
@@ -106,11 +110,9 @@ class SiteCounters:
         try:
             base, counters = self._room.take(loaded, size, counter_size)
         except LookupError:
-            if number not in self._counted:
-                self.without_room[number] = image
+            self._had_room.setdefault(number, False)
             return 0
-        self._counted.add(number)
-        self.without_room.pop(number, None)
+        self._had_room[number] = True
         stubs = encode_counters(sites, loaded.bias, base, counters, many=self._tracee.team is not None)
         self._tracee.write(base, stubs.code.tobytes())
         text = read_text(self._tracee, sites, loaded.bias)

@@ -383,7 +383,7 @@ def _profile(program: Program, recording: _Recording, cpu_seconds: float, stream
         blocks=blocks_of(recording.counters, np.flatnonzero(counted)),
         executed=blocks_of(recording.counters, np.flatnonzero(totals > 0)),
         images=tuple((i.path, i.sha256) for i in recording.counters.images),
-        uncounted=tuple(i.path for i in recording.counters.without_room.values()),
+        uncounted=tuple(i.path for i in recording.counters.without_room),
         cpu_seconds=cpu_seconds,
         prologue=recording.prologue,
         removed_sites=int(recording.counters.removed.sum()),

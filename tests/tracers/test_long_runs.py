@@ -54,7 +54,7 @@ class Counters:
         self.removed = np.zeros(self.columns, dtype=bool)
         self.block_instructions = np.ones(self.columns)
         self.images: list[Any] = []
-        self.without_room: dict[int, Any] = {}
+        self.without_room: list[Any] = []
         self.total = np.zeros(self.columns)
         self._at = 0.0
 
