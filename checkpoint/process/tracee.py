@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from checkpoint import linux
-from checkpoint.binary.syscall_names import call_number
-from checkpoint.errors import ProgramFailed, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.errors import ProgramFailed, ProgramNotRunnable
 from checkpoint.process.children import (
     FOLLOW,
     STARTED,
@@ -50,7 +49,7 @@ from checkpoint.process.ptrace import (
 from checkpoint.process.team import Team
 from checkpoint.process.threads import HelperThreads
 from checkpoint.process.waiting import child_signals_blocked, process_cpu, process_state, reaches_state
-from checkpoint.process.wrapper import await_wrapper, reach_worker
+from checkpoint.process.wrapper import await_wrapper, lead_session, reach_worker
 
 __all__ = ["Ending", "Occurrence", "Tracee", "What"]
 
@@ -123,21 +122,11 @@ class Tracee(CallableProcess):
             tracee.started_at, tracee.executed_cpu = time.monotonic(), process_cpu(worker.pid)
             tracee.run_to_entry()
             if worker is not root:
-                tracee._lead_session()
+                lead_session(tracee, program)
         except BaseException:
             tracee.kill()
             raise
         return tracee
-
-    def _lead_session(self) -> None:
-        """As programs started directly do: CRIU dumps no process whose session's leader it cannot see."""
-        try:
-            self.system_call(call_number("setsid"))
-        except OSError as error:
-            raise ProgramUnsupported(
-                f"{self.program.argv[0]}: puts {self.program.probed_executable} into a process group of its own "
-                "(set -m, setsid): no checkpoint can be taken there; let the wrapper leave that out"
-            ) from error
 
     def finish(self) -> Ending:
         """The end of the whole run, once the process itself has ended: where a wrapper started it, the wrapper's."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint import linux
+from checkpoint.binary.syscall_names import call_number
 from checkpoint.errors import Diverged, ProgramFailed, ProgramUnsupported
 from checkpoint.process.children import FOLLOW, Child, Children, end, words_of
+from checkpoint.process.memory import CallableProcess
 from checkpoint.process.program import Program, Streams, Worker, fork_stopped
 from checkpoint.process.ptrace import ptrace
 from checkpoint.process.waiting import process_cpu
@@ -117,6 +119,30 @@ def reach_worker(
         end(found[0].pid)
         raise
     return found[0], root
+
+
+def lead_session(worker: CallableProcess, program: Program) -> None:
+    """Make the worker a session's leader, as programs started directly are: CRIU dumps no other process.
+
+    A wrapper may have put the worker into a process group of its own (set -m); its number is the new group's, too.
+    Raises ProgramUnsupported where the worker cannot leave that group.
+    """
+    if os.getsid(worker.pid) == worker.pid:
+        return
+    try:
+        if os.getpgid(worker.pid) == worker.pid:
+            worker.system_call(call_number("setpgid"), 0, os.getpgid(_parent_of(worker.pid)))
+        worker.system_call(call_number("setsid"))
+    except OSError as error:
+        raise ProgramUnsupported(
+            f"{program.argv[0]}: puts {program.probed_executable} into a process group with others "
+            "(set -m, setsid): no checkpoint can be taken there; let the wrapper leave that out"
+        ) from error
+
+
+def _parent_of(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return int(fields[1])
 
 
 def await_wrapper(name: str, around: Children, children: Children, deadline: float = math.inf) -> None:

@@ -155,7 +155,10 @@ def test_a_worker_that_is_not_started_again(script: Write, builds: Path) -> None
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("env -i helpers 20 start", "takes GLIBC_TUNABLES out"), ("set -m; helpers 20 start", "process group of its own")],
+    [
+        ("env -i helpers 20 start", "takes GLIBC_TUNABLES out"),
+        ("set -m; helpers 20 start | sleep 0.5", "process group with others"),
+    ],
 )
 def test_a_wrapper_that_changes_how_its_worker_runs(line: str, words: str, script: Write, builds: Path) -> None:
     program = script(line, "#!/bin/bash")
@@ -173,7 +176,8 @@ def _contents(path: Path) -> bytes:
         return b""
 
 
-def test_a_worker_leads_a_session_of_its_own(script: Write, builds: Path) -> None:
-    program = replace(script("helpers 20 start"), worker=Worker(str(build("helpers", builds)), 0, ("helpers",), "/"))
+@pytest.mark.parametrize("line", ["helpers 20 start", "set -m; helpers 20 start", "setsid --wait helpers 20 start"])
+def test_a_worker_leads_a_session_of_its_own(line: str, script: Write, builds: Path) -> None:
+    program = replace(script(line, "#!/bin/bash"), worker=Worker(str(build("helpers", builds)), 0, ("helpers",), "/"))
     with streams_of() as streams, Tracee.start(program, streams) as tracee:
         assert os.getsid(tracee.pid) == tracee.pid
