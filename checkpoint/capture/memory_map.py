@@ -106,7 +106,7 @@ def read_areas(pid: int) -> list[Area]:
 
 
 def _mark_memory(areas: list[Area], pid: int) -> None:
-    named = written_through((area.permissions, area.path, (area.device, area.inode)) for area in areas)
+    named = written_through(pid, ((area.permissions, area.path, (area.device, area.inode)) for area in areas))
     for area in areas:
         area.as_memory = (area.device, area.inode) in named
     deleted = [area for area in areas if area.path.endswith(DELETED) and not Path(area.path).exists()]

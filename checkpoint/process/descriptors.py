@@ -133,7 +133,7 @@ def _shared_memory(pid: int, mappings: Iterable[MapEntry], descriptors: Iterable
     of a tmpfs that are mapped shared and have no other name, files that are written by a mapping. Not what has huge
     pages."""
     mappings = list(mappings)
-    through = written_through((one.permissions, one.path, one.key) for one in mappings)
+    through = written_through(pid, ((one.permissions, one.path, one.key) for one in mappings))
     found = {
         one.key: f"{one.path} mapped shared at {one.start:#x}-{one.end:#x}" for one in mappings if one.key in through
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,17 +119,19 @@ def without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -
     return found
 
 
-def written_through(mapped: Iterable[tuple[str, str, tuple[int, int]]]) -> set[tuple[int, int]]:
-    """Of mappings as (permissions, path, device and inode): the files of a size that a probe can hold which a process
-    writes by a shared mapping.
+def written_through(pid: int, mapped: Iterable[tuple[str, str, tuple[int, int]]]) -> set[tuple[int, int]]:
+    """Of its mappings as (permissions, path, device and inode): the files of a size that a probe can hold which process
+    `pid` writes by a shared mapping.
 
     Not those in /dev/shm: other processes find them there by their names, and wait for what they hold (sem_open(3)).
+    But by a name with the process's own number none finds it that does not look for it, as with Mono's counters.
     """
+    number = re.compile(rf"(?<!\d){pid}(?!\d)")
     found = set()
     for permissions, path, key in mapped:
         if "w" not in permissions or not permissions.endswith("s") or not path.startswith("/") or key in found:
             continue
-        if path.startswith("/dev/"):
+        if path.startswith("/dev/") and not (path.startswith("/dev/shm/") and number.search(path)):
             continue
         with contextlib.suppress(OSError):
             status = Path(path).stat()

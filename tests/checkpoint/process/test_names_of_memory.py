@@ -62,6 +62,22 @@ def test_what_cannot_be_asked_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         assert [fault for fault in said if "mapped shared and writable" in fault] and not area.as_memory
 
 
+@pytest.mark.parametrize(("name", "its_own"), [("it.{pid}", True), ("it.{pid}0", False), ("it", False)])
+def test_a_name_with_the_number_of_its_process_is_its_own(name: str, its_own: bool, tmp_path: Path) -> None:
+    """As of Mono's counters: nobody else comes upon it."""
+    path = f"{_MEMORY}/probe-test-{os.getpid()}-{name.format(pid='%d')}"
+    size = f"os.ftruncate(os.open(path, {os.O_RDWR | os.O_CREAT}), 4096)"
+    opened = f"[path := {path!r} % ((os.getpid(),) if '%' in {path!r} else ()), {size}, "
+    try:
+        with holding(f"{opened}mmap.mmap(os.open(path, {os.O_RDWR}), 4096)]", tmp_path) as pid:
+            (area,) = (area for area in read_areas(pid) if area.path.startswith(str(_MEMORY)))
+            assert area.as_memory == its_own
+            assert any("mapped shared and writable" in fault for fault in outside(pid)) == (not its_own)
+    finally:
+        for left in _MEMORY.glob(f"probe-test-{os.getpid()}-*"):
+            left.unlink()
+
+
 def test_who_has_it_open_by_a_living_name_is_seen(tmp_path: Path) -> None:
     with tempfile.NamedTemporaryFile(dir=_MEMORY) as file, holding(f"open({file.name!r})", tmp_path) as pid:
         status = os.fstat(file.fileno())
