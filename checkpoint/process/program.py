@@ -58,8 +58,9 @@ class Program:
     `worker`: the process to probe, where it is another one than what the command line starts. `threads`: how many
     threads share its work, and so how many processors every run gets. `marking`: which threads tell places in the
     first one's stead while they live, each by its lineage. `choosing`: libraries that choose their code by the
-    processor carry counters, too. `seed`: of the random numbers that it draws; a secret of the build's.
-    `began`: nanoseconds of the time of day that it is told when it first asks; 0: the node's.
+    processor carry counters, too. `reads_calls`: it looks where its own calls lead, so none is redirected. `seed`: of
+    the random numbers that it draws; a secret of the build's. `began`: nanoseconds of the time of day that it is told
+    when it first asks; 0: the node's.
     """
 
     argv: tuple[str, ...]
@@ -72,6 +73,7 @@ class Program:
     threads: int = 1
     marking: tuple[Lineage, ...] = ()
     choosing: bool = False
+    reads_calls: bool = False
     seed: str = field(default="", repr=False)
     began: int = 0
 
@@ -111,7 +113,7 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
-        del said["worker"], said["seed"], said["began"]
+        del said["worker"], said["seed"], said["began"], said["reads_calls"]
         said["marking"] = lineages_to_json(self.marking)
         for name, usual in (("threads", 1), ("marking", []), ("choosing", False)):
             if said[name] == usual:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.binary.sites import JUMP_BYTES, REDIRECTED, SiteTable, find_sites
+from checkpoint.binary.sites import DISPLACED, JUMP_BYTES, REDIRECTED, SiteTable, find_sites
 from checkpoint.process.loader import LoadedImage
 from checkpoint.process.team import SLOT_BYTES
 from checkpoint.process.tracee import Tracee
@@ -129,6 +129,8 @@ class SiteCounters:
         # The program is stopped: its processor is free.
         sites = find_sites(loaded.image, os.sched_getaffinity(self._tracee.pid))
         sites = sites.take(not_answering(loaded.image, sites.offset))
+        if self._tracee.program.reads_calls:
+            sites = sites.take(sites.kind == DISPLACED)
         self.images.append(CountedImage(loaded.image.path, loaded.image.sha256, sites, self.columns))
         self.removed = np.concatenate([self.removed, np.zeros(len(sites), dtype=bool)])
         self.flags_dead = np.concatenate([self.flags_dead, sites.flags_dead])

@@ -182,6 +182,12 @@ def _trace(build: Build, *, soon: bool = False) -> None:
         alone = run_plain(build.program, output_streams(folder, "alone"), cpu=build.cpu)
         if alone.status:
             raise
+        if not build.program.reads_calls and chosen.tracer in ("auto", NATIVE):
+            said = "it ended early while its calls were redirected: it is traced once more, with its calls as they are"
+            build.display.note(f"{build.program.argv[0]}: {said}")
+            build.program = replace(build.program, reads_calls=True)
+            _trace(build, soon=soon)
+            return
         raise Diverged(
             f"{error} Without the tracer it succeeds: it notices that it is traced (it checks its own code?), or "
             "it does not repeat itself."

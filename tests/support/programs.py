@@ -101,6 +101,7 @@ PROGRAMS: Mapping[str, Program] = {
     "overlap": _with_assembly("direct jumps into the middle of instructions; overlapping blocks", "overlap", "100"),
     "datacode": _with_assembly("data, decodable and not, inside functions", "datacode", "1000"),
     "selfcheck": Program("compares its code with its file: notices patches, exits with 4 (documented limit)"),
+    "callreader": Program("looks where the call leads that led to it, aborts where it was redirected", quick=("2",)),
     "jit": Program("writes and rewrites code at run time"),
     "ifunc": Program("code chosen for the CPU: GNU ifunc, __builtin_cpu_supports, memcpy, strlen", quick=("20",)),
     "rep": Program("string instructions of 8 MB that count as one"),
