@@ -140,8 +140,13 @@ def trace_with_others(build: Build) -> None:
     """Where the first thread tells too few places, or a later run was not where the traced one had been by these: trace
     once more, with places of those that could mark. Errors as in `run`."""
     build.display.note(f"{build.program.argv[0]}: its first thread tells too few places: it is traced once more")
+    trace_again(build, replace(build.program, marking=build.profile.could_mark))
+
+
+def trace_again(build: Build, program: Program) -> None:
+    """Trace `program`, in place of what was traced. Errors as in `run`."""
     replaced = _notes(build)
-    build.program = replace(build.program, marking=build.profile.could_mark)
+    build.program = program
     _trace(build)
     build.program = build.profile.program
     check_processors(build.program.argv[0], build.program.threads, build.cpu)

@@ -13,6 +13,7 @@ import numpy as np
 from checkpoint.errors import Diverged, NodeUnfit, ProgramTooShort, ProgramUnsupported
 from checkpoint.process.program import Streams
 from probe.contents.captured_files import CAPTURE_RUN
+from probe.foreign_text import printable
 from probe.formats.checkpoints import EarlyCheckpoints
 from probe.formats.choices import INSTRUCTIONS, SECONDS
 from probe.formats.intervals import outside_share
@@ -44,7 +45,7 @@ from probe.pipeline.runs.witnesses import (
 from probe.pipeline.select import FEWEST_INTERVALS, best_length, refuse_unlike
 from probe.pipeline.stage import Build
 from probe.pipeline.trace import save as save_trace
-from probe.pipeline.trace import trace_with_others
+from probe.pipeline.trace import trace_again, trace_with_others
 from probe.prediction.limits import doubts_of_outside, doubts_of_reference
 from probe.progress import Report
 from probe.work_folder import link_or_copy
@@ -55,6 +56,8 @@ FILES = ("timing.npz", "early.json", "validate.stdout", "validate.stderr", "vali
 
 _RESULT, _EARLY = "timing.npz", "early.json"
 AGAIN = "timed-again"
+
+_NAMES_LENGTH = 120
 
 MARKER_ROUNDS = 3
 """Timing runs at most, each with other candidates in place of those that did not repeat."""
@@ -166,8 +169,8 @@ def runs(plan: FullRuns) -> int:
 
 def run(build: Build, report: Report) -> None:
     """One timing run, or more where markers stray; for a short program plain ones with stamps besides. Where the first
-    of several threads tells no places, and others could, the program is traced again, and they do. Raises Diverged,
-    ProgramFailed, Unpredictable."""
+    of several threads tells no places, and others could, the program is traced again, and they do; and where the first
+    run has left files, which later ones may read. Raises Diverged, ProgramFailed, Unpredictable."""
 
     def progress(seconds: float) -> None:
         report(seconds / build.reference.wall[0])
@@ -177,9 +180,12 @@ def run(build: Build, report: Report) -> None:
         if build.profile.could_mark and build.timed.unmarked > MOST_UNMARKED * build.profile.intervals:
             _time_by_others(build, progress)
     except Diverged as error:
-        if not build.profile.could_mark:
+        if build.profile.could_mark:
+            _time_by_others(build, progress, error)
+        elif left := build.given.left():
+            _time_with_what_was_left(build, progress, left, error)
+        else:
             raise
-        _time_by_others(build, progress, error)
     note_run(build.folder.path, NAME, build.profile.written)
     again = [
         interval_run(build.profile, build.timed, build.folder.path, AGAIN, build.cpu) for _ in range(build.plan.again)
@@ -207,6 +213,26 @@ def _time_by_others(build: Build, progress: Callable[[float], None], refused: Di
             raise refused from error
         build.timed = timed
         build.notes.append(f"traced once more, since the first thread tells few places, and left it at these: {error}")
+
+
+def _time_with_what_was_left(
+    build: Build, progress: Callable[[float], None], left: list[str], refused: Diverged
+) -> None:
+    """Trace once more, now that these files are there, and time that. Where that does not repeat itself either,
+    `refused` is raised."""
+    names = printable(", ".join(left), most=_NAMES_LENGTH)
+    name = build.program.argv[0]
+    build.display.note(f"{name}: did not repeat its first run, which has left {names}: it is traced once more")
+    try:
+        trace_again(build, build.program)
+        build.reference = seen_in_trace(build.profile)
+        _time(build, progress)
+    except (Diverged, ProgramTooShort, ProgramUnsupported) as error:
+        raise refused from error
+    build.notes.append(
+        f"its first run was another than the later ones, which find what it has left ({names}): the prediction is of "
+        "a run that finds that"
+    )
 
 
 def _time(build: Build, progress: Callable[[float], None]) -> None:

@@ -102,6 +102,7 @@ PROGRAMS: Mapping[str, Program] = {
     "datacode": _with_assembly("data, decodable and not, inside functions", "datacode", "1000"),
     "selfcheck": Program("compares its code with its file: notices patches, exits with 4 (documented limit)"),
     "callreader": Program("looks where the call leads that led to it, aborts where it was redirected", quick=("2",)),
+    "resumes": Program("goes on from the file that its last run has left: its first run is another", steady=False),
     "jit": Program("writes and rewrites code at run time"),
     "ifunc": Program("code chosen for the CPU: GNU ifunc, __builtin_cpu_supports, memcpy, strlen", quick=("20",)),
     "rep": Program("string instructions of 8 MB that count as one"),

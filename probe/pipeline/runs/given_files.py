@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notice that a build's runs change the files that their command line names: then no run repeats another.
+"""Notice that a build's runs change the files that their command line names, or leave others: runs may read them.
 
-`optipng PICTURE` and `gzip FILE` work in place. Nothing is put back: who changed a file cannot be told, and it may have
-been its owner.
+`optipng PICTURE` and `gzip FILE` work in place: no run repeats another. A solver that leaves where it got to begins
+there the next time: all runs but the first are alike. Nothing is put back: who changed or made a file cannot be told,
+and it may have been its owner.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,16 +20,27 @@ from probe.node.files import file_sha256
 LARGEST_READ = 64 << 20
 """Bytes of a file up to which all of it is compared, else its size and the time of its last change."""
 
+MOST_NAMES = 20_000
+"""Of a folder in which new files are looked for."""
+
 
 @dataclass(frozen=True)
 class GivenFiles:
-    """The files that a command line names. `states`: what was in each."""
+    """The files that a command line names. `states`: what was in each. `folder`: where the program runs; `there`: the
+    names that were in it, None where these are more than MOST_NAMES."""
 
     states: Mapping[Path, str] = field(default_factory=dict)
+    folder: Path = Path("/")
+    there: frozenset[str] | None = None
 
     def changed(self) -> list[Path]:
         """Those that are no longer so."""
         return [path for path, state in self.states.items() if _state(path) != state]
+
+    def left(self) -> list[str]:
+        """Names of the files that are in the program's folder now, and were not."""
+        names = None if self.there is None else _names(self.folder)
+        return sorted(name for name in (names or frozenset()) - (self.there or frozenset()))
 
 
 @contextmanager
@@ -36,7 +49,7 @@ def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
 
     `folder`: the program's working folder.
     """
-    given = GivenFiles(_states(argv, Path(folder)))
+    given = GivenFiles(_states(argv, Path(folder)), Path(folder), _names(Path(folder)))
     try:
         yield given
     except (Diverged, ProgramFailed) as error:
@@ -50,6 +63,21 @@ def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
                 *error.args[1:],
             )
         raise
+
+
+def _names(folder: Path) -> frozenset[str] | None:
+    """Of the regular files in it; None where these are too many, or it cannot be read."""
+    found = set()
+    try:
+        with os.scandir(folder) as entries:
+            for number, entry in enumerate(entries):
+                if number >= MOST_NAMES:
+                    return None
+                if entry.is_file(follow_symlinks=False):
+                    found.add(entry.name)
+    except OSError:
+        return None
+    return frozenset(found)
 
 
 def _states(argv: Sequence[str], folder: Path) -> dict[Path, str]:
