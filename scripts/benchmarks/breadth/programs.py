@@ -75,6 +75,10 @@ PROGRAMS = (
     Program("node", "interpreter", "nodejs", "node work.js", "work.js", aside=True),
     Program("luajit", "interpreter", "luajit", "luajit work.lua 4", "work.lua", aside=True),
     Program("escript", "interpreter", "erlang-base", "escript work.erl", "work.erl", aside=True, refusal=THREADS),
+    Program("octave", "interpreter", "octave", "octave --no-gui work.m", "work.m"),
+    Program("numpy", "interpreter", "python3-numpy", "/usr/bin/python3 work_numpy.py", "work_numpy.py"),
+    Program("mono", "interpreter", "mono-runtime mono-mcs", "mono Work.exe", "Work.cs", "mcs -out:Work.exe Work.cs"),
+    Program("scheme", "interpreter", "chezscheme", "scheme --script work.ss", "work.ss"),
     Program("java", "interpreter", "openjdk-17-jre-headless", "java Work.java", "Work.java", aside=True,
             refusal=THREADS),
     # compilers
@@ -131,6 +135,7 @@ PROGRAMS = (
     Program("clp", "LP and MIP", "coinor-clp", "clp transport.mps -dualsimplex -solution out.sol", "transport.mps",
             aside=True),
     Program("symphony", "LP and MIP", "coinor-symphony", "symphony -L facilities.lp", "facilities.lp", aside=True),
+    Program("minizinc", "LP and MIP", "minizinc flatzinc", "minizinc --solver gecode ruler.mzn", "ruler.mzn"),
     # circuits
     Program("ngspice", "circuits", "ngspice", "ngspice -b ladder.cir", "ladder.cir"),
     Program("yosys", "circuits", "yosys berkeley-abc", "yosys -q -p 'synth -top cpu -flatten' cpu.v", "cpu.v"),
@@ -162,6 +167,8 @@ PROGRAMS = (
     Program("obabel", "chemistry", "openbabel", "obabel molecules.smi -O out.inchi", "molecules.smi"),
     Program("mopac", "chemistry", "mopac", "mopac water.mop", "water.mop",
             environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),
+    Program("xtb", "chemistry", "xtb", "xtb caffeine.xyz --ohess", "caffeine.xyz",
+            environment={"OMP_NUM_THREADS": "1"}),
     # geometry
     Program("qconvex", "geometry", "qhull-bin", "qconvex s TI points o TO hull", "",
             "rbox 100000 D4 t2011 s > points"),
