@@ -301,9 +301,11 @@ def _settle(aslr: bool) -> None:
 
 
 def run(path: Path, *arguments: str, aslr: bool = False, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """A plain run in a fixed environment, no core file, no ASLR unless asked for; `timeout` in seconds."""
+    """A plain run in a fixed environment and in the program's folder, no core file, no ASLR unless asked for; `timeout`
+    in seconds."""
     return subprocess.run(
         [str(path), *arguments],
+        cwd=path.parent,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
