@@ -20,7 +20,7 @@ import numpy as np
 from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from probe.formats import checked
-from probe.formats.arrays import FloatArray, write_arrays
+from probe.formats.arrays import FloatArray, check_archive, write_arrays
 
 FORMAT_VERSION = 1
 MOST_SAMPLES = 1 << 18
@@ -169,6 +169,7 @@ def save_usage(usage: Usage, path: Path) -> None:
 def load_usage(path: Path) -> Usage:
     """Read and check a resource profile. Raises ProbeFileDamaged with the reason, StorageError if there is none."""
     try:
+        check_archive(path)
         with np.load(path, allow_pickle=False) as stored:
             header = strict_json.loads(bytes(_plain("header", stored["header"], "u")[:_MOST_HEADER]))
             if not isinstance(header, dict) or header.get("magic") != _MAGIC:

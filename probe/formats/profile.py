@@ -24,7 +24,7 @@ from checkpoint import strict_json
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.process.program import Lineage, Program, lineages_from_json, lineages_to_json
 from checkpoint.process.team import MOST_SLOTS
-from probe.formats.arrays import FloatArray, IntArray, write_arrays
+from probe.formats.arrays import FloatArray, IntArray, check_archive, write_arrays
 
 FORMAT_VERSION = 1
 THREADS_VERSION = 2
@@ -211,6 +211,7 @@ def save_profile(profile: Profile, path: Path) -> None:
 def load_profile(path: Path) -> Profile:
     """Read and check a profile. Raises ProbeFileDamaged with the reason."""
     try:
+        check_archive(path)
         with np.load(path, allow_pickle=False) as stored:
             header = strict_json.loads(bytes(stored["header"]))
             if header.get("magic") != _MAGIC:
