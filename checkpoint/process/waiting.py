@@ -30,8 +30,8 @@ ENDED = "Z"
 _OF_TIMERS = sum(1 << one - 1 for one in (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF))
 _POLL_SECONDS = 0.002
 _ASLEEP = ("S", "t", "T", "")
-_STATE, _FLAGS, _PROCESSOR = 0, 6, 36
-"""Places in /proc/PID/stat, behind the name: fields 3, 9 and 39 of proc(5)."""
+_STATE, _PARENT, _FLAGS, _PROCESSOR = 0, 1, 6, 36
+"""Places in /proc/PID/stat, behind the name: fields 3, 4, 9 and 39 of proc(5)."""
 _EXITING, _SIGNALED = 0x4, 0x400
 """PF_EXITING, PF_SIGNALED."""
 
@@ -68,6 +68,11 @@ def process_state(pid: int) -> str:
         return stat_fields(pid)[_STATE]
     except OSError:
         return ""
+
+
+def parent_of(pid: int) -> int:
+    """The number of its parent. Raises OSError where it is gone."""
+    return int(stat_fields(pid)[_PARENT])
 
 
 def last_processor(pid: int | str) -> int:

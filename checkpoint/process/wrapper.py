@@ -18,7 +18,7 @@ from checkpoint.process.children import FOLLOW, Child, Children, end, words_of
 from checkpoint.process.memory import CallableProcess
 from checkpoint.process.program import Program, Streams, Worker, fork_stopped
 from checkpoint.process.ptrace import ptrace
-from checkpoint.process.waiting import process_cpu
+from checkpoint.process.waiting import parent_of, process_cpu
 
 _POLL_SECONDS = 0.002
 _GRACE_SECONDS = 1.0
@@ -131,18 +131,13 @@ def lead_session(worker: CallableProcess, program: Program) -> None:
         return
     try:
         if os.getpgid(worker.pid) == worker.pid:
-            worker.system_call(call_number("setpgid"), 0, os.getpgid(_parent_of(worker.pid)))
+            worker.system_call(call_number("setpgid"), 0, os.getpgid(parent_of(worker.pid)))
         worker.system_call(call_number("setsid"))
     except OSError as error:
         raise ProgramUnsupported(
             f"{program.argv[0]}: puts {program.probed_executable} into a process group with others "
             "(set -m, setsid): no checkpoint can be taken there; let the wrapper leave that out"
         ) from error
-
-
-def _parent_of(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    return int(fields[1])
 
 
 def await_wrapper(name: str, around: Children, children: Children, deadline: float = math.inf) -> None:

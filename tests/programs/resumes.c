@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goes on where its last run has left off: a file "resumes.state" in its folder tells that it got
 // through its first half. The first run, and each later one, do other work there.
-// Usage: resumes [ROUNDS] [forget]: "forget" leaves a file and does not read it
-#include <string.h>
+// Usage: resumes [ROUNDS]
 #include "site.h"
 
 static uint64_t sum = 1;
@@ -29,8 +28,7 @@ __attribute__((noinline)) static void second_half(long count)
 int main(int argc, char **argv)
 {
     long rounds = size_argument(argc, argv, 100);
-    int forgets = argc > 2 && !strcmp(argv[2], "forget");
-    FILE *state = forgets ? NULL : fopen("resumes.state", "r");
+    FILE *state = fopen("resumes.state", "r");
     for (long round = 0; round < rounds; round++) {
         if (state)
             from_state(400000);

@@ -39,8 +39,8 @@ class GivenFiles:
 
     def left(self) -> list[str]:
         """Names of the files that are in the program's folder now, and were not."""
-        names = None if self.there is None else _names(self.folder)
-        return sorted(name for name in (names or frozenset()) - (self.there or frozenset()))
+        now = _names(self.folder)
+        return [] if now is None or self.there is None else sorted(now - self.there)
 
 
 @contextmanager
