@@ -9,7 +9,7 @@ events of one region in the process (`only`), so that a restored copy runs with 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -205,6 +205,8 @@ class MarkerSet:
         Event counts are absolute, as in `wanted`, and must lie ahead. Yields the addresses of the region's event
         records, per marker in order of count. The process is stopped; afterwards everything is as before.
         """
+        if absent := self.not_mapped(region):
+            raise Diverged(f"{absent[0]}: not mapped where the region begins; nothing would count its marker there")
         records = {m: self._record(one) for m, one in self._installed.items()}
         addresses: dict[Marker, list[int]] = {}
         try:
@@ -213,10 +215,6 @@ class MarkerSet:
                 if not events:
                     self._unpatch(one)
                     continue
-                if not one.mapped:
-                    raise Diverged(
-                        f"{marker.image}: not mapped where the region begins; nothing would count its marker there"
-                    )
                 ahead = events[0].count - self.executions(marker)
                 if ahead <= 0 or len(events) > REGION_EVENTS:
                     raise Diverged(
@@ -232,6 +230,11 @@ class MarkerSet:
                 self.tracee.write(one.record, MARKER.pack(*records[marker]))
                 if marker not in addresses:
                     self._patch(one)
+
+    def not_mapped(self, markers: Iterable[Marker]) -> list[str]:
+        """The images of those of `markers` that the process has no longer, or not yet."""
+        present = {m.image for m, one in self._installed.items() if one.mapped}
+        return sorted({marker.image for marker in markers} - present)
 
     def event_address(self, marker: Marker, count: int) -> int:
         """Address of the record of one of the marker's own events."""

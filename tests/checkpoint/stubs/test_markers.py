@@ -237,6 +237,9 @@ def test_markers_in_a_library_that_comes_and_goes(elsewhere: bool, builds: Path)
     with marked(program_of(path, "10"), {marker: [Event(n, STAMP) for n in counts]}) as process:
         markers, tracee = process.markers, process.tracee
         assert process.watch.armed and markers.missing() == [marker]
+        assert markers.not_mapped([marker]) == [str(plugin)]
+        with pytest.raises(Diverged, match="not mapped"), markers.only({marker: [Event(5, STAMP)]}):
+            pass
         assert markers.stamps(marker) == [None] * len(counts)
         biases: list[int] = []
         opened, closed, was_there, places = 0, 0, False, 2 if elsewhere else 1
