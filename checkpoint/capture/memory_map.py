@@ -11,7 +11,7 @@ from pathlib import Path
 
 from checkpoint.linux import MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, PAGE_SIZE
 from checkpoint.page_table import PageTable
-from checkpoint.process.maps import key_of, tmpfs_devices, without_names, written_through
+from checkpoint.process.maps import SEGMENT, key_of, removed_segments, tmpfs_devices, without_names, written_through
 from checkpoint.state.process_state import PAGE_LAZY, PAGE_PRESENT, PageRun, Vma, VmaStatus
 
 _ADVICE = {"rr": 1, "sr": 2, "dc": 10, "mg": 12, "hg": 14, "nh": 15, "dd": 16, "wf": 18}
@@ -23,7 +23,7 @@ _KERNEL = {
     "[vsyscall]": VmaStatus.VSYSCALL, "[uprobes]": VmaStatus.UPROBES,
 }  # fmt: skip
 _SHARED = (
-    ("/SYSV", VmaStatus.SYSV_IPC), ("/memfd:", VmaStatus.MEMFD), ("/dev/zero (deleted)", VmaStatus.ANON_SHARED),
+    (SEGMENT, VmaStatus.SYSV_IPC), ("/memfd:", VmaStatus.MEMFD), ("/dev/zero (deleted)", VmaStatus.ANON_SHARED),
     ("/[aio]", VmaStatus.AIO_RING), ("socket:", VmaStatus.SOCKET), ("anon_inode:", VmaStatus.SOCKET),
     ("/anon_hugepage", VmaStatus.ANON_SHARED),
 )  # fmt: skip
@@ -35,7 +35,8 @@ DELETED = " (deleted)"
 class Area:
     """One mapping; `flags`: the letters behind VmFlags; `huge`: it holds transparent huge pages; `swapped`: pages of it
     are swapped out; `as_memory`: of a file that is captured as shared memory, since nobody else has it: a deleted file
-    that is in memory alone, and mapped shared somewhere, or a file that is written by a mapping."""
+    that is in memory alone, and mapped shared somewhere, a file that is written by a mapping, or a removed segment of
+    System V."""
 
     start: int
     end: int
@@ -62,7 +63,7 @@ class Area:
             return VmaStatus.SHADOW_STACK
         special = next((status for start, status in _SHARED if self.path.startswith(start)), 0)
         if special or self.as_memory:
-            return special or VmaStatus.MEMFD
+            return VmaStatus.MEMFD if self.as_memory else special
         if self.inode and self.path.startswith("/"):
             return VmaStatus.REGULAR | (VmaStatus.FILE_SHARED if self.is_shared else VmaStatus.FILE_PRIVATE)
         if self.is_shared:
@@ -117,8 +118,10 @@ def _mark_memory(areas: list[Area], pid: int) -> None:
         if area.is_shared and area.device in devices
     }
     nameless = without_names(pid, shared)
+    segments = removed_segments() if any(area.path.startswith(SEGMENT) for area in deleted) else set()
     for area in deleted:
-        area.as_memory = (area.device, area.inode) in nameless
+        nameless_file = (area.device, area.inode) in nameless
+        area.as_memory = area.inode in segments if area.path.startswith(SEGMENT) else nameless_file
 
 
 def _area(fields: list[str]) -> Area:

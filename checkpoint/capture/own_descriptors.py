@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look into descriptors that lead to the process itself: pipes, socket pairs, eventfds, epoll sets, timers, signalfds.
+"""Look into descriptors that lead to the process itself: pipes, socket pairs, eventfds, epoll sets, timers, signalfds;
+and into sockets that lead nowhere.
 
 Descriptors are duplicated into this process (pidfd_getfd(2), Linux 5.6, allowed to whoever traces the other), so that
 what waits to be read can be seen without reading it: tee(2) for pipes, MSG_PEEK for sockets. What the kernel does not
@@ -17,13 +18,13 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.process.descriptors import is_write_end
-from checkpoint.process.socket_pairs import Connected, connected_sockets
+from checkpoint.process.sockets import Connected, connected_sockets, duplicate, unconnected_socket
 from checkpoint.state.own_descriptors import (
     OwnDescriptors,
     PairedSocket,
@@ -64,7 +65,7 @@ def own_descriptors(pid: int, descriptors: Sequence[Descriptor], files: Mapping[
     for identifier, fd in first.items():
         file = files[identifier]
         said = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
-        with _duplicate(pid, fd) as twin:
+        with duplicate(pid, fd) as twin:
             if _signals_somebody(file, twin):
                 signalling.add(identifier)
             if file.kind == FileKind.EVENTFD:
@@ -82,23 +83,6 @@ def own_descriptors(pid: int, descriptors: Sequence[Descriptor], files: Mapping[
                 connected = connected_sockets() if connected is None else connected
                 _look_into_socket(identifier, file, twin, connected, found)
     return replace(found, signalling=frozenset(signalling))
-
-
-@contextlib.contextmanager
-def _duplicate(pid: int, fd: int) -> Iterator[int | None]:
-    """A descriptor of ours for the same open file; None where the kernel, or a filter, does not give any."""
-    twin = -1
-    with contextlib.suppress(OSError, ValueError):
-        whose = os.pidfd_open(pid)
-        try:
-            twin = _libc.syscall(call_number("pidfd_getfd"), whose, fd, 0)
-        finally:
-            os.close(whose)
-    try:
-        yield twin if twin >= 0 else None
-    finally:
-        if twin >= 0:
-            os.close(twin)
 
 
 def _signals_somebody(file: File, twin: int | None) -> bool:
@@ -201,6 +185,9 @@ def _look_into_socket(
 ) -> None:
     inode = os.fstat(twin).st_ino
     pair = connected.get(inode)
+    if pair is None and (lone := unconnected_socket(twin)) is not None:
+        found.unconnected[identifier] = lone
+        return
     with socket.socket(fileno=os.dup(twin)) as one:
         if one.family != socket.AF_UNIX or pair is None or (messages := _unread_messages(one)) is None:
             return

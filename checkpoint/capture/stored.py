@@ -238,8 +238,9 @@ def _extended(value: Any) -> ExtendedState:
 
 def _kinds(own: OwnDescriptors) -> list[tuple[int, Iterable[int]]]:
     return [
-        (FileKind.PIPE, own.pipes), (FileKind.UNIX_SOCKET, own.sockets), (FileKind.EVENTFD, own.events),
-        (FileKind.SIGNALFD, own.masks), (FileKind.TIMERFD, own.timers), (FileKind.EPOLL, own.sets),
+        (FileKind.PIPE, own.pipes), (FileKind.UNIX_SOCKET, own.sockets), (FileKind.UNIX_SOCKET, own.unconnected),
+        (FileKind.EVENTFD, own.events), (FileKind.SIGNALFD, own.masks), (FileKind.TIMERFD, own.timers),
+        (FileKind.EPOLL, own.sets),
     ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from checkpoint.state.own_descriptors import (
     PipeEnd,
     Ticking,
     TimerState,
+    UnconnectedSocket,
     Watch,
 )
 from checkpoint.state.shared_memory import QueuedSignal, SharedMemory
@@ -39,6 +40,7 @@ def encoded_own(own: OwnDescriptors) -> dict[str, Any]:
             [number, one.flags, one.inode, one.peer, one.kind, one.buffer, one.nameless, one.plain]
             for number, one in own.sockets.items()
         ],
+        "unconnected": [[number, one.flags, one.kind, one.listens] for number, one in own.unconnected.items()],
         "events": [[number, *event] for number, event in own.events.items()],
         "masks": [[number, *mask] for number, mask in own.masks.items()],
         "timers": [[number, *_timer_row(timer)] for number, timer in own.timers.items()],
@@ -60,6 +62,7 @@ def decoded_own(value: Any) -> OwnDescriptors:
     return OwnDescriptors(
         pipes={checked_number(n): PipeEnd(*checked_pair(end)) for n, *end in value["pipes"]},
         sockets={checked_number(n): _socket(*one) for n, *one in value["sockets"]},
+        unconnected={checked_number(n): _unconnected(*one) for n, *one in value.get("unconnected", ())},
         events={checked_number(n): checked_pair(event) for n, *event in value["events"]},
         masks={checked_number(n): checked_pair(mask) for n, *mask in value["masks"]},
         timers={checked_number(n): _timer(*timer) for n, *timer in value["timers"]},
@@ -101,6 +104,10 @@ def _socket(*values: Any) -> PairedSocket:
     *numbers, nameless, plain = values
     flags, inode, peer, kind, buffer = checked_numbers(numbers, 5)
     return PairedSocket(flags, inode, peer, kind, buffer, checked_flag(nameless), checked_flag(plain))
+
+
+def _unconnected(flags: Any, kind: Any, listens: Any) -> UnconnectedSocket:
+    return UnconnectedSocket(checked_number(flags), checked_number(kind), checked_flag(listens))
 
 
 def encoded_shared(shared: Iterable[SharedMemory]) -> list[list[Any]]:

@@ -116,6 +116,11 @@ def _makers(images: ProcessState, own: OwnDescriptors) -> Mapping[int, _Maker]:
         found.file = ends.get((end.pipe, not is_write_end(end.flags)), item.fd)
 
     def socket(found: OpenDescriptor, item: Descriptor, file: File) -> None:
+        lone = own.unconnected.get(file.id)
+        if lone is not None:
+            found.kind, found.flags, found.position, found.path = Kind.SOCKET, lone.flags, int(lone.listens), lone.kind
+            found.file = item.fd
+            return
         one = own.sockets[file.id]
         if not one.plain:
             raise NotFlat([f"descriptor {item.fd} is a socket with options of its own"])

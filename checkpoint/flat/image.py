@@ -19,11 +19,11 @@ NAME = "direct.img"
 """Name of the flat image among a checkpoint's images."""
 
 MAGIC = 0x3141544C46425250
-VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """Versions that are read. An image is of the first that has what it needs: 2 has descriptors that are made anew; in 3
 a table of threads beside the first follows; in 4 tables of shared memory and pending signals, too; 5 has runs of one
 page repeated; 6 has clocks that go on, 7 reads them by the node's vDSO. An image of version 6 stays one. In 8 timers
-of descriptors run."""
+of descriptors run, in 9 sockets are connected to nobody."""
 MAX_BYTES = 64 << 20
 USER_END = 0x7FFFFFFFF000
 PARK_ROOM = 0x41000
@@ -362,10 +362,12 @@ def decode(path: Path) -> FlatImage:
 def _version(image: FlatImage) -> int:
     """The first that has what the image needs."""
     timers = {one.number for one in image.descriptors if one.kind == Kind.TIMER}
-    if any(number in timers for number, _ in image.contents):
+    ticks = any(number in timers for number, _ in image.contents)
+    alone = any(one.kind == Kind.SOCKET and one.file == one.number for one in image.descriptors)
+    if ticks or alone:
         if image.clocks and image.header.version == 6:
-            raise ValueError("clocks of version 6 beside timers that run")
-        return 8
+            raise ValueError("clocks of version 6 beside timers that run, or sockets that nobody is connected to")
+        return 9 if alone else 8
     if image.clocks or any(run.address & REPEATED for run in image.runs):
         return 5 if not image.clocks else 6 if image.header.version == 6 else 7
     if image.objects or image.pending:
@@ -376,7 +378,7 @@ def _version(image: FlatImage) -> int:
 
 def _tables_size(version: int) -> int:
     """Bytes of the tables behind the header."""
-    return [0, 0, 0, ctypes.sizeof(Table), *[Tables.clocks.offset] * 2, *[ctypes.sizeof(Tables)] * 3][version]
+    return [0, 0, 0, ctypes.sizeof(Table), *[Tables.clocks.offset] * 2, *[ctypes.sizeof(Tables)] * 4][version]
 
 
 def _check_shared(image: FlatImage, path: Path) -> None:

@@ -2,8 +2,9 @@
 """Find a process's open files before CRIU is asked to dump it: files it writes, and what reaches outside it.
 
 What leads to the process itself is fine: pipes and pairs of Unix sockets of which it holds both ends, eventfds, epoll
-sets, timers, signalfds, deleted files; shared memory that no other process has. So is, where CRIU takes no part, a
-pipe that it only writes to, as a worker does whose wrapper reads what it prints: a restored phase prints to nobody.
+sets, timers, signalfds, deleted files; shared memory that no other process has. Where CRIU takes no part, so is a
+socket that nobody is connected to, and a pipe that the process only writes to, as a worker does whose wrapper reads
+what it prints: a restored phase prints to nobody.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.maps import (
+    SEGMENT,
     MapEntry,
     held_by_others,
     named_process,
     read_maps,
+    removed_segments,
     tmpfs_devices,
     without_names,
     written_through,
 )
-from checkpoint.process.socket_pairs import nameless_pairs
+from checkpoint.process.sockets import duplicate, nameless_pairs, unconnected_socket
 from checkpoint.state.own_descriptors import ends_with_clock
 
 ONLY_CRIU = "which only CRIU captures"
@@ -57,7 +60,7 @@ _INSIDE = ("anon_inode:[eventpoll]", "anon_inode:[signalfd]")
 
 _MAPPINGS = {
     "/anon_hugepage": "huge pages (hugetlb)",
-    "/SYSV": "System V shared memory",
+    SEGMENT: "System V shared memory",
     "/memfd:": "shared memory (a memfd of huge pages)",
 }
 """Shared mappings by the names the kernel gives them, of which CRIU would say something less plain."""
@@ -111,11 +114,13 @@ class _Open:
 
 def outside(pid: int, *, by_criu: bool = False) -> list[str]:
     """What process `pid` holds and no probe can: descriptors that reach outside it, and memory that CRIU does not dump.
-    `by_criu`: also pipes that it writes and others read: one that CRIU restores is broken. Empty once it is gone."""
+    `by_criu`: also pipes that it writes and others read, which CRIU restores broken; sockets that nobody is connected
+    to, for which CRIU needs the address; all segments of System V, which CRIU dumps with their namespace alone. Empty
+    once it is gone."""
     with contextlib.suppress(OSError):
         descriptors = list(_descriptors(pid))
         mappings = read_maps(pid)
-        memory = _shared_memory(pid, mappings, descriptors)
+        memory = _shared_memory(pid, mappings, descriptors, by_criu)
         others = held_by_others(pid, memory)
         return [
             *_outside_descriptors([one for one in descriptors if not memory or one.key not in memory], by_criu),
@@ -128,22 +133,29 @@ def outside(pid: int, *, by_criu: bool = False) -> list[str]:
 _MEMFD, _ANONYMOUS = "/memfd:", "/dev/zero (deleted)"
 
 
-def _shared_memory(pid: int, mappings: Iterable[MapEntry], descriptors: Iterable[_Open]) -> dict[tuple[int, int], str]:
+def _shared_memory(
+    pid: int, mappings: Iterable[MapEntry], descriptors: Iterable[_Open], by_criu: bool
+) -> dict[tuple[int, int], str]:
     """What is captured as shared memory, named, by device and inode: memfds, shared anonymous mappings, deleted files
-    of a tmpfs that are mapped shared and have no other name, files that are written by a mapping. Not what has huge
-    pages."""
+    of a tmpfs that are mapped shared and have no other name, files that are written by a mapping, removed segments of
+    System V. Not what has huge pages."""
     mappings = list(mappings)
     through = written_through(pid, ((one.permissions, one.path, one.key) for one in mappings))
     found = {
         one.key: f"{one.path} mapped shared at {one.start:#x}-{one.end:#x}" for one in mappings if one.key in through
     }
     deleted: dict[tuple[int, int], MapEntry] = {}
+    segments: set[int] | None = None
     for one in mappings:
         where = f"at {one.start:#x}-{one.end:#x}"
-        if one.path.startswith(_MEMFD) or one.path == _ANONYMOUS:
+        if one.path.startswith(SEGMENT):
+            segments = (set() if by_criu else removed_segments()) if segments is None else segments
+            if one.key[1] in segments:
+                found[one.key] = f"System V shared memory {where}"
+        elif one.path.startswith(_MEMFD) or one.path == _ANONYMOUS:
             if one.key[0] == _memory_device():
                 found[one.key] = f"shared memory {where}"
-        elif one.path.endswith(_DELETED) and one.permissions.endswith("s") and not one.path.startswith("/SYSV"):
+        elif one.path.endswith(_DELETED) and one.permissions.endswith("s"):
             deleted[one.key] = one
     devices = tmpfs_devices(pid) if deleted else set()
     places = {key: (one.start, one.end) for key, one in deleted.items() if key[0] in devices}
@@ -219,10 +231,15 @@ def _outside_descriptors(descriptors: Collection[_Open], by_criu: bool) -> Itera
         with contextlib.suppress(OSError):
             if one.target.startswith("socket:["):
                 pairs = nameless_pairs() if pairs is None else pairs
-                if pairs.get(one.inode) not in inodes:
+                if pairs.get(one.inode) not in inodes and (by_criu or not _is_unconnected(one)):
                     yield one.named("a socket")
             elif (fault := _fault_of(one, descriptors, by_criu)) is not None:
                 yield fault
+
+
+def _is_unconnected(one: _Open) -> bool:
+    with duplicate(one.pid, int(one.number)) as twin:
+        return twin is not None and unconnected_socket(twin) is not None
 
 
 def _fault_of(one: _Open, descriptors: Collection[_Open], by_criu: bool) -> str | None:

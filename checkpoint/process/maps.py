@@ -14,6 +14,12 @@ from pathlib import Path
 from checkpoint.binary.elf import ElfImage
 from checkpoint.linux import PAGE_SIZE
 
+SEGMENT = "/SYSV"
+"""Begins the names that mappings of System V segments have, in which the key follows."""
+
+_SHM_DEST = 0o1000
+"""In the mode of a segment that was removed (linux/shm.h)."""
+
 _REACH = 0x7000_0000
 """Farthest a stub area may begin from its image: the 2 GB of a rel32 jump less the size of any image and area."""
 
@@ -116,6 +122,18 @@ def without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -
             status = os.stat(f"/proc/{pid}/{place}")  # noqa: PTH116
             if not status.st_nlink and (status.st_dev, status.st_ino) in mapped:
                 found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def removed_segments() -> set[int]:
+    """Numbers of the segments of System V that were removed and are there as long as somebody has them attached
+    (shmctl(2), IPC_RMID): inodes, as mappings have them."""
+    found = set()
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
+            _, number, mode, *_ = line.split()
+            if int(mode, 8) & _SHM_DEST:
+                found.add(int(number))
     return found
 
 

@@ -237,16 +237,19 @@ const struct descriptor *descriptor_at(const struct context *c, u32 number)
 	return low < c->opened && all[low].number == number ? all + low : 0;
 }
 
-/* Two ends that name each other; of a pipe one may be closed, and then names itself. */
+/* Two ends that name each other. One of which there is no other end names itself. */
 static int paired(const struct context *c, const struct descriptor *d)
 {
 	const struct descriptor *other = descriptor_at(c, d->file);
 
 	if (!other || other->kind != d->kind || other->file != d->number)
 		return 0;
+	if (d->kind == OPEN_SOCKET && d->path != SOCK_STREAM && d->path != SOCK_DGRAM && d->path != SOCK_SEQPACKET)
+		return 0;
+	if (is_alone(d))
+		return c->image->version >= ALONE_VERSION && d->position <= (d->path != SOCK_DGRAM);
 	if (d->kind == OPEN_SOCKET)
-		return other != d && (d->path == SOCK_STREAM || d->path == SOCK_DGRAM || d->path == SOCK_SEQPACKET) &&
-		       other->path == d->path;
+		return other->path == d->path;
 	return (d->flags & O_ACCMODE) <= O_WRONLY && d->position <= LARGEST_PIPE &&
 	       (other == d || (other->flags & O_ACCMODE) != (d->flags & O_ACCMODE));
 }
@@ -259,7 +262,7 @@ static int is_clock(u64 clock)
 
 static int receives(const struct descriptor *d)
 {
-	return d && (d->kind == OPEN_SOCKET || (d->kind == OPEN_PIPE && !(d->flags & O_ACCMODE)));
+	return d && ((d->kind == OPEN_SOCKET && !is_alone(d)) || (d->kind == OPEN_PIPE && !(d->flags & O_ACCMODE)));
 }
 
 /* Whether `held` is what a timer is set to. */

@@ -226,7 +226,7 @@ static int has_pair(const struct context *c)
 	const struct descriptor *d = table_at(c, &c->image->descriptors);
 	u64 i = 0;
 
-	while (i < c->opened && d[i].kind != OPEN_SOCKET)
+	while (i < c->opened && (d[i].kind != OPEN_SOCKET || is_alone(d + i)))
 		i++;
 	return i < c->opened;
 }

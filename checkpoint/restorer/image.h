@@ -16,13 +16,14 @@ typedef long i64;
 #define PAGE 4096UL
 #define USER_END 0x7ffffffff000UL	 /* 47-bit addresses, less the last page: 5-level paging is refused */
 #define IMAGE_MAGIC 0x3141544c46425250UL /* "PRBFLTA1" */
-#define IMAGE_VERSION 8			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
+#define IMAGE_VERSION 9			 /* the newest; version 1 has no kinds of descriptors behind SAME_AS */
 #define THREADS_VERSION 3		 /* behind the header comes the table of threads */
 #define SHARED_VERSION 4		 /* the same, and the other tables of struct tables */
 #define REPEATED_VERSION 5		 /* the same, and runs of one page repeated */
 #define CLOCKS_VERSION 6		 /* the same, and clocks that go on */
 #define NODE_VERSION 7			 /* the same, and clocks that are read by the node's vDSO */
 #define TICKS_VERSION 8			 /* the same, and timers that run */
+#define ALONE_VERSION 9			 /* the same, and sockets that nobody is connected to */
 #define MOST_THREADS 256		 /* beside the first */
 #define MOST_OBJECTS 64			 /* of shared memory */
 #define MOST_PENDING 16384		 /* signals */
@@ -70,7 +71,7 @@ enum descriptor_kind {
 	OPEN_PATH,
 	SAME_AS,
 	OPEN_PIPE,   /* position: capacity, 0 for the usual one; file: the other end, itself where that is closed */
-	OPEN_SOCKET, /* position: SO_SNDBUF; path: type; file: the other end */
+	OPEN_SOCKET, /* position: SO_SNDBUF; path: type; file: the other end. Itself: position: whether it listens */
 	OPEN_EVENT,  /* position: count */
 	OPEN_EPOLL,
 	OPEN_TIMER,   /* position: clock; it runs where it has CONTENTS: a struct ticks */

@@ -10,7 +10,7 @@
 enum call {
 	SYS_read = 0, SYS_write = 1, SYS_close = 3, SYS_fstat = 5, SYS_lseek = 8, SYS_mmap = 9, SYS_mprotect = 10, SYS_munmap = 11,
 	SYS_brk = 12, SYS_rt_sigaction = 13, SYS_rt_sigreturn = 15, SYS_ioctl = 16, SYS_pread = 17, SYS_pwrite = 18, SYS_mremap = 25, SYS_madvise = 28,
-	SYS_setitimer = 38, SYS_getpid = 39, SYS_sendfile = 40, SYS_socketpair = 53, SYS_setsockopt = 54, SYS_getsockopt = 55, SYS_kill = 62, SYS_fcntl = 72, SYS_ftruncate = 77, SYS_chdir = 80, SYS_fchdir = 81, SYS_fchmod = 91, SYS_umask = 95,
+	SYS_setitimer = 38, SYS_getpid = 39, SYS_sendfile = 40, SYS_socket = 41, SYS_bind = 49, SYS_listen = 50, SYS_socketpair = 53, SYS_setsockopt = 54, SYS_getsockopt = 55, SYS_kill = 62, SYS_fcntl = 72, SYS_ftruncate = 77, SYS_chdir = 80, SYS_fchdir = 81, SYS_fchmod = 91, SYS_umask = 95,
 	SYS_getppid = 110, SYS_capget = 125, SYS_capset = 126, SYS_rt_sigqueueinfo = 129, SYS_sigaltstack = 131, SYS_personality = 135, SYS_gettid = 186, SYS_sched_yield = 24, SYS_clone = 56, SYS_futex = 202, SYS_sched_setaffinity = 203, SYS_sched_getaffinity = 204, SYS_prctl = 157, SYS_arch_prctl = 158,
 	SYS_set_tid_address = 218, SYS_restart_syscall = 219, SYS_clock_gettime = 228, SYS_exit_group = 231, SYS_epoll_ctl = 233, SYS_tgkill = 234,
 	SYS_openat = 257, SYS_set_robust_list = 273, SYS_timerfd_create = 283, SYS_timerfd_settime = 286, SYS_signalfd4 = 289, SYS_eventfd2 = 290,

@@ -103,6 +103,21 @@ static void make_sockets(struct context *c, const struct descriptor *d)
 	settle(c, other, end[1]);
 }
 
+/* One that listens gets a name that the kernel makes up: no network reaches it, whatever it listened on. */
+static void make_socket_alone(struct context *c, const struct descriptor *d)
+{
+	const unsigned short family = AF_UNIX; /* sa_family_t */
+	i64 fd = CALL3(SYS_socket, AF_UNIX, d->path, 0);
+
+	check_made(c, d, fd);
+	fd = moved(c, d, fd);
+	if (d->position) {
+		check_made(c, d, CALL3(SYS_bind, fd, &family, sizeof(family)));
+		check_made(c, d, CALL2(SYS_listen, fd, 1));
+	}
+	settle(c, d, fd);
+}
+
 /* The filter that comes would not let it be set later: it expires by as much too early as restoring takes from here. */
 static void run_timer(struct context *c, const struct descriptor *timer, i64 fd)
 {
@@ -138,6 +153,10 @@ void make_descriptor(struct context *c, const struct descriptor *d)
 {
 	i64 fd;
 
+	if (is_alone(d)) {
+		make_socket_alone(c, d);
+		return;
+	}
 	if (d->kind == OPEN_PIPE || d->kind == OPEN_SOCKET) {
 		if (d->file >= d->number)
 			(d->kind == OPEN_PIPE ? make_pipe : make_sockets)(c, d);

@@ -100,6 +100,12 @@ static inline int asks_node(const struct header *h)
 	return h->version >= NODE_VERSION && clocks_of(h);
 }
 
+/* Whether it is a socket that nobody is connected to. */
+static inline int is_alone(const struct descriptor *d)
+{
+	return d->kind == OPEN_SOCKET && d->file == d->number;
+}
+
 static inline u32 signal_of(const struct pending *p)
 {
 	return *(const u32 *)p->information;

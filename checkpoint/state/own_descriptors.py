@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open files that lead to the process itself: pipes, pairs of sockets, eventfds, epoll sets, timers, signalfds.
+"""Open files that lead to the process itself: pipes, pairs of sockets, eventfds, epoll sets, timers, signalfds; sockets
+that lead nowhere.
 
 Filled by checkpoint/criu/own_descriptors.py and by checkpoint/capture/own_descriptors.py. Python 3.8, standard
 library.
@@ -51,6 +52,16 @@ class PairedSocket:
     buffer: int
     nameless: bool
     plain: bool
+
+
+@dataclass(frozen=True)
+class UnconnectedSocket:
+    """A socket that nobody is connected to, with nothing to read. `kind` as for socket(2); `listens`: for connections,
+    of which none waits."""
+
+    flags: int
+    kind: int
+    listens: bool
 
 
 @dataclass(frozen=True)
@@ -115,6 +126,7 @@ class OwnDescriptors:
 
     pipes: dict[int, PipeEnd] = field(default_factory=dict)
     sockets: dict[int, PairedSocket] = field(default_factory=dict)
+    unconnected: dict[int, UnconnectedSocket] = field(default_factory=dict)
     events: dict[int, tuple[int, int]] = field(default_factory=dict)
     masks: dict[int, tuple[int, int]] = field(default_factory=dict)
     timers: dict[int, TimerState] = field(default_factory=dict)
@@ -125,5 +137,5 @@ class OwnDescriptors:
 
     def known(self) -> set[int]:
         """Ids of the files that are described."""
-        parts = (self.pipes, self.sockets, self.events, self.masks, self.timers, self.sets)
+        parts = (self.pipes, self.sockets, self.unconnected, self.events, self.masks, self.timers, self.sets)
         return {number for part in parts for number in part}

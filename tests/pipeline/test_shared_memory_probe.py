@@ -17,6 +17,7 @@ NOTES = {
     "anonymous": "of shared memory: it is kept whole",
     "memfd": "of shared memory: it is kept whole",
     "deleted": "of shared memory: it is kept whole",
+    "segment": "of shared memory: it is kept whole",
     "file": "of shared memory: it is kept whole",
     "signals": "signals are pending where phases start, and are sent again: 1, 10, 28, 35, 36",
 }

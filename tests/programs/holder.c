@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes while it holds something that no probe can carry.
 // Usage: holder MILLISECONDS early|large|timerfd|inotify|memfd|fifo|posix
-// early: a socket, closed halfway; large: a deleted file of 65 MB; posix: a timer of timer_create(2)
+// early: a connected socket, closed halfway; large: a deleted file of 65 MB; posix: a timer of timer_create(2)
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -36,10 +37,17 @@ static int posix_timer(void)
     return timer_create(CLOCK_MONOTONIC, &silent, &made);
 }
 
+static int connected(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int made = socket(AF_INET, SOCK_DGRAM, 0);
+    return connect(made, (struct sockaddr *)&address, sizeof(address)) ? -1 : made;
+}
+
 static int hold(const char *what)
 {
     if (!strcmp(what, "early"))
-        return socket(AF_INET, SOCK_DGRAM, 0);
+        return connected();
     if (!strcmp(what, "large"))
         return large_file();
     if (!strcmp(what, "timerfd"))

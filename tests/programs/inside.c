@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds descriptors that lead to itself, set up before its region, and checks in the region that they are as they were. A
 // check that fails ends the process with its own exit status.
-// Usage: inside KIND [MILLISECONDS]      a name of KINDS, or `all` but for the last three; then it works, and uses them, so long
+// Usage: inside KIND [MILLISECONDS]      a name of KINDS, or `all` but for the last five; then it works, and uses them, so long
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -180,6 +181,34 @@ static void check_ticks(void)
     CHECK(87, !timerfd_gettime(some, &left) && left.it_value.tv_sec > FAR - 120 && left.it_interval.tv_sec == FAR);
 }
 
+// Sockets that nobody is connected to: one that listens for the network, one for this machine, one of no use yet.
+static int network, machine, unused, alone_set;
+
+static void hold_alone(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    struct epoll_event watched = {EPOLLIN, {.u64 = 6}};
+    network = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    machine = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    unused = socket(AF_INET6, SOCK_DGRAM, 0);
+    if (unused < 0) // a machine may have no such network
+        unused = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(3, !bind(network, (struct sockaddr *)&address, sizeof(address)) && !listen(network, 5) && unused >= 0);
+    CHECK(4, !bind(machine, (struct sockaddr *)&name, sizeof(name.sun_family)) && !listen(machine, 1));
+    alone_set = epoll_create1(0);
+    CHECK(5, alone_set >= 0 && !epoll_ctl(alone_set, EPOLL_CTL_ADD, network, &watched));
+}
+
+static void check_alone(void)
+{
+    struct pollfd asked[] = {{network, POLLIN | POLLOUT, 0}, {machine, POLLIN | POLLOUT, 0}, {unused, POLLIN, 0}};
+    struct epoll_event found;
+    CHECK(90, poll(asked, 3, 0) == 0 && epoll_wait(alone_set, &found, 1, 0) == 0);
+    CHECK(91, fcntl(network, F_GETFL) == (O_RDWR | O_NONBLOCK) && fcntl(network, F_GETFD) == FD_CLOEXEC);
+    CHECK(92, fcntl(machine, F_GETFL) == O_RDWR && fcntl(unused, F_GETFD) == 0);
+}
+
 static void hold_gone(void)
 {
     char path[] = "inside-XXXXXX", name[64];
@@ -243,6 +272,16 @@ static void check_reach(void)
     CHECK(76, bind(letters[0], (void *)&address, sizeof(address)) == -1 && errno == EACCES);
 }
 
+static void check_reach_alone(void)
+{
+    struct sockaddr_un address;
+    socklen_t size = sizeof(address);
+    char text[8];
+    CHECK(77, accept(network, NULL, NULL) == -1 && errno == EACCES);
+    CHECK(78, getsockname(network, (void *)&address, &size) == -1 && errno == EACCES);
+    CHECK(79, recv(unused, text, 1, MSG_DONTWAIT) == -1 && errno == EACCES && send(unused, "x", 1, 0) == -1 && errno == EACCES);
+}
+
 static const struct {
     const char *name;
     void (*hold)(void), (*check)(void), (*once)(void);
@@ -250,14 +289,15 @@ static const struct {
     {"gone", hold_gone, check_gone, NULL},       {"pipe", hold_pipe, check_pipe, NULL},
     {"brim", hold_brim, check_brim, check_half}, {"sockets", hold_sockets, check_sockets, NULL},
     {"events", hold_events, check_events, NULL}, {"number", hold_number, check_number, NULL},
-    {"ticks", hold_ticks, NULL, check_ticks},    {"closed", hold_closed, check_pipe, NULL},
-    {"reach", hold_sockets, check_reach, NULL},
+    {"alone", hold_alone, check_alone, NULL},    {"ticks", hold_ticks, NULL, check_ticks},
+    {"closed", hold_closed, check_pipe, NULL},
+    {"reach", hold_sockets, check_reach, NULL},  {"reach alone", hold_alone, check_reach_alone, NULL},
 };
 enum { COUNT = sizeof(KINDS) / sizeof(*KINDS) };
 
 static int asked(const char *kind, int n)
 {
-    return !strcmp(kind, KINDS[n].name) || (!strcmp(kind, "all") && n < COUNT - 3);
+    return !strcmp(kind, KINDS[n].name) || (!strcmp(kind, "all") && n < COUNT - 5);
 }
 
 int main(int argc, char **argv)

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -163,6 +164,26 @@ static void check_deleted(void)
     CHECK(42, lseek(deleted, -8, SEEK_CUR) == 3 * PAGE_BYTES);
 }
 
+// A segment of System V that was removed, attached twice, once for reading.
+static void hold_segment(void)
+{
+    int segment = shmget(IPC_PRIVATE, PAGES * PAGE_BYTES - 100, 0600);
+    CHECK(4, segment >= 0);
+    one = shmat(segment, NULL, 0);
+    shown = shmat(segment, NULL, SHM_RDONLY);
+    CHECK(5, one != (void *)-1 && shown != (void *)-1 && !shmctl(segment, IPC_RMID, NULL));
+    fill(one, 7);
+    expected = sum(one, PAGES);
+}
+
+static void check_segment(void)
+{
+    CHECK(70, sum(one, PAGES) == expected && sum(shown, PAGES) == expected);
+    one[5] ^= 1;
+    CHECK(71, shown[5] == one[5]);
+    one[5] ^= 1;
+}
+
 // As databases do: a file by a name that stays, written by a mapping and by descriptors.
 static void hold_file(void)
 {
@@ -254,6 +275,7 @@ static const struct {
     {"anonymous", hold_anonymous, check_anonymous},
     {"memfd", hold_memfd, check_memfd},
     {"deleted", hold_deleted, check_deleted},
+    {"segment", hold_segment, check_segment},
     {"file", hold_file, check_file},
     {"signals", hold_signals, check_signals},
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds a connected socket pair and a socket listening on the loopback while it works.
+// Holds a connected socket pair and a socket that leads elsewhere, to a port of the loopback, while it works.
 // Usage: socket [MILLISECONDS]
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -9,11 +9,12 @@
 int main(int argc, char **argv)
 {
     long milliseconds = size_argument(argc, argv, 500);
-    int pair[2], listening = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int pair[2], outside = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(9),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     uint64_t state = 1, received = 0;
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || listening < 0 ||
-        bind(listening, (struct sockaddr *)&address, sizeof address) || listen(listening, 1)) {
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) || outside < 0 ||
+        connect(outside, (struct sockaddr *)&address, sizeof address)) {
         perror("socket");
         return 2;
     }
@@ -27,6 +28,6 @@ int main(int argc, char **argv)
     }
     printf("socket %016llx %s\n", (unsigned long long)received, received == state ? "ok" : "WRONG");
     print_count("site_work", (uint64_t)milliseconds * WORK_UNITS);
-    close(listening);
+    close(outside);
     return received != state;
 }

@@ -161,7 +161,7 @@ PROGRAMS: Mapping[str, Program] = {
     "verdict": Program("exit status 10 after some work, or by turns; its process number if asked", status=10),
     "abort": Program("SIGABRT after a second", status=-6),
     # What a checkpoint must refuse or carry.
-    "socket": Program("holds a socket pair and a listening socket"),
+    "socket": Program("holds a socket pair and a socket that leads elsewhere"),
     "pipe": Program("holds a pipe with data in it"),
     "inside": Program(
         "descriptors that lead to itself (pipes, sockets, epoll sets, deleted files), checked in a region",

@@ -162,7 +162,11 @@ def test_a_named_socket_is_told_apart(tmp_path: Path) -> None:
         server, _ = listening.accept()
         with server:
             found, files = seen()
-            assert files[listening.fileno()] not in found.known()
+            assert found.unconnected.keys() == {files[listening.fileno()]}
+            with socket.socket(socket.AF_UNIX) as waiting:
+                waiting.connect(str(tmp_path / "named"))
+                waited, files = seen()
+                assert files[listening.fileno()] not in waited.known()
             assert not found.sockets[files[server.fileno()]].nameless
 
 

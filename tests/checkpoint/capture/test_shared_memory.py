@@ -34,7 +34,7 @@ from checkpoint.restore.criu_restore import RestoreJob
 from checkpoint.state.process_state import FileKind, ProcessState, VmaStatus
 
 KINDS = ("anonymous", "memfd", "deleted", "signals")
-"""To CRIU a file is one that has to be where a phase is restored."""
+"""To CRIU a file is one that has to be where a phase is restored, and a segment part of a namespace."""
 
 
 def captured(kind: str, builds: Path, folder: Path) -> RestoreJob:
@@ -70,7 +70,7 @@ def contents(state: ProcessState) -> dict[str, list[dict[int, bytes]]]:
     return found
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "file"])
+@pytest.mark.parametrize("kind", [*KINDS, "segment", "file"])
 def test_they_come_back(kind: str, builds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     job = captured(kind, builds, tmp_path / "work")

@@ -137,9 +137,9 @@ def test_a_changed_byte_anywhere_is_seen(tmp_path: Path) -> None:
 
 def test_another_version_is_named(tmp_path: Path) -> None:
     path, data = tmp_path / "direct.img", bytearray(small())
-    data[Header.version.offset] = 9
+    data[Header.version.offset] = 10
     path.write_bytes(data)
-    with pytest.raises(ProbeFileDamaged, match="version 9 is unknown, this program reads 1 to 8"):
+    with pytest.raises(ProbeFileDamaged, match="version 10 is unknown, this program reads 1 to 9"):
         decode(path)
 
 
@@ -165,6 +165,8 @@ def test_an_image_says_no_more_than_it_needs() -> None:
     assert decode_version(image) == 8
     image.clocks, image.runs = 0, []
     assert decode_version(image) == 8
+    image.contents, image.descriptors = [], [OpenDescriptor(5, Kind.SOCKET, 2, 0, 5, 0, 1)]
+    assert decode_version(image) == 9
 
 
 def decode_version(image: FlatImage) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 from checkpoint.process.descriptors import LARGEST_DELETED, OTHER, outside, refusal
 from checkpoint.process.maps import LARGEST_MAPPED, named_process
-from checkpoint.process.socket_pairs import nameless_pairs
+from checkpoint.process.sockets import nameless_pairs
 
 CHILD = """
 import ctypes, mmap, os, select, signal, socket, sys, tempfile, time
@@ -43,10 +43,36 @@ def child(shared):
         libc.prctl(1, 9)
         time.sleep(600)
     return shared
+def listening(backlog=False):
+    server = socket.create_server(("127.0.0.1", 0))
+    return [server, backlog and socket.create_connection(server.getsockname())]
+def waited_for():
+    one = socket.socket(type=socket.SOCK_DGRAM)
+    one.bind(("127.0.0.1", 0))
+    one.sendto(b"letter", one.getsockname())
+    return one
+def segment(removed):
+    number = libc.shmget(0, 4096, 0o1600)
+    libc.shmat.restype = ctypes.c_void_p
+    assert libc.shmat(number, None, 0) > 0
+    print(f"segment {number}", flush=True)
+    return number, removed and libc.shmctl(number, 0, None)
+def connected_nowhere():
+    one = socket.socket(type=socket.SOCK_DGRAM)
+    one.connect(("127.0.0.1", 9))
+    return one
 kept = eval(sys.argv[1])
 print("ready", flush=True)
 time.sleep(600)
 """
+
+
+ALONE = (
+    "socket.socket()", "socket.socket(type=socket.SOCK_DGRAM)", "socket.socket(socket.AF_UNIX)", "listening()",
+    "[s.bind(('127.0.0.1', 0)) or s for s in [socket.socket(type=socket.SOCK_DGRAM)]]",
+    "[s.bind('name') or s.listen() or s for s in [socket.socket(socket.AF_UNIX)]]",
+)  # fmt: skip
+"""Sockets that nobody is connected to."""
 
 
 @contextmanager
@@ -69,6 +95,8 @@ def holding(expression: str, folder: Path, **streams: int) -> Iterator[int]:
     finally:
         process.kill()
         process.communicate()
+        for number in re.findall(rb"^segment (\d+)$", said.read_bytes(), re.M):
+            subprocess.run(["ipcrm", "-m", number.decode()], capture_output=True)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +107,7 @@ def holding(expression: str, folder: Path, **streams: int) -> Iterator[int]:
         "libc.signalfd(-1, bytes(128), 0)", "open('/dev/null')", "open('/dev/zero', 'w')", "open('file', 'w')",
         "[mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) for f in [deleted(4096)]]",
         "mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE)", "os.memfd_create('m')", "mmap.mmap(-1, 4096)", "shared_memory()",
-        "mapped_file(4096)", "timer(600)", "timer(0, clock=0, flags=3)",
+        "mapped_file(4096)", "timer(600)", "timer(0, clock=0, flags=3)", "segment(removed=True)", *ALONE,
     ],
 )  # fmt: skip
 def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
@@ -87,11 +115,20 @@ def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
         assert outside(pid) == []
 
 
+@pytest.mark.parametrize("expression", ALONE)
+def test_criu_wants_the_address_of_a_socket(expression: str, tmp_path: Path) -> None:
+    with holding(expression, tmp_path) as pid:
+        assert outside(pid, by_criu=True) == ["a socket (descriptor 3)"]
+
+
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("socket.socket()", r"a socket \(descriptor 3\)"),
-        ("socket.socket(socket.AF_UNIX)", r"a socket \(descriptor 3\)"),
+        ("listening(backlog=True)", r"a socket \(descriptor 3\)"),
+        ("connected_nowhere()", r"a socket \(descriptor 3\)"),
+        ("waited_for()", r"a socket \(descriptor 3\)"),
+        ("socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM)", r"a socket \(descriptor 3\)"),
+        ("[s.bind(('127.0.0.1', 0)) or s for s in [socket.socket()]]", r"a socket \(descriptor 3\)"),
         ("socket.socketpair()[0]", r"a socket \(descriptor \d\)"),
         ("[s.bind(p) or s for s, p in [(socket.socket(socket.AF_UNIX), 'name')]]", r"a socket \(descriptor 3\)"),
         ("os.pipe2(os.O_DIRECT)", r"a pipe of packets \(descriptor 4\)"),
@@ -115,7 +152,8 @@ def test_what_leads_nowhere_else(expression: str, tmp_path: Path) -> None:
         (f"deleted({LARGEST_DELETED + 1})", r"a deleted file of more than 64 MB \(descriptor 3, /\S+\)"),
         (f"mapped_file({LARGEST_MAPPED + 1})", r"/\S+/f mapped shared and writable at 0x\S+"),
         ("child(mapped_file(4))", r"/\S+/f mapped shared at 0x\S+, which process \d+ \(\S+\) has too"),
-        ("libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0) and libc.shmctl(0, 0, None)", "System V shared memory at"),
+        ("segment(removed=False)", "System V shared memory at"),
+        ("child(segment(removed=True))", r"System V shared memory at 0x\S+, which process \d+ \(\S+\) has too"),
     ],
 )
 def test_what_leads_elsewhere_is_named(expression: str, expected: str, tmp_path: Path) -> None:

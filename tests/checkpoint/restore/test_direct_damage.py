@@ -47,7 +47,12 @@ DESCRIPTORS_MADE_TO_HARM = {
     "a pipe for both ways": [OpenDescriptor(50, Kind.PIPE, 2, 0, 50)],
     "a pipe too large": [OpenDescriptor(50, Kind.PIPE, 0, (1 << 20) + 1, 50)],
     "a pipe's end of sockets": [OpenDescriptor(50, Kind.PIPE, 0, 0, 51), OpenDescriptor(51, Kind.SOCKET, 1, 0, 50)],
-    "a socket alone": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 50, 0, 1)],
+    "a raw socket alone": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 50, 0, 3)],
+    "a socket that listens twice": [OpenDescriptor(50, Kind.SOCKET, 2, 2, 50, 0, 1)],
+    "a socket that listens for datagrams": [OpenDescriptor(50, Kind.SOCKET, 2, 1, 50, 0, 2)],
+    "contents for a socket alone": [
+        OpenDescriptor(50, Kind.SOCKET, 2, 0, 50, 0, 1), OpenDescriptor(50, Kind.CONTENTS, 0, INSIDE, 0, 0, 8),
+    ],
     "a raw socket": [OpenDescriptor(50, Kind.SOCKET, 2, 0, 51, 0, 3), OpenDescriptor(51, Kind.SOCKET, 2, 0, 50, 0, 3)],
     "a timer that wakes": [OpenDescriptor(50, Kind.TIMER, 0, 9)],
     "ticks in a version without": [
@@ -172,14 +177,19 @@ def test_ticks_where_they_may_be_are_not_refused(plain: RestoreJob, tmp_path: Pa
     assert progress != FAILED or found != TABLE
 
 
-def test_an_image_of_version_1_has_no_new_kinds(plain: RestoreJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("newer", "first"), [(OpenDescriptor(50, Kind.EVENT), 2), (OpenDescriptor(50, Kind.SOCKET, 2, 0, 50, 0, 1), 9)]
+)
+def test_an_image_of_an_older_version_has_no_new_kinds(
+    newer: OpenDescriptor, first: int, plain: RestoreJob, tmp_path: Path
+) -> None:
     flat = decode(plain.images / NAME)
-    flat.descriptors.append(OpenDescriptor(50, Kind.EVENT))
+    flat.descriptors.append(newer)
     flat.clocks = 0
     data = bytearray(encode(flat))
     at = Header.version.offset
-    assert data[at] == 2
-    data[at] = 1
+    assert data[at] == first
+    data[at] = first - 1
     data[8:16] = checksum(memoryview(data)[at:]).to_bytes(8, "little")
     status, progress, found, _ = report_of(bytes(data), pages_of(plain), tmp_path / "run", stamps=4)
     assert os.WIFEXITED(status) and (progress, found) == (FAILED, TABLE)

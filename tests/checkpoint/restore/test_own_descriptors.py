@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from socket import SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM
 
 import pytest
 from direct_runs import as_nobody, flat_job, for_anybody, open_to_anybody
@@ -27,7 +28,13 @@ from probe.pipeline.runs.boundaries import RegionPlan
 TICKS = "ticks"
 """CRIU restores a timer that waits to be read as one that has ended: its captures of that are refused."""
 
-KINDS = ("gone", "pipe", "brim", "sockets", "events", "number", TICKS, "closed")
+ALONE = "alone"
+"""Sockets that nobody is connected to: CRIU would want the addresses that they listen on."""
+
+REACH, REACH_ALONE = "reach", "reach alone"
+"""What a confined region may not do with a pair of sockets, and with others."""
+
+KINDS = ("gone", "pipe", "brim", "sockets", "events", "number", TICKS, ALONE, "closed")
 
 
 @dataclass
@@ -51,12 +58,16 @@ class Regions:
             os.chdir(folder)
             try:
                 (job,) = captured_regions(
-                    build("inside", self.builds), kind, folder=folder, on_dump=copies, direct=kind == TICKS
+                    build("inside", self.builds),
+                    kind,
+                    folder=folder,
+                    on_dump=copies,
+                    direct=kind in (TICKS, ALONE, REACH_ALONE),
                 )
             finally:
                 os.chdir(before)
             # Unconfined, as it is watched, it would reach further.
-            flat_job(job, self.folder, watched=kind != "reach")
+            flat_job(job, self.folder, watched=kind not in (REACH, REACH_ALONE))
             self.jobs[kind] = job
         return self.jobs[kind]
 
@@ -73,15 +84,16 @@ def test_they_come_back_directly(kind: str, regions: Regions, tmp_path: Path) ->
     assert timed(regions(kind), tmp_path, only_recorded_calls=True).wall > 0
 
 
-@pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind != TICKS), "all"])
+@pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind not in (TICKS, ALONE)), "all"])
 def test_criu_agrees(kind: str, regions: Regions, tmp_path: Path) -> None:
     before = sorted(regions.folder.joinpath(kind).iterdir()) if kind in regions.jobs else None
     assert len(time_phase(regions(kind), find_criu(), repeats=2, scratch=tmp_path)) == 2
     assert before is None or sorted(regions.folder.joinpath(kind).iterdir()) == before
 
 
-def test_a_region_with_sockets_reaches_nobody_else(regions: Regions, tmp_path: Path) -> None:
-    assert timed(regions("reach"), tmp_path).wall > 0
+@pytest.mark.parametrize("kind", [REACH, REACH_ALONE])
+def test_a_region_with_sockets_reaches_nobody_else(kind: str, regions: Regions, tmp_path: Path) -> None:
+    assert timed(regions(kind), tmp_path).wall > 0
 
 
 def test_an_image_says_no_more_than_it_needs(regions: Regions, tmp_path: Path) -> None:
@@ -94,6 +106,16 @@ def test_an_image_says_no_more_than_it_needs(regions: Regions, tmp_path: Path) -
     ]  # fmt: skip
     assert len(flat.watches) == 4 and not flat.contents
     assert version_without_clocks(decode(regions("number").images / NAME)) == 1
+
+
+def test_sockets_that_nobody_is_connected_to_are_no_pair(regions: Regions) -> None:
+    """Each names itself; older programs refuse the image by its number."""
+    flat = decode(regions(ALONE).images / NAME)
+    assert flat.header.version == 9 == version_without_clocks(flat)
+    alone = [d for d in flat.descriptors if d.kind == Kind.SOCKET]
+    assert [(d.file == d.number, d.position, d.path) for d in alone] == [
+        (True, 1, SOCK_STREAM), (True, 1, SOCK_SEQPACKET), (True, 0, SOCK_DGRAM)
+    ]  # fmt: skip
 
 
 def version_without_clocks(flat: FlatImage) -> int:

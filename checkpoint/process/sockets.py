@@ -1,11 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the kernel which Unix sockets are connected with each other (sock_diag(7))."""
+"""Ask the kernel which Unix sockets are connected with each other (sock_diag(7)), and which sockets with nobody."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import select
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from checkpoint.binary.syscall_names import call_number
+from checkpoint.state.own_descriptors import UnconnectedSocket
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _REQUEST_DUMP = 0x301
@@ -19,6 +29,10 @@ _SOCKET = struct.Struct("<BBBBI8x")  # struct unix_diag_msg
 _ATTRIBUTE = struct.Struct("<HH")
 _ANSWER_BYTES = 1 << 16
 _ANSWER_SECONDS = 2.0
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_TYPES = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,60 @@ class Connected:
     peer: int
     named: bool
     shut_down: bool
+
+
+@contextlib.contextmanager
+def duplicate(pid: int, fd: int) -> Iterator[int | None]:
+    """A descriptor of ours for the same open file as `fd` of process `pid` (pidfd_getfd(2)); None where the kernel, or
+    a filter, does not give any."""
+    twin = -1
+    with contextlib.suppress(OSError, ValueError):
+        whose = os.pidfd_open(pid)
+        try:
+            twin = _libc.syscall(call_number("pidfd_getfd"), whose, fd, 0)
+        finally:
+            os.close(whose)
+    try:
+        yield twin if twin >= 0 else None
+    finally:
+        if twin >= 0:
+            os.close(twin)
+
+
+def unconnected_socket(fd: int) -> UnconnectedSocket | None:
+    """The socket that descriptor `fd` of ours leads to; None where somebody is, or may be, at its other end.
+
+    That is nobody where it listens, or has no peer, and nothing waits. One of a stream has no address either: it may
+    connect right now.
+    """
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    with socket.socket(fileno=os.dup(fd)) as one:
+        if one.family not in _FAMILIES or one.type not in _TYPES:
+            return None
+        listens = bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        bound = one.type != socket.SOCK_DGRAM and _has_address(one)
+        if _has_something(one) or (not listens and (bound or _has_peer(one))):
+            return None
+        return UnconnectedSocket(flags, one.type, listens)
+
+
+def _has_something(one: socket.socket) -> bool:
+    asked = select.poll()
+    asked.register(one, select.POLLIN)
+    return any(said & select.POLLIN for _, said in asked.poll(0))
+
+
+def _has_peer(one: socket.socket) -> bool:
+    try:
+        one.getpeername()
+    except OSError as error:
+        return error.errno != errno.ENOTCONN
+    return True
+
+
+def _has_address(one: socket.socket) -> bool:
+    name = one.getsockname()
+    return bool(name if one.family == socket.AF_UNIX else name[1])
 
 
 def nameless_pairs() -> dict[int, int]:
