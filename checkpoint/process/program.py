@@ -97,7 +97,8 @@ class Program:
 
         rseq is off because the kernel may move the saved instruction pointer of a checkpoint (criu, "rseq").
         Binding happens at start-up, so that no region pays for it. Perl orders its tables by what it reads from
-        /dev/urandom, unless it is told the seed (perlrun, PERL_HASH_SEED).
+        /dev/urandom, unless it is told the seed (perlrun, PERL_HASH_SEED). Open MPI starts a daemon beside a program
+        that mpirun did not start, unless it is told that nobody will want that (orte/mca/ess/singleton, "isolated").
         """
         env = dict(self.env)
         tunables = [t for t in env.get("GLIBC_TUNABLES", "").split(":") if t]
@@ -108,6 +109,7 @@ class Program:
         env["GLIBC_TUNABLES"] = ":".join(tunables)
         env["LD_BIND_NOW"] = "1"
         env.setdefault("PERL_HASH_SEED", "0")
+        env.setdefault("OMPI_MCA_ess_singleton_isolated", "1")
         return env
 
     def to_json(self) -> dict[str, Any]:

@@ -140,6 +140,8 @@ def test_a_seed_of_the_callers_own_is_kept() -> None:
     program = program_of(Path("/usr/bin/perl"))
     seeded = replace(program, env={**program.env, "PERL_HASH_SEED": "7"})
     assert [p.environment()["PERL_HASH_SEED"] for p in (program, seeded)] == ["0", "7"]
+    wanted = replace(program, env={**program.env, "OMPI_MCA_ess_singleton_isolated": "0"})
+    assert [p.environment()["OMPI_MCA_ess_singleton_isolated"] for p in (program, wanted)] == ["1", "0"]
 
 
 def test_standard_streams_need_not_be_open_here(tell: Path, tmp_path: Path) -> None:
