@@ -214,18 +214,19 @@ def _displaceable(i: Instruction) -> bool:
     return base != Register.EIP and (base != Register.RIP or i.ip_rel_memory_address < NEGATIVE)
 
 
-def _flags_dead(block: list[Instruction], first: int) -> bool:
-    """Whether the block overwrites all arithmetic flags, from its instruction `first` on, before it reads any.
+def _flags_dead(block: list[Instruction], first: int) -> tuple[bool, int]:
+    """Whether the block overwrites all arithmetic flags, from its instruction `first` on, before it reads any; and the
+    place of the instruction that decides it: so it is from any instruction between on.
 
     A block that ends undecided counts as reading them: a caller or jump target might.
     """
     for at in range(first, len(block)):
         i = block[at]
         if i.rflags_read & _ARITHMETIC_FLAGS:
-            return False
+            return False, at
         if i.mnemonic in _FLAG_KILLERS:
-            return True
-    return False
+            return True, at
+    return False, len(block)
 
 
 def _site_of(image: ElfImage, block: list[Instruction], *, together: bool) -> _Site | None:
@@ -234,10 +235,13 @@ def _site_of(image: ElfImage, block: list[Instruction], *, together: bool) -> _S
     `together`: neighbours may serve as one instruction.
     """
     best: Instruction | None = None
-    best_dead = False
+    dead = best_dead = False
+    # Generated code has blocks of 50,000 instructions: looking to the end from each would take minutes.
+    decided = -1
     for position, i in enumerate(block):
         if i.len >= JUMP_BYTES and _displaceable(i):
-            dead = _flags_dead(block, position)
+            if position > decided:
+                dead, decided = _flags_dead(block, position)
             if best is None or dead:
                 best, best_dead = i, dead
             if dead:
@@ -275,9 +279,10 @@ def _neighbours(block: list[Instruction]) -> tuple[list[Instruction], bool] | No
 
     Only the last of them refers to an address relative to its own: what is moved together has one displacement.
     """
-    found = None
+    found, dead, decided = None, False, -1
     for first in range(len(block)):
-        dead = _flags_dead(block, first)
+        if first > decided:
+            dead, decided = _flags_dead(block, first)
         for after in range(first + 1, len(block) + 1):
             group = block[first:after]
             size = group[-1].next_ip - group[0].ip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def disassembly(path: Path) -> dict[int, tuple[int, str]]:
     lines = [(int(m[1], 16), m[2]) for m in re.finditer(r"^ +([0-9a-f]+):\t(.*)$", text, re.MULTILINE)]
     after = [address for address, _ in lines[1:]] + [lines[-1][0] + 1]
     return {address: (end - address, what) for (address, what), end in zip(lines, after, strict=True)}
+
+
+_STRAIGHT = """
+__attribute__((noipa)) static void straight(void)
+{
+    __asm__ volatile(".rept 60000\\n movl $1, %%eax\\n .endr" : : : "eax");
+}
+int main(void) { straight(); return 0; }
+"""
+
+
+def test_generated_code_of_one_long_block_is_read_once(tmp_path: Path) -> None:
+    """As libint's: looking from each instruction for the next that uses flags takes minutes."""
+    path = compile_small(tmp_path, "straight", _STRAIGHT)
+    begun = time.process_time()
+    found = sites_module._analyse(read_image(path))
+    assert time.process_time() - begun < 20
+    assert (found.block_instructions > 60_000).any()
 
 
 def test_sites_are_whole_apart_and_inside_functions(real: tuple[ElfImage, SiteTable]) -> None:
