@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,11 +16,13 @@ from tracing import compile_small, program_of, streams_of
 
 import probe.pipeline.validate as module
 from checkpoint.errors import Diverged, ProbeError
+from checkpoint.process.children import Child, Children
 from probe.formats.timing import load_timing, save_timing
 from probe.pipeline.runs.boundaries import StampedRun, candidates
 from probe.pipeline.runs.plan import made_again
 from probe.pipeline.runs.sound_boundaries import NotRepeated, merge_bad_boundaries
-from probe.pipeline.runs.stamped import stamped_run
+from probe.pipeline.runs.stamped import _Ran, stamped_run
+from probe.pipeline.runs.standing import MarkedRun
 from probe.pipeline.validate import validate
 from probe.tracers.native import trace
 
@@ -62,6 +66,41 @@ def test_the_timing_run_begins_where_the_intervals_do(builds: Path) -> None:
     assert stamped.started_cpu > 0.1, "the first program's share"
     assert 0 < stamped.cpu.min() - stamped.started_cpu < 0.06
     assert 0 < stamped.wall.min() - stamped.started < (stamped.ended - stamped.started) / 3
+
+
+def test_looks_at_what_is_loaded_are_no_time_of_the_run(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPI libraries and numpy open a hundred plugins: stops at each would be half a second of waiting. A process that
+    is started behind them is started then by the run's clock, too."""
+    profile, looks, pause = profile_of(build("dlopen", builds), "40"), list[float](), 0.2
+    look = MarkedRun.libraries_changed
+
+    def slowly(run: MarkedRun) -> None:
+        time.sleep(pause)
+        look(run)
+        looks.append(time.monotonic())
+
+    monkeypatch.setattr(MarkedRun, "libraries_changed", slowly)
+    monkeypatch.setattr(Children, "processes", lambda _: [Child(1, None, False, began=looks[-1])])
+    begun = time.monotonic()
+    with streams_of() as streams:
+        stamped = stamped_run(profile, candidates(profile), streams=streams)
+    took = time.monotonic() - begun
+    assert len(looks) >= 4
+    assert stamped.ended - stamped.started <= took - pause * len(looks)
+    assert stamped.started < stamped.children[0].began <= min(stamped.ended, looks[-1] - pause * len(looks))
+    assert np.diff(stamped.wall).min() > 0 and np.diff(stamped.wall).max() < pause
+
+
+def test_a_clock_that_stands_with_the_run() -> None:
+    """Children lived by it, too: else phases would be placed beside them."""
+    ran = _Ran(cast(MarkedRun, None), 100.0, 0.0, 0.0, stops=[(101.0, 2.0), (105.0, 1.0)])
+    assert ran.clock([100.5, 101.0, 102.0, 103.0, 104.0, 105.5, 107.0]).tolist() == [
+        100.5, 101.0, 101.0, 101.0, 102.0, 103.0, 104.0
+    ]  # fmt: skip
+    assert np.isnan(ran.clock([np.nan])).all() and ran.clock([]).tolist() == []
+    child = ran.on_clock(Child(1, None, False, 104.0, ended=107.0))
+    assert (child.began, child.ended, child.kept, child.gone) == (102.0, 104.0, None, None)
+    assert _Ran(cast(MarkedRun, None), 100.0, 0.0, 0.0).clock([107.0]).tolist() == [107.0]
 
 
 def test_the_output_of_the_last_run_is_kept_to_be_compared(builds: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,9 @@ class StampedRun:
 
     It started at the entry point of the traced image, with the stubs in place, and ended at the exit event. `ended_cpu`
     is the program's own; `others` has its children's, and all before the execve of a wrapper's worker. Of
-    `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor, for `held`
-    seconds the tracer looked at what was loaded. Columns of `beside` were counted, and are no markers. At the times
-    `halts` it stood for a checkpoint, which all times leave out.
+    `started_cpu`, `executed_cpu` was before that. For `waited` seconds something else had the processor. Columns of
+    `beside` were counted, and are no markers. All times but `started` are those of a clock that stood while the program
+    was stopped: at the times `halts` for a checkpoint, and wherever the tracer looked at what was loaded.
     """
 
     wall: FloatArray
@@ -83,7 +83,6 @@ class StampedRun:
     executed_cpu: float = 0.0
     resident: int = 0
     waited: float = 0.0
-    held: float = 0.0
     halts: tuple[float, ...] = ()
     beside: frozenset[int] = frozenset()
 
@@ -96,7 +95,7 @@ class StampedRun:
     def blocked_share(self) -> float:
         """Of its wall time, asleep."""
         wall = max(self.ended - self.started, LEAST_SECONDS)
-        return min(1.0, max(0.0, wall - (self.ended_cpu - self.started_cpu) - self.waited - self.held) / wall)
+        return min(1.0, max(0.0, wall - (self.ended_cpu - self.started_cpu) - self.waited) / wall)
 
 
 def site_counts(profile: Profile) -> sp.csr_array:

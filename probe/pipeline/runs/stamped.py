@@ -8,13 +8,14 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from checkpoint.errors import Diverged
 from checkpoint.event import STAMP, STOP_BEFORE
+from checkpoint.process.children import Child
 from checkpoint.process.exit_status import exit_status, refuse_killed
 from checkpoint.process.plain_run import run_delay
 from checkpoint.process.program import Streams
@@ -75,19 +76,19 @@ def stamped_run(
         tracee.wait()
         ending = tracee.finish()
         own, others = _cpu_seconds(tracee, ending.cpu)
-        children, commands = tuple(tracee.children.processes()), _commands(tracee)
-        active = tuple(tracee.helpers.active)
-        starts = tuple(tracee.team.started) if tracee.team else ()
+        children, commands = tuple(map(ran.on_clock, tracee.children.processes())), _commands(tracee)
+        active = tuple((began, ended) for began, ended in ran.clock(tracee.helpers.active).tolist())
+        starts = tuple(ran.clock(tracee.team.started).tolist()) if tracee.team else ()
     if os.WIFSIGNALED(ran.status):
         exit_status(profile.program, ran.status, streams)
     exit_status(profile.program, ending.status, streams, profile.exit_status)
     found = [stamps.get((marker_of(profile, c.column), c.count)) for c in wanted]
     return StampedRun(
-        wall=ran.without_halts(np.array([np.nan if s is None else s.wall for s in found])),
+        wall=ran.clock([np.nan if s is None else s.wall for s in found]),
         cpu=np.array([np.nan if s is None else s.cpu for s in found]),
         kernel=np.array([np.nan if s is None else s.kernel for s in found]),
         started=ran.began,
-        ended=float(ran.without_halts(np.array([ended]))[0]),
+        ended=float(ran.clock([ended])[0]),
         ended_cpu=own,
         children=children,
         active=active,
@@ -98,8 +99,7 @@ def stamped_run(
         executed_cpu=tracee.executed_cpu,
         resident=resident,
         waited=waited,
-        held=ran.held,
-        halts=tuple(ran.without_halts(np.array([at for at, _ in ran.halts])).tolist()),
+        halts=tuple(ran.clock(ran.halts).tolist()),
     )
 
 
@@ -126,8 +126,8 @@ class _Ran:
     """A run that stands at its exit event, where its memory can still be read.
 
     began, began_cpu, delayed: when the program began by the monotonic clock, its own CPU seconds then, and those that
-    it had waited for a processor. held: seconds for which the tracer looked at what was loaded. halts: when it was
-    stopped besides, and for how long.
+    it had waited for a processor. halts: when it was stopped for a checkpoint. stops: when it stood still, and for how
+    long: there, and where the tracer looked at what was loaded.
     """
 
     run: MarkedRun
@@ -135,14 +135,25 @@ class _Ran:
     began_cpu: float
     delayed: float
     status: int = 0
-    held: float = 0.0
-    halts: list[tuple[float, float]] = field(default_factory=list)
+    halts: list[float] = field(default_factory=list)
+    stops: list[tuple[float, float]] = field(default_factory=list)
 
-    def without_halts(self, times: FloatArray) -> FloatArray:
-        """The same times on a clock that stood while the run was stopped."""
-        lost = np.concatenate([[0.0], np.cumsum([seconds for _, seconds in self.halts])])
-        found: FloatArray = times - lost[np.searchsorted([at for at, _ in self.halts], times)]
+    def clock(self, times: Any) -> FloatArray:
+        """The same times, in their shape, on a clock that stood whenever the run did."""
+        at, lasted = np.array(self.stops).reshape(-1, 2).T
+        lost = np.cumsum(lasted)
+        edges = np.concatenate([[0.0], np.stack([at, at + lasted], axis=1).ravel()])
+        until = np.concatenate([[0.0], np.stack([lost - lasted, lost], axis=1).ravel()])
+        asked = np.array(times, dtype=np.float64)
+        found: FloatArray = asked - np.interp(asked, edges, until)
         return found
+
+    def on_clock(self, child: Child) -> Child:
+        """The same process, its life on that clock."""
+        ended, kept, gone = (
+            None if at is None else float(self.clock(at)) for at in (child.ended, child.kept, child.gone)
+        )
+        return replace(child, began=float(self.clock(child.began)), ended=ended, kept=kept, gone=gone)
 
 
 def _run_to_exit(
@@ -175,19 +186,19 @@ def _run_to_exit(
                 refuse_killed(tracee.program, occurrence.status)
                 raise Diverged(f"{tracee.program.name}: was killed in its timing run (status {occurrence.status})")
             if occurrence.what is What.STOPPED and halts is not None and halts.reached(run):
-                # Before it goes on: a stamp that came before the halt is over would be put before the halt.
-                ran.halts.append((stopped, _now() - stopped))
+                ran.halts.append(stopped)
+                # Before it goes on: what follows comes when the stop is over.
+                ran.stops.append((stopped, _now() - stopped))
                 tracee.resume()
                 continue
             if occurrence.what is What.EXECUTED:
                 tracee.run_to_entry()
                 replaced = True
-            elif occurrence.what is What.BREAKPOINT:
+                continue
+            if occurrence.what is What.BREAKPOINT:
                 run.libraries_changed()
-                tracee.resume()
-            else:
-                tracee.resume()
-            ran.held += _now() - stopped
+            ran.stops.append((stopped, _now() - stopped))
+            tracee.resume()
 
 
 def _stamps(markers: MarkerSet, events: dict[Marker, dict[int, Event]]) -> dict[tuple[Marker, int], Any]:
