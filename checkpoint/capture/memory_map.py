@@ -128,7 +128,7 @@ def _area(fields: list[str]) -> Area:
     start, end = (int(part, 16) for part in fields[0].split("-"))
     # A newline in a name is all that the kernel writes otherwise.
     path = fields[5].replace("\\012", "\n") if len(fields) > 5 else ""
-    device, inode = key_of(fields[3], fields[4])
+    device, inode = key_of(fields[3], fields[4], path)
     return Area(start, end, fields[1], int(fields[2], 16), inode, path, device=device)
 
 

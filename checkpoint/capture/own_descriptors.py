@@ -24,7 +24,7 @@ from pathlib import Path
 
 from checkpoint.binary.syscall_names import call_number
 from checkpoint.process.descriptors import is_write_end
-from checkpoint.process.sockets import Connected, connected_sockets, duplicate, unconnected_socket
+from checkpoint.process.sockets import Connected, connected_sockets, duplicate, has_time_limit, unconnected_socket
 from checkpoint.state.own_descriptors import (
     OwnDescriptors,
     PairedSocket,
@@ -41,7 +41,6 @@ _F_GETOWN_EX = 16
 _SO_GET_FILTER, _SO_PEEK_OFF = 26, 42
 _MOST_MESSAGES, _MOST_BYTES = 1 << 14, 1 << 23
 _ROOM_FOR_DESCRIPTORS = socket.CMSG_SPACE(4 * 253)
-_NO_TIME = bytes(16)
 _LOOKS, _INTERRUPT_SECONDS = 3, 0.002
 _WATCH = re.compile(r"^tfd:\s*(\d+) events:\s*([0-9a-f]+) data:\s*([0-9a-f]+)", re.M)
 
@@ -185,11 +184,13 @@ def _look_into_socket(
 ) -> None:
     inode = os.fstat(twin).st_ino
     pair = connected.get(inode)
-    if pair is None and (lone := unconnected_socket(twin)) is not None:
-        found.unconnected[identifier] = lone
+    if pair is None:
+        is_peer = any(other.peer == inode for other in connected.values())
+        if not is_peer and (lone := unconnected_socket(twin)) is not None:
+            found.unconnected[identifier] = lone
         return
     with socket.socket(fileno=os.dup(twin)) as one:
-        if one.family != socket.AF_UNIX or pair is None or (messages := _unread_messages(one)) is None:
+        if one.family != socket.AF_UNIX or (messages := _unread_messages(one)) is None:
             return
         found.sockets[identifier] = PairedSocket(
             flags=file.flags,
@@ -208,8 +209,7 @@ def _is_plain(one: socket.socket) -> bool:
     def said(option: int) -> int:
         return one.getsockopt(socket.SOL_SOCKET, option)
 
-    times = [one.getsockopt(socket.SOL_SOCKET, name, 16) for name in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO)]
-    if any(time != _NO_TIME for time in times) or said(socket.SO_PASSCRED) or said(socket.SO_PASSSEC):
+    if has_time_limit(one) or said(socket.SO_PASSCRED) or said(socket.SO_PASSSEC):
         return False
     try:
         return not one.getsockopt(socket.SOL_SOCKET, _SO_GET_FILTER, 1)

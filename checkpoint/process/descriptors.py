@@ -150,7 +150,7 @@ def _shared_memory(
         where = f"at {one.start:#x}-{one.end:#x}"
         if one.path.startswith(SEGMENT):
             segments = (set() if by_criu else removed_segments()) if segments is None else segments
-            if one.key[1] in segments:
+            if one.key[1] in segments and one.key[0] == _memory_device():
                 found[one.key] = f"System V shared memory {where}"
         elif one.path.startswith(_MEMFD) or one.path == _ANONYMOUS:
             if one.key[0] == _memory_device():
@@ -231,7 +231,8 @@ def _outside_descriptors(descriptors: Collection[_Open], by_criu: bool) -> Itera
         with contextlib.suppress(OSError):
             if one.target.startswith("socket:["):
                 pairs = nameless_pairs() if pairs is None else pairs
-                if pairs.get(one.inode) not in inodes and (by_criu or not _is_unconnected(one)):
+                alone = not by_criu and one.inode not in pairs.values() and _is_unconnected(one)
+                if pairs.get(one.inode) not in inodes and not alone:
                     yield one.named("a socket")
             elif (fault := _fault_of(one, descriptors, by_criu)) is not None:
                 yield fault

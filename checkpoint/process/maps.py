@@ -17,6 +17,9 @@ from checkpoint.linux import PAGE_SIZE
 SEGMENT = "/SYSV"
 """Begins the names that mappings of System V segments have, in which the key follows."""
 
+_SEGMENTS = 1 << 40
+"""Set in the number of a segment, which is no inode, but stands where mappings have inodes. The first segment has 0."""
+
 _SHM_DEST = 0o1000
 """In the mode of a segment that was removed (linux/shm.h)."""
 
@@ -62,7 +65,7 @@ class MapEntry:
     offset: int
     path: str
     key: tuple[int, int] = (0, 0)
-    """Device and inode of what is mapped; zeros for private anonymous memory."""
+    """As of `key_of`; zeros for private anonymous memory."""
 
 
 def read_maps(pid: int) -> list[MapEntry]:
@@ -83,16 +86,17 @@ def parsed_maps(text: str) -> list[MapEntry]:
                 fields[1],
                 int(fields[2], 16),
                 fields[5] if len(fields) > 5 else "",
-                key_of(fields[3], fields[4]),
+                key_of(fields[3], fields[4], fields[5] if len(fields) > 5 else ""),
             )
         )
     return entries
 
 
-def key_of(device: str, inode: str) -> tuple[int, int]:
-    """Device and inode, as os.stat has them, of what a line of maps says is mapped."""
+def key_of(device: str, inode: str, path: str) -> tuple[int, int]:
+    """Device and inode, as os.stat has them, of what a line of maps says is mapped; told apart from these the number of
+    a segment of System V."""
     major, minor = (int(part, 16) for part in device.split(":"))
-    return os.makedev(major, minor), int(inode)
+    return os.makedev(major, minor), int(inode) | (_SEGMENTS if path.startswith(SEGMENT) else 0)
 
 
 def tmpfs_devices(pid: int) -> set[int]:
@@ -126,14 +130,14 @@ def without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -
 
 
 def removed_segments() -> set[int]:
-    """Numbers of the segments of System V that were removed and are there as long as somebody has them attached
-    (shmctl(2), IPC_RMID): inodes, as mappings have them."""
+    """The segments of System V that were removed and are there as long as somebody has them attached (shmctl(2),
+    IPC_RMID): their numbers as `key_of` has them."""
     found = set()
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]:
             _, number, mode, *_ = line.split()
             if int(mode, 8) & _SHM_DEST:
-                found.add(int(number))
+                found.add(int(number) | _SEGMENTS)
     return found
 
 
@@ -165,14 +169,18 @@ def held_by_others(pid: int, keys: Collection[tuple[int, int]]) -> dict[tuple[in
     found: dict[tuple[int, int], int] = {}
     if not keys:
         return found
-    written = {f" {os.major(d):02x}:{os.minor(d):02x} {inode} ".encode(): (d, inode) for d, inode in keys}
+    written = {_line_with(key): key for key in keys}
+    namespace = _ipc_namespace(pid)
     for folder in Path("/proc").glob("[0-9]*"):
         other = int(folder.name)
         if other == pid:
             continue
         with contextlib.suppress(OSError):
             maps = (folder / "maps").read_bytes()
-            found.update({key: other for text, key in written.items() if text in maps})
+            mapped = {key for text, key in written.items() if text.search(maps)}
+            # Of another namespace they are others, by the same numbers.
+            elsewhere = any(n & _SEGMENTS for _, n in mapped) and _ipc_namespace(other) != namespace
+            found.update({key: other for key in mapped if not (elsewhere and key[1] & _SEGMENTS)})
             for entry in os.scandir(folder / "fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(entry.path)  # noqa: PTH115 (a tenth of the time)
@@ -181,6 +189,21 @@ def held_by_others(pid: int, keys: Collection[tuple[int, int]]) -> dict[tuple[in
                         if (status.st_dev, status.st_ino) in keys:
                             found[status.st_dev, status.st_ino] = other
     return found
+
+
+def _line_with(key: tuple[int, int]) -> re.Pattern[bytes]:
+    """What the line of a mapping of it has."""
+    device, inode = key
+    begun = f" {os.major(device):02x}:{os.minor(device):02x} {inode & ~_SEGMENTS} "
+    path = f" *{SEGMENT}" if inode & _SEGMENTS else f"(?! *{SEGMENT})"
+    return re.compile(f"{begun}{path}".encode())
+
+
+def _ipc_namespace(pid: int) -> str:
+    """What names it; "" where this user may not ask."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/ipc")  # noqa: PTH115
+    return ""
 
 
 def named_process(pid: int) -> str:

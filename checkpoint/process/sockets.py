@@ -31,6 +31,9 @@ _ANSWER_BYTES = 1 << 16
 _ANSWER_SECONDS = 2.0
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _TYPES = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
+_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+_WAITING = select.POLLIN | select.POLLPRI | select.POLLERR
+_NO_LIMIT = bytes(16)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -67,23 +70,44 @@ def unconnected_socket(fd: int) -> UnconnectedSocket | None:
     """The socket that descriptor `fd` of ours leads to; None where somebody is, or may be, at its other end.
 
     That is nobody where it listens, or has no peer, and nothing waits. One of a stream has no address either: it may
-    connect right now.
+    connect right now. Unix sockets that are connected to it are the caller's to look for. None as well where it would
+    wait for a limited time alone, and of kinds that say nothing of themselves.
     """
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    with socket.socket(fileno=os.dup(fd)) as one:
-        if one.family not in _FAMILIES or one.type not in _TYPES:
+    with contextlib.suppress(OSError), _socket_of(fd) as one:
+        if one.family not in _FAMILIES or one.type not in _TYPES or one.proto not in _PROTOCOLS:
             return None
         listens = bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         bound = one.type != socket.SOCK_DGRAM and _has_address(one)
-        if _has_something(one) or (not listens and (bound or _has_peer(one))):
+        if _has_something(one) or has_time_limit(one) or (not listens and (bound or _has_peer(one))):
             return None
         return UnconnectedSocket(flags, one.type, listens)
+    return None
+
+
+@contextlib.contextmanager
+def _socket_of(fd: int) -> Iterator[socket.socket]:
+    """A socket of ours for the same open file. OSError for families that name no address."""
+    own = os.dup(fd)
+    try:
+        one = socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
+        raise
+    with one:
+        yield one
+
+
+def has_time_limit(one: socket.socket) -> bool:
+    """Whether it waits for a limited time when it sends or receives."""
+    limits = (one.getsockopt(socket.SOL_SOCKET, name, 16) for name in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO))
+    return any(limit != _NO_LIMIT for limit in limits)
 
 
 def _has_something(one: socket.socket) -> bool:
     asked = select.poll()
-    asked.register(one, select.POLLIN)
-    return any(said & select.POLLIN for _, said in asked.poll(0))
+    asked.register(one, _WAITING)
+    return any(said & _WAITING for _, said in asked.poll(0))
 
 
 def _has_peer(one: socket.socket) -> bool:

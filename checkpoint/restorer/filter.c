@@ -36,7 +36,7 @@ enum verdict {
 	REFUSED,
 	ABSENT, /* as on a kernel that does not have the call */
 	KILLED,
-	USES_PAIR,     /* of sockets: there are no others, and none where the image has no pair */
+	USES_PAIR,     /* of sockets: others that there are are of no use, and so are all where the image has no pair */
 	CHANGES_FILES, /* by their paths, or their metadata by anything: what landlock lets through is among it */
 	OPENS,	       /* flags are the second argument */
 	OPENS_AT,      /* flags are the third argument */

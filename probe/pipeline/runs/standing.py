@@ -108,7 +108,7 @@ class MarkedRun:
             region[plan.start.marker].append(Event(plan.start.count, STAMP))
         region[plan.end.marker].append(Event(plan.end.count, STAMP | STOP_AFTER))
         if absent := self.markers.not_mapped(region):
-            raise Unfit([f"the end of an interval in {name}, which is loaded in the middle of it" for name in absent])
+            raise Unfit([f"a boundary in {name}, which is not loaded where its warm-up begins" for name in absent])
         with self._unwatched(), self.markers.only(region) as addresses:
             warm_event = self.markers.event_address(plan.warm.marker, plan.warm.count)
             counts = {m: sorted(e.count for e in events) for m, events in region.items()}

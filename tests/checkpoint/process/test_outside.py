@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from small_probe import ROOT
 
+from checkpoint.process import maps as maps_module
 from checkpoint.process.descriptors import LARGEST_DELETED, OTHER, outside, refusal
-from checkpoint.process.maps import LARGEST_MAPPED, named_process
+from checkpoint.process.maps import LARGEST_MAPPED, key_of, named_process
 from checkpoint.process.sockets import nameless_pairs
 
 CHILD = """
@@ -51,8 +53,17 @@ def waited_for():
     one.bind(("127.0.0.1", 0))
     one.sendto(b"letter", one.getsockname())
     return one
-def segment(removed):
-    number = libc.shmget(0, 4096, 0o1600)
+def impatient():
+    one = socket.socket(type=socket.SOCK_DGRAM)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes([5]) + bytes(15))
+    return one
+def letters_one_way():
+    one, other = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.bind("letters")
+    other.connect("letters")
+    return one, other
+def segment(removed, flags=0):
+    number = libc.shmget(0, 2 << 20, 0o1600 | flags)
     libc.shmat.restype = ctypes.c_void_p
     assert libc.shmat(number, None, 0) > 0
     print(f"segment {number}", flush=True)
@@ -153,6 +164,9 @@ def test_criu_wants_the_address_of_a_socket(expression: str, tmp_path: Path) -> 
         (f"mapped_file({LARGEST_MAPPED + 1})", r"/\S+/f mapped shared and writable at 0x\S+"),
         ("child(mapped_file(4))", r"/\S+/f mapped shared at 0x\S+, which process \d+ \(\S+\) has too"),
         ("segment(removed=False)", "System V shared memory at"),
+        ("segment(removed=True, flags=0o14000)", "System V shared memory at"),  # of huge pages, none reserved
+        ("impatient()", r"a socket \(descriptor 3\)"),
+        ("letters_one_way()", r"a socket \(descriptor 3\)"),
         ("child(segment(removed=True))", r"System V shared memory at 0x\S+, which process \d+ \(\S+\) has too"),
     ],
 )
@@ -162,6 +176,41 @@ def test_what_leads_elsewhere_is_named(expression: str, expected: str, tmp_path:
     with holding(expression, tmp_path) as pid:
         found = outside(pid)
     assert any(re.match(expected, fault) for fault in found), found
+
+
+FIRST_SEGMENT = """
+import ctypes, os
+from checkpoint.capture.memory_map import read_areas
+from checkpoint.process.descriptors import outside
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+number = libc.shmget(0, 4096, 0o1600)
+assert number == 0 and libc.shmat(number, None, 0) > 0 and libc.shmctl(number, 0, None) == 0
+(area,) = (area for area in read_areas(os.getpid()) if "SYSV" in area.path)
+assert area.as_memory and area.inode and area.vma(1).flags == 1
+assert not [fault for fault in outside(os.getpid()) if "System V" in fault]
+"""
+
+
+def test_the_first_segment_of_all_has_number_0() -> None:
+    """As in a container just started. Where another one has a segment of that number, it is not the same."""
+    own = ["unshare", "-i", sys.executable, "-c"]
+    waits = "import ctypes, time; c = ctypes.CDLL(None); c.shmat(c.shmget(0, 4096, 0o1600), None, 0); print(flush=True)"
+    with subprocess.Popen([*own, f"{waits}; time.sleep(600)"], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        done = subprocess.run([*own, FIRST_SEGMENT], capture_output=True, text=True, cwd=ROOT)
+        other.kill()
+    assert done.returncode == 0, done.stderr
+
+
+def test_segments_are_told_from_files_of_that_number() -> None:
+    ours = key_of("00:01", "7", "/SYSV00000000 (deleted)")
+    assert ours != key_of("00:01", "7", "/memfd:x (deleted)") == (ours[0], 7)
+    segment, memory = maps_module._line_with(ours), maps_module._line_with((ours[0], 7))
+    text = b"7f-80 rw-s 00000000 00:01 7                        "
+    assert segment.search(text + b"/SYSV00000000 (deleted)") and not segment.search(text + b"/memfd:x (deleted)")
+    assert memory.search(text + b"/memfd:x (deleted)") and not memory.search(text + b"/SYSV00000000 (deleted)")
 
 
 def test_a_pipe_to_somebody(tmp_path: Path) -> None:
