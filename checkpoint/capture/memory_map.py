@@ -7,11 +7,10 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from checkpoint.linux import MAP_GROWSDOWN, MAP_HUGETLB, MAP_NORESERVE, PAGE_SIZE
 from checkpoint.page_table import PageTable
-from checkpoint.process.maps import SEGMENT, key_of, removed_segments, tmpfs_devices, without_names, written_through
+from checkpoint.process.maps import SEGMENT, MapEntry, captured_as_memory, key_of
 from checkpoint.state.process_state import PAGE_LAZY, PAGE_PRESENT, PageRun, Vma, VmaStatus
 
 _ADVICE = {"rr": 1, "sr": 2, "dc": 10, "mg": 12, "hg": 14, "nh": 15, "dd": 16, "wf": 18}
@@ -28,7 +27,6 @@ _SHARED = (
     ("/anon_hugepage", VmaStatus.ANON_SHARED),
 )  # fmt: skip
 _NOT_COPIED = VmaStatus.VVAR | VmaStatus.VSYSCALL | VmaStatus.FILE_SHARED | VmaStatus.GUARD
-DELETED = " (deleted)"
 
 
 @dataclass
@@ -107,21 +105,10 @@ def read_areas(pid: int) -> list[Area]:
 
 
 def _mark_memory(areas: list[Area], pid: int) -> None:
-    named = written_through(pid, ((area.permissions, area.path, (area.device, area.inode)) for area in areas))
-    for area in areas:
-        area.as_memory = (area.device, area.inode) in named
-    deleted = [area for area in areas if area.path.endswith(DELETED) and not Path(area.path).exists()]
-    devices = tmpfs_devices(pid) if deleted else set()
-    shared = {
-        (area.device, area.inode): (area.start, area.end)
-        for area in deleted
-        if area.is_shared and area.device in devices
-    }
-    nameless = without_names(pid, shared)
-    segments = removed_segments() if any(area.path.startswith(SEGMENT) for area in deleted) else set()
-    for area in deleted:
-        nameless_file = (area.device, area.inode) in nameless
-        area.as_memory = area.inode in segments if area.path.startswith(SEGMENT) else nameless_file
+    mapped = [MapEntry(a.start, a.end, a.permissions, a.offset, a.path, (a.device, a.inode)) for a in areas]
+    captured = captured_as_memory(pid, mapped)
+    for area, one in zip(areas, mapped, strict=True):
+        area.as_memory = one.key in captured
 
 
 def _area(fields: list[str]) -> Area:

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from checkpoint.binary.syscall_names import call_number
-from checkpoint.capture.memory_map import DELETED, Area, mode_of
+from checkpoint.capture.memory_map import Area, mode_of
 from checkpoint.errors import StorageError
 from checkpoint.flat.file_names import deleted_name
 from checkpoint.private_file import create_private
 from checkpoint.process.descriptors import LARGEST_DELETED, is_write_end
+from checkpoint.process.maps import DELETED
 from checkpoint.state.process_state import Descriptor, File, FileKind
 
 _KINDS = (

@@ -21,15 +21,15 @@ from pathlib import Path
 
 from checkpoint.errors import ProgramUnsupported
 from checkpoint.process.maps import (
+    ANONYMOUS,
+    DELETED,
+    MEMFD,
     SEGMENT,
     MapEntry,
+    captured_as_memory,
     held_by_others,
     named_process,
     read_maps,
-    removed_segments,
-    tmpfs_devices,
-    without_names,
-    written_through,
 )
 from checkpoint.process.sockets import duplicate, nameless_pairs, unconnected_socket
 from checkpoint.state.own_descriptors import ends_with_clock
@@ -64,8 +64,6 @@ _MAPPINGS = {
     "/memfd:": "shared memory (a memfd of huge pages)",
 }
 """Shared mappings by the names the kernel gives them, of which CRIU would say something less plain."""
-
-_DELETED = " (deleted)"
 
 _IS_DESCRIPTOR, _MEMORY = "(descriptor ", "a memfd"
 """In the name of what a descriptor is of; begins the name of one that is memory all the same."""
@@ -130,42 +128,42 @@ def outside(pid: int, *, by_criu: bool = False) -> list[str]:
     return []
 
 
-_MEMFD, _ANONYMOUS = "/memfd:", "/dev/zero (deleted)"
-
-
 def _shared_memory(
     pid: int, mappings: Iterable[MapEntry], descriptors: Iterable[_Open], by_criu: bool
 ) -> dict[tuple[int, int], str]:
-    """What is captured as shared memory, named, by device and inode: memfds, shared anonymous mappings, deleted files
-    of a tmpfs that are mapped shared and have no other name, files that are written by a mapping, removed segments of
-    System V. Not what has huge pages."""
-    mappings = list(mappings)
-    through = written_through(pid, ((one.permissions, one.path, one.key) for one in mappings))
-    found = {
-        one.key: f"{one.path} mapped shared at {one.start:#x}-{one.end:#x}" for one in mappings if one.key in through
-    }
-    deleted: dict[tuple[int, int], MapEntry] = {}
-    segments: set[int] | None = None
-    for one in mappings:
-        where = f"at {one.start:#x}-{one.end:#x}"
-        if one.path.startswith(SEGMENT):
-            segments = (set() if by_criu else removed_segments()) if segments is None else segments
-            if one.key[1] in segments and one.key[0] == _memory_device():
-                found[one.key] = f"System V shared memory {where}"
-        elif one.path.startswith(_MEMFD) or one.path == _ANONYMOUS:
-            if one.key[0] == _memory_device():
-                found[one.key] = f"shared memory {where}"
-        elif one.path.endswith(_DELETED) and one.permissions.endswith("s"):
-            deleted[one.key] = one
-    devices = tmpfs_devices(pid) if deleted else set()
-    places = {key: (one.start, one.end) for key, one in deleted.items() if key[0] in devices}
-    for key in without_names(pid, places):
-        one = deleted[key]
-        found[key] = f"shared memory ({one.path.removesuffix(_DELETED)}) at {one.start:#x}-{one.end:#x}"
+    """What is captured as shared memory, named, by device and inode: memfds, shared anonymous mappings, and what
+    `captured_as_memory` finds. Not what has huge pages."""
+    found: dict[tuple[int, int], str] = {}
+    held = [one for one in mappings if not one.path.startswith(SEGMENT) or (not by_criu and _is_plain_memory(one.key))]
+    captured = captured_as_memory(pid, held)
+    for one in held:
+        if one.path.startswith(MEMFD) or one.path == ANONYMOUS:
+            is_memory = _is_plain_memory(one.key)
+        else:
+            # The same file may be mapped privately too, which is not the mapping to name.
+            is_memory = one.key in captured and one.permissions.endswith("s")
+        if is_memory:
+            found[one.key] = _named_memory(one)
     for descriptor in descriptors:
-        if descriptor.target.startswith(_MEMFD) and descriptor.key[0] == _memory_device():
+        if descriptor.target.startswith(MEMFD) and _is_plain_memory(descriptor.key):
             found[descriptor.key] = descriptor.named("a memfd")
     return found
+
+
+def _named_memory(one: MapEntry) -> str:
+    where = f"at {one.start:#x}-{one.end:#x}"
+    if one.path.startswith(SEGMENT):
+        return f"System V shared memory {where}"
+    if one.path.startswith(MEMFD) or one.path == ANONYMOUS:
+        return f"shared memory {where}"
+    if one.path.endswith(DELETED):
+        return f"shared memory ({one.path.removesuffix(DELETED)}) {where}"
+    return f"{one.path} mapped shared {where}"
+
+
+def _is_plain_memory(key: tuple[int, int]) -> bool:
+    """Whether memory, by device and inode, has no huge pages."""
+    return key[0] == _memory_device()
 
 
 @lru_cache(maxsize=1)
@@ -306,8 +304,8 @@ def _fault_of_file(one: _Open) -> str | None:
         return one.named("a named pipe")
     if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and one.target not in PLAIN_DEVICES):
         return one.named(f"the device {one.target}")
-    if one.target.endswith(_DELETED):
-        return _fault_of_deleted(status, f"descriptor {one.number}, {one.target.removesuffix(_DELETED)}")
+    if one.target.endswith(DELETED):
+        return _fault_of_deleted(status, f"descriptor {one.number}, {one.target.removesuffix(DELETED)}")
     return None
 
 
@@ -324,15 +322,15 @@ def _outside_memory(pid: int, mappings: Iterable[MapEntry]) -> Iterator[str]:
         where = f"at {one.start:#x}-{one.end:#x}"
         shared = one.permissions.endswith("s")
         special = next((what for start, what in _MAPPINGS.items() if one.path.startswith(start)), None)
-        if special is not None and one.path.endswith(_DELETED) and (shared or "huge" in special):
+        if special is not None and one.path.endswith(DELETED) and (shared or "huge" in special):
             yield f"{special} {where}"
         elif shared and "w" in one.permissions and one.path.startswith("/"):
             yield f"{one.path} mapped shared and writable {where}"
-        elif one.path.startswith("/") and one.path.endswith(_DELETED):
+        elif one.path.startswith("/") and one.path.endswith(DELETED):
             with contextlib.suppress(OSError):
                 status = Path(f"/proc/{pid}/map_files/{one.start:x}-{one.end:x}").stat()
                 if (
-                    fault := _fault_of_deleted(status, f"{one.path.removesuffix(_DELETED)}, mapped {where}")
+                    fault := _fault_of_deleted(status, f"{one.path.removesuffix(DELETED)}, mapped {where}")
                 ) is not None:
                     yield fault
 

@@ -17,6 +17,12 @@ from checkpoint.linux import PAGE_SIZE
 SEGMENT = "/SYSV"
 """Begins the names that mappings of System V segments have, in which the key follows."""
 
+MEMFD, ANONYMOUS = "/memfd:", "/dev/zero (deleted)"
+"""Begins the names that mappings of memfds have; the name that shared anonymous mappings have."""
+
+DELETED = " (deleted)"
+"""Ends the names of files that are gone."""
+
 _SEGMENTS = 1 << 40
 """Set in the number of a segment, which is no inode, but stands where mappings have inodes. The first segment has 0."""
 
@@ -99,7 +105,26 @@ def key_of(device: str, inode: str, path: str) -> tuple[int, int]:
     return os.makedev(major, minor), int(inode) | (_SEGMENTS if path.startswith(SEGMENT) else 0)
 
 
-def tmpfs_devices(pid: int) -> set[int]:
+def captured_as_memory(pid: int, mapped: Sequence[MapEntry]) -> set[tuple[int, int]]:
+    """Of mappings of process `pid`, by device and inode: what is captured as shared memory, though it is no memfd.
+
+    That is deleted files of a tmpfs that are mapped shared and have no other name, files that are written by a mapping,
+    and removed segments of System V.
+    """
+    deleted = [one for one in mapped if one.path.endswith(DELETED)]
+    files = {
+        one.key: (one.start, one.end)
+        for one in deleted
+        if one.permissions.endswith("s") and not one.path.startswith((SEGMENT, MEMFD, ANONYMOUS))
+    }
+    devices = _tmpfs_devices(pid) if files else set()
+    nameless = _without_names(pid, {key: place for key, place in files.items() if key[0] in devices})
+    segments = {one.key for one in deleted if one.path.startswith(SEGMENT)}
+    removed = _removed_segments() if segments else set()
+    return _written_through(pid, mapped) | nameless | {key for key in segments if key[1] in removed}
+
+
+def _tmpfs_devices(pid: int) -> set[int]:
     """Devices of the file systems in memory that a process sees; none where that cannot be asked."""
     found = set()
     with contextlib.suppress(OSError):
@@ -111,7 +136,7 @@ def tmpfs_devices(pid: int) -> set[int]:
     return found
 
 
-def without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -> set[tuple[int, int]]:
+def _without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -> set[tuple[int, int]]:
     """Of deleted files, the addresses of a mapping of each by device and inode: those that no other name leads to.
 
     What neither a descriptor nor /proc/PID/map_files lets this user ask about is not among them: sem_open(3), for one,
@@ -129,7 +154,7 @@ def without_names(pid: int, mapped: Mapping[tuple[int, int], tuple[int, int]]) -
     return found
 
 
-def removed_segments() -> set[int]:
+def _removed_segments() -> set[int]:
     """The segments of System V that were removed and are there as long as somebody has them attached (shmctl(2),
     IPC_RMID): their numbers as `key_of` has them."""
     found = set()
@@ -141,17 +166,17 @@ def removed_segments() -> set[int]:
     return found
 
 
-def written_through(pid: int, mapped: Iterable[tuple[str, str, tuple[int, int]]]) -> set[tuple[int, int]]:
-    """Of its mappings as (permissions, path, device and inode): the files of a size that a probe can hold which process
-    `pid` writes by a shared mapping.
+def _written_through(pid: int, mapped: Iterable[MapEntry]) -> set[tuple[int, int]]:
+    """The files of a size that a probe can hold which process `pid` writes by a shared mapping, by device and inode.
 
     Not those in /dev/shm: other processes find them there by their names, and wait for what they hold (sem_open(3)).
     But by a name with the process's own number none finds it that does not look for it, as with Mono's counters.
     """
     number = re.compile(rf"(?<!\d){pid}(?!\d)")
     found = set()
-    for permissions, path, key in mapped:
-        if "w" not in permissions or not permissions.endswith("s") or not path.startswith("/") or key in found:
+    for one in mapped:
+        path, key = one.path, one.key
+        if "w" not in one.permissions or not one.permissions.endswith("s") or not path.startswith("/") or key in found:
             continue
         if path.startswith("/dev/") and not (path.startswith("/dev/shm/") and number.search(path)):
             continue
@@ -184,7 +209,7 @@ def held_by_others(pid: int, keys: Collection[tuple[int, int]]) -> dict[tuple[in
             for entry in os.scandir(folder / "fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(entry.path)  # noqa: PTH115 (a tenth of the time)
-                    if target.endswith(" (deleted)") or target.startswith("/dev/shm/"):
+                    if target.endswith(DELETED) or target.startswith("/dev/shm/"):
                         status = os.stat(entry.path)  # noqa: PTH116
                         if (status.st_dev, status.st_ino) in keys:
                             found[status.st_dev, status.st_ino] = other

@@ -32,7 +32,7 @@ _ANSWER_SECONDS = 2.0
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _TYPES = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
 _PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-_WAITING = select.POLLIN | select.POLLPRI | select.POLLERR
+_WAITING = select.POLLIN | select.POLLERR
 _NO_LIMIT = bytes(16)
 
 _libc = ctypes.CDLL(None, use_errno=True)

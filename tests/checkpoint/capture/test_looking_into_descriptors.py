@@ -15,7 +15,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,9 @@ from checkpoint.capture.stored_own import decoded_own, encoded_own
 from checkpoint.state.own_descriptors import OwnDescriptors
 from checkpoint.state.process_state import File, FileKind
 
-SO_PEEK_OFF = 42
+SO_PEEK_OFF, IP_RECVERR = 42, 11
+UDPLITE, MPTCP = (socket.SOCK_DGRAM, 136), (socket.SOCK_STREAM, 262)
+PING, SCTP = (socket.SOCK_DGRAM, socket.IPPROTO_ICMP), (socket.SOCK_STREAM, 132)
 MESSAGES = st.lists(st.binary(min_size=1, max_size=2000), max_size=8)
 
 
@@ -56,6 +58,23 @@ def pair(kind: int) -> Iterator[tuple[socket.socket, socket.socket]]:
     one, other = socket.socketpair(socket.AF_UNIX, kind)
     with one, other:
         yield one, other
+
+
+def udp() -> socket.socket:
+    return socket.socket(type=socket.SOCK_DGRAM)
+
+
+@contextlib.contextmanager
+def made(kinds: Iterable[tuple[int, int, int]]) -> Iterator[list[int]]:
+    """Descriptors of the sockets (family, type, protocol) that the kernel makes."""
+    with contextlib.ExitStack() as kept:
+        found = []
+        for kind in kinds:
+            with contextlib.suppress(OSError):
+                found.append(kept.enter_context(socket.socket(*kind)).fileno())
+        if not found:
+            pytest.skip("the kernel makes no such socket")
+        yield found
 
 
 @settings(max_examples=40, deadline=None)
@@ -162,12 +181,59 @@ def test_a_named_socket_is_told_apart(tmp_path: Path) -> None:
         server, _ = listening.accept()
         with server:
             found, files = seen()
-            assert found.unconnected.keys() == {files[listening.fileno()]}
+            # pytest-rerunfailures may listen too.
+            ours = {files[one.fileno()] for one in (listening, client, server)}
+            assert found.unconnected.keys() & ours == {files[listening.fileno()]}
             with socket.socket(socket.AF_UNIX) as waiting:
                 waiting.connect(str(tmp_path / "named"))
                 waited, files = seen()
                 assert files[listening.fileno()] not in waited.known()
             assert not found.sockets[files[server.fileno()]].nameless
+
+
+def test_a_socket_that_others_send_to_is_told_apart() -> None:
+    """It has no peer of its own."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one, socket.socket(socket.AF_UNIX, one.type) as other:
+        one.bind("")
+        found, files = seen()
+        assert files[one.fileno()] in found.unconnected
+        other.connect(one.getsockname())
+        found, files = seen()
+        assert files[one.fileno()] not in found.known()
+
+
+def test_an_error_that_waits_is_told_apart() -> None:
+    with udp() as gone:
+        gone.bind(("127.0.0.1", 0))
+        nobody = gone.getsockname()
+    with udp() as one:
+        one.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        one.sendto(b"letter", nobody)
+        waiting = select.poll()
+        waiting.register(one, select.POLLIN)
+        assert waiting.poll(5000) == [(one.fileno(), select.POLLERR)]
+        found, files = seen()
+        assert files[one.fileno()] not in found.known()
+        assert one.recvmsg(9, 512, socket.MSG_ERRQUEUE)[0] == b"letter"
+        found, files = seen()
+        assert files[one.fileno()] in found.unconnected
+
+
+def test_sockets_of_other_protocols_are_not_described() -> None:
+    """A kernel may lack any of them."""
+    with made((socket.AF_INET, *kind) for kind in (MPTCP, UDPLITE, PING, SCTP)) as others, udp() as plain:
+        found, files = seen()
+        assert not {files[one] for one in others} & found.known()
+        assert files[plain.fileno()] in found.known()
+
+
+def test_sockets_that_name_no_address_are_not_described() -> None:
+    """XDP, algorithms, KCM: their getsockname(2) fails. A kernel may lack any of them."""
+    kinds = ((44, socket.SOCK_RAW, 0), (38, socket.SOCK_SEQPACKET, 0), (41, socket.SOCK_DGRAM, 0))
+    with made(kinds) as others, udp() as plain:
+        found, files = seen()
+        assert not {files[one] for one in others} & found.known()
+        assert files[plain.fileno()] in found.known()
 
 
 @pytest.mark.parametrize("group", [False, True])
