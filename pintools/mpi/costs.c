@@ -114,19 +114,26 @@ static int receives_of(int32_t function, int size, int me, int root, double byte
 	case F_Scatter:
 	case F_Iscatter:
 	case F_Scatterv:
+	case F_Iscatterv:
 		return !is_root && is_eager(bytes);
 	case F_Reduce:
 	case F_Ireduce:
 	case F_Gather:
 	case F_Igather:
 	case F_Gatherv:
+	case F_Igatherv:
 		return is_root && is_eager(bytes) ? steps : 0;
 	case F_Alltoall:
 	case F_Ialltoall:
 	case F_Alltoallv:
+	case F_Ialltoallv:
+	case F_Alltoallw:
+	case F_Ialltoallw:
 		return size - 1;
 	case F_Scan:
 	case F_Exscan:
+	case F_Iscan:
+	case F_Iexscan:
 		return me;
 	default:
 		return steps;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the recorder writes and the replayer reads of one rank: the bytes of docs/mpi-recording.md. All little-endian.
+// What the recorder writes and the replayer reads of one rank: the bytes of docs/mpi.md. All little-endian.
 
 #include <stdint.h>
 #include <string.h>
 
-enum { FORMAT_VERSION = 1, PART_BYTES = 1 << 20, WORD = 8 };
+enum { FORMAT_VERSION = 2, PART_BYTES = 1 << 20, WORD = 8 };
 
 // Records that no call of MPI makes.
-enum { LAYOUT = 0xfff0, BEGIN = 0xfff1, END = 0xfff2 };
+enum { LAYOUT = 0xfff0, BEGIN = 0xfff1, END = 0xfff2, COPY = 0xfff3, DELETE = 0xfff4 };
 
 #define PART_MAGIC "PRBINBOX"
 #define CALLS_MAGIC "PRBCALLS"

@@ -119,11 +119,13 @@ def replay_rank(rank: int, as_json: bool, recording_folder: Path) -> None:
     done = replay(read_recording(recording_folder), rank)
     if as_json:
         told = {"rank": done.rank, "status": done.status, "seconds": done.seconds}
-        say_json({"format_version": MPI_VERSION, **told, "answers": done.answers, "sent": done.sent})
+        compared = {"sent": done.sent, "differing": done.differing}
+        say_json({"format_version": MPI_VERSION, **told, "answers": done.answers, **compared})
         return
+    other = f", {done.differing} of them with other data, first in call {done.first}" if done.differing else ""
     say(
         f"rank {done.rank} alone: {done.seconds:.3f} s, {done.answers} calls answered, {done.sent} messages sent as "
-        f"recorded, exit status {done.status}",
+        f"recorded{other}, exit status {done.status}",
         err=True,
     )
 
@@ -279,6 +281,7 @@ def build_probes(
     for one in clusters:
         ranks = ", ".join(map(str, one.ranks))
         said = f"rank {one.representative}: {one.computing:.3f} s of computing, stands for {ranks}"
+        said += f"; sends other data in {one.differing} messages alone" if one.differing else ""
         if not one.probed:
             say(one_line(f"{said}; too little for a probe, scaled as the others"))
             continue

@@ -50,15 +50,15 @@ MOST_KEPT = 0.5
 
 _MEETINGS: Final = [
     NUMBERS[name]
-    for name in ("Barrier", "Allreduce", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Reduce_scatter",
-                 "Reduce_scatter_block")
+    for name in ("Barrier", "Allreduce", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw",
+                 "Reduce_scatter", "Reduce_scatter_block")
 ]  # fmt: skip
 """Calls that no rank leaves before all have entered."""
 
 _BEGINS: Final = [
     number
     for name, number in NUMBERS.items()
-    if name[0] == "I" and name[1:].capitalize() in NUMBERS and name != "Iprobe"
+    if name[0] == "I" and name[1:].capitalize() in NUMBERS and name not in ("Iprobe", "Improbe")
 ]  # fmt: skip
 """Calls that open a request."""
 

@@ -23,7 +23,7 @@ from probe.mpi.calls import calls as calls_of
 
 _HANDLES = {
     "comm": "MPI_Comm", "type": "MPI_Datatype", "group": "MPI_Group", "op": "MPI_Op", "info": "MPI_Info",
-    "errhandler": "MPI_Errhandler", "request": "MPI_Request",
+    "errhandler": "MPI_Errhandler", "request": "MPI_Request", "message": "MPI_Message",
 }  # fmt: skip
 
 _PLAIN = {
@@ -31,6 +31,7 @@ _PLAIN = {
     "aint": ("MPI_Aint *{}", "*{}"), "ints": ("MPI_Fint *{}", "{}"), "flags": ("MPI_Fint *{}", "{}"),
     "aints": ("MPI_Aint *{}", "{}"), "+int": ("MPI_Fint *{}", "{}"), "=int": ("MPI_Fint *{}", "{}"),
     "+length": ("MPI_Fint *{}", "{}"), "+aint": ("MPI_Aint *{}", "{}"), "+count": ("MPI_Count *{}", "{}"),
+    "ranges": ("MPI_Fint *{}", "(int (*)[3]){}"),
     "+ints": ("MPI_Fint *{}", "{}"), "+index": ("MPI_Fint *{}", "{}"), "+indices": ("MPI_Fint *{}", "{}"),
 }  # fmt: skip
 """Kind: the parameter of the wrapper, and what it hands to the call in C."""
@@ -68,8 +69,9 @@ class _Wrapper:
         if kind == which:
             self.given.append(f"FROM_{which.upper()}(*{name})")
             return
-        first = "" if kind[0] == "+" else f" = FROM_{which.upper()}(*{name})"
-        self.before.append(f"{of} {name}_in_c{first};")
+        # A call that finds nothing may leave its handle alone.
+        first = f"{of.upper()}_NULL" if kind[0] == "+" else f"FROM_{which.upper()}(*{name})"
+        self.before.append(f"{of} {name}_in_c = {first};")
         self.given.append(f"&{name}_in_c")
         self.after.append(f"*{name} = TO_{which.upper()}({name}_in_c);")
 
@@ -165,11 +167,11 @@ class _Wrapper:
 
 
 def fortran() -> Iterator[str]:
-    """Wrappers of all calls that Fortran can make, but of those with functions of the program's."""
+    """Wrappers of all calls that Fortran can make, but of those with functions of the program's, or many types."""
     tables = (LOCAL, SENDS, PERSISTENT_SENDS, PROBES, NEW_COMMUNICATORS, BY_HAND)
     found = [call for table in tables for call in calls_of(table)] + [one.call for one in collectives()]
     for call in found:
-        if all(argument.kind != "function" for argument in call.arguments):
+        if not any(argument.kind in ("function", "handler", "each") for argument in call.arguments):
             yield _Wrapper(call).text()
     yield _OTHERS
 

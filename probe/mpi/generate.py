@@ -25,13 +25,14 @@ SOURCES = Path(__file__).parents[2] / "pintools" / "mpi"
 
 RECORDER = (
     "state", "refusal", "threads", "spool", "parts", "answers", "layouts", "messages", "communicators", "calls",
-    "requests", "point_to_point", "completion", "freed_handles", "packing", "clock", "gathering", "lifetime", "fortran",
+    "requests", "point_to_point", "matching", "completion", "freed_handles", "packing", "clock", "info", "attributes",
+    "gathering", "lifetime", "fortran",
 )  # fmt: skip
 """Files of pintools/mpi/recorder, in an order in which each finds what it uses."""
 
 REPLAYER = (
-    "state", "refusal", "parts", "layouts", "messages", "handles", "requests", "point_to_point", "completion",
-    "freed_handles", "packing", "clock", "lifetime", "fortran",
+    "state", "refusal", "parts", "layouts", "messages", "handles", "requests", "point_to_point", "matching",
+    "completion", "attributes", "freed_handles", "packing", "clock", "info", "lifetime", "fortran", "conversions",
 )  # fmt: skip
 """Files of pintools/mpi/replayer, likewise."""
 
@@ -39,13 +40,15 @@ HANDLES = {
     "comm": ("MPI_Comm", "MPI_COMM_NULL"), "type": ("MPI_Datatype", "MPI_DATATYPE_NULL"),
     "group": ("MPI_Group", "MPI_GROUP_NULL"), "op": ("MPI_Op", "MPI_OP_NULL"), "info": ("MPI_Info", "MPI_INFO_NULL"),
     "errhandler": ("MPI_Errhandler", "MPI_ERRHANDLER_NULL"), "request": ("MPI_Request", "MPI_REQUEST_NULL"),
+    "message": ("MPI_Message", "MPI_MESSAGE_NULL"),
 }  # fmt: skip
 """Kind of a handle: its C type, and the constant that is none."""
 
 _TYPES = {
     "in": "const void *{}", "out": "void *{}", "int": "int {}", "aint": "MPI_Aint {}", "ints": "const int {}[]",
     "flags": "const int {}[]", "aints": "const MPI_Aint {}[]", "types": "const MPI_Datatype {}[]",
-    "text": "const char *{}", "function": "MPI_User_function *{}", "status": "MPI_Status *{}",
+    "text": "const char *{}", "function": "MPI_User_function *{}", "handler": "MPI_Comm_errhandler_function *{}",
+    "ranges": "int {}[][3]", "each": "const MPI_Datatype {}[]", "status": "MPI_Status *{}",
     "const_status": "const MPI_Status *{}", "+int": "int *{}", "+length": "int *{}", "+aint": "MPI_Aint *{}",
     "+count": "MPI_Count *{}", "+ints": "int {}[]", "+text": "char *{}",
 }  # fmt: skip
@@ -53,17 +56,18 @@ _TYPES = {
 
 def recorder_source() -> str:
     """The whole source of the recorder: numbers of the calls, the format, calls by hand, calls of the table."""
-    return "\n".join([*_head(), *_texts("recorder", RECORDER), *_recorded(), *fortran()])
+    return "\n".join([*_head(), *_texts("recorder", RECORDER), *_recorded(), *fortran(), _text("deprecated.c")])
 
 
 def replayer_source() -> str:
     """The whole source of the replayer."""
-    return "\n".join([*_head(), *_texts("replayer", REPLAYER), *_replayed(), *fortran(), _text("passed.c")])
+    shared = _text("deprecated.c"), _text("passed.c")
+    return "\n".join([*_head(), *_texts("replayer", REPLAYER), *_replayed(), *fortran(), *shared])
 
 
 def player_source() -> str:
     """The whole source of the player."""
-    return "\n".join([*_head(), _text("costs.c"), _text("steps.c"), _text("trees.c"), _text("player.c")])
+    return "\n".join([*_head(), *map(_text, ("costs.c", "steps.c", "trees.c", "collectives.c", "player.c"))])
 
 
 def _texts(folder: str, files: Iterable[str]) -> Iterator[str]:
@@ -192,13 +196,19 @@ def _put(argument: Argument) -> str:
 
 def _replayed() -> Iterator[str]:
     for call in calls(LOCAL + PROBES + NEW_COMMUNICATORS):
-        yield _replayer(call, "")
+        copies = call.name in _COPIES
+        before = "const int begun = copy_attributes(c);" if copies else ""
+        yield _replayer(call, "set_copies(*made, begun);" if copies else "", before)
     for call in calls(SENDS):
         yield _replayer(call, "check_sent(b);" + (" *r = TO_NEW_REQUEST(NULL);" if _starts(call) else ""))
     for call in calls(PERSISTENT_SENDS):
         yield _replayer(call, "*r = TO_NEW_PERSISTENT(NULL);")
     for one in collectives():
         yield _replayer(one.call, _answered(one))
+
+
+_COPIES = ("Comm_dup", "Comm_dup_with_info")
+"""Calls that copy a communicator's attributes."""
 
 
 def _answered(one: Collective) -> str:
@@ -208,13 +218,14 @@ def _answered(one: Collective) -> str:
     return "\n\t".join(lines)
 
 
-def _replayer(call: Call, body: str) -> str:
+def _replayer(call: Call, body: str, before: str = "") -> str:
     gets = " ".join(filter(None, (_get(argument) for argument in call.arguments)))
     unused = " ".join(f"(void){argument.name};" for argument in call.arguments)
     return f"""
 int MPI_{call.name}({parameters(call)})
 {{
 	{unused}
+	{before}
 	const int result = take(F_{call.name});
 	{gets}
 	{body}

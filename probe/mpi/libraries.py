@@ -20,8 +20,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from checkpoint.compiled import built
 from checkpoint.errors import ProgramNotRunnable, ProgramUnsupported, ToolMissing
-from probe.mpi.calls import names, passed
-from probe.mpi.generate import recorder_source, replayer_source
+from probe.mpi.generate import SOURCES, recorder_source, replayer_source
 
 _RECORDER = "libprobe_mpi_recorder.so"
 COMPILERS = ("mpicc", "mpicc.openmpi", "mpicc.mpich")
@@ -34,7 +33,7 @@ _OPTIONS = (
 _OURS = re.compile(r"(P?MPIX?_[A-Z]\w*|p?mpi_\w*_)")
 _INTERNAL = ("mca_", "opal_", "orte_", "pmix_")
 _NOT_CODE = ("_init", "_fini", "_edata", "_end", "__bss_start")
-_DEFINED = re.compile(r"^(?:int|double|void|MPI_Aint) ?\(?(MPI_\w+|mpi_\w+_)\)?\(", re.M)
+_DEFINED = re.compile(r"^(?:int|double|void|MPI_[A-Z]\w+) ?\(?((?:OMPI_C_)?MPI_\w+|MPIR_\w+|mpi_\w+_)\)?\(", re.M)
 _F08 = re.compile(r"p?mpi_\w+_f08(ts)?_")
 
 
@@ -176,11 +175,12 @@ def replacements(mpi: Mpi, compiler: str | None = None) -> list[Path]:
 
 
 def _recorder(mpi: Mpi, compiler: str) -> Path:
-    known = {f"MPI_{name}" for name in (*names(), *passed())}
-    known |= {f"mpi_{name.lower()}_" for name in (*names(), *passed())}
+    source = recorder_source()
+    known = set(_DEFINED.findall(source))
+    known.update(_DEFINED.findall((SOURCES / "passed.c").read_text()))
     theirs = [symbol for _, path in mpi.libraries for symbol, kind, _ in _symbols(path) if kind == "FUNC"]
     refused = [name for name in dict.fromkeys(theirs) if _is_call(name) and name not in known]
-    return _built("recorder", recorder_source(), "\n".join(_refusals(refused)), mpi, compiler, _RECORDER)
+    return _built("recorder", source, "\n".join(_refusals(refused)), mpi, compiler, _RECORDER)
 
 
 def _is_call(name: str) -> bool:

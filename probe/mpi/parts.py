@@ -15,8 +15,8 @@ from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.foreign_file import read_foreign
 from probe.mpi.calls import names
 
-VERSION = 1
-LAYOUT, BEGIN, END = 0xFFF0, 0xFFF1, 0xFFF2
+VERSION = 2
+LAYOUT, BEGIN, END, COPY, DELETE = 0xFFF0, 0xFFF1, 0xFFF2, 0xFFF3, 0xFFF4
 MOST_RANKS = 1 << 20
 MOST_PARTS = 1 << 16
 
@@ -116,6 +116,9 @@ def check_inbox(folder: Path, rank: int) -> Inbox:
                 answers += 1 + repeats
                 if length < 8:
                     raise part.damaged("a call without its result", place)
+            elif function in (COPY, DELETE):
+                if length != 8:
+                    raise part.damaged("a function of an attribute without its key", place)
             elif function not in (BEGIN, END):
                 raise part.damaged(f"call number {function}, which is none,", place)
             place += length

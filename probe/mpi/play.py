@@ -47,7 +47,7 @@ _COUNTS: Final = {
     NUMBERS[name]: 1
     for each in ("Reduce_scatter", "Gatherv", "Scatterv", "Allgatherv")
     for name in (each, f"I{each.lower()}")
-} | {NUMBERS[name]: 2 for name in ("Alltoallv", "Ialltoallv")}
+} | {NUMBERS[name]: 2 for name in ("Alltoallv", "Ialltoallv", "Alltoallw", "Ialltoallw")}
 """Collective calls whose ranks give different amounts: how many numbers for each rank stand behind them."""
 _AT_ROOT: Final = {NUMBERS[name] for name in ("Gatherv", "Scatterv", "Igatherv", "Iscatterv")}
 """Only their roots know the amounts."""
@@ -66,7 +66,7 @@ _BLOCKS: Final = [
 """Collective calls that need room for so much of each rank."""
 _BEGUN: Final = [
     number for name, number in NUMBERS.items()
-    if name.startswith("I") and name[1:].capitalize() in NUMBERS and name != "Iprobe"
+    if name.startswith("I") and name[1:].capitalize() in NUMBERS and name not in ("Iprobe", "Improbe")
 ]  # fmt: skip
 """Calls that begin a request, which one of ENDS completes."""
 _ENDED_WORDS = 3

@@ -34,8 +34,9 @@ _TIMES, _LINKS = "times", "links"
 _COUNTS_LINKS = "--cfg=plugin:link_load"
 """SimGrid's plugin. Version 3.32 counts a link's bandwidth during the latency of a message, too."""
 
-_COLLECTIVES = ("--cfg=smpi/coll-selector:ompi",)
-"""Algorithms by counts and sizes, as MPI libraries have them. SimGrid 3.32 fails with the selector of MPICH."""
+_COLLECTIVES = ("--cfg=smpi/coll-selector:ompi", "--cfg=smpi/alltoallv:ring")
+"""Algorithms by counts and sizes, as MPI libraries have them. SimGrid 3.32 fails with the selector of MPICH,
+and, unless it is told another, with the algorithm that it selects for MPI_Alltoallv of three ranks."""
 
 _STANDS = "Deadlock|Stalling SMPI instance"
 _PLAYED = re.compile(r"^played (\d+) ([0-9.]+) ([0-9.]+)$", re.M)

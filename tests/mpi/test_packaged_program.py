@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from mpi_programs import allow_root
 
-from checkpoint.errors import Diverged
 from probe.mpi.record import record
 from probe.mpi.replay import replay
 from probe.mpi.simulate import Where, simulate
@@ -62,5 +61,4 @@ def test_each_rank_alone_finds_the_same_to_the_bit(place: Path) -> None:
 def test_cpu_times_that_it_sends_are_others_alone(place: Path) -> None:
     (place / "melt.in").write_text(MELT)
     made = record(COMMAND, place / "recording")
-    with pytest.raises(Diverged, match=r"rank 1 alone sends other data in 1 of \d+ messages"):
-        replay(made, 1, quiet=True)
+    assert replay(made, 1, quiet=True).differing == 1

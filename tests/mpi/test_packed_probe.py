@@ -54,6 +54,23 @@ def test_clusters_without_probes(probed: tuple[object, ...], words: str, tmp_pat
         assert [one.probed for one in found.clusters] == list(probed)
 
 
+@pytest.mark.parametrize(("said", "found"), [(7, 7), (None, 0), (-1, None), (True, None), (0.5, None)])
+def test_messages_that_differ_are_counted(said: float | None, found: int | None, tmp_path: Path) -> None:
+    """None: a probe from before they were."""
+    packed_probe(tmp_path)
+    described = tmp_path / "folder" / "clusters.json"
+    one = json.loads(described.read_text())["clusters"][0]
+    told = {} if said is None else {"differing": said}
+    one.pop("differing", None)
+    described.write_text(json.dumps({"format_version": 1, "clusters": [{**one, **told}]}))
+    if found is None:
+        with pytest.raises(ProbeFileDamaged, match="are not counted"), opened(tmp_path / "folder"):
+            pass
+        return
+    with opened(tmp_path / "folder") as probe:
+        assert probe.clusters[0].differing == found
+
+
 @settings(max_examples=200)
 @given(st.data())
 def test_a_changed_byte_is_seen_or_changes_nothing(

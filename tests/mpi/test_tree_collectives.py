@@ -30,7 +30,8 @@ COMPARED = f"""
 #define _GNU_SOURCE
 #include <math.h>
 enum {{ F_Bcast, F_Ibcast, F_Scatter, F_Iscatter, F_Scatterv, F_Reduce, F_Ireduce, F_Gather, F_Igather, F_Gatherv,
-	F_Alltoall, F_Ialltoall, F_Alltoallv, F_Scan, F_Exscan }};
+	F_Igatherv, F_Iscatterv, F_Alltoall, F_Ialltoall, F_Alltoallv, F_Ialltoallv, F_Alltoallw, F_Ialltoallw, F_Scan,
+	F_Exscan, F_Iscan, F_Iexscan }};
 #include "{SOURCES}/costs.c"
 #include "{SOURCES}/trees.c"
 

@@ -7,10 +7,12 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from probe.mpi.parts import VERSION
+
 CALL_BYTES = 64
 
 
-def part(kind: str, rank: int, ranks: int, number: int, body: bytes, *, version: int = 1) -> bytes:
+def part(kind: str, rank: int, ranks: int, number: int, body: bytes, *, version: int = VERSION) -> bytes:
     """A part with its header."""
     words = struct.unpack(f"<{len(body) // 8}Q", body[: len(body) // 8 * 8])
     plain = sum(words) % 2**64

@@ -31,6 +31,13 @@ static void note_bytes(const int *counts, MPI_Comm comm, MPI_Datatype type)
 		note_extra(counts == NULL ? 0 : counts[n] * size_of(type));
 }
 
+static void note_each(const int *counts, MPI_Comm comm, const MPI_Datatype types[])
+{
+	const int size = comm_of(comm)->size;
+	for (int n = 0; n < size; n++)
+		note_extra(counts == NULL ? 0 : counts[n] * size_of(types[n]));
+}
+
 static void note_members(MPI_Comm parent, MPI_Comm made)
 {
 	noted = (CallRecord){.peer = -1, .comm = comm_of(parent)->number, .other = -1};
@@ -47,12 +54,20 @@ static void note_members(MPI_Comm parent, MPI_Comm made)
 
 #define SITE __builtin_return_address(0)
 
+// Whether the program makes a call, not the library for itself. The first thread may be in a call while another one of
+// the program's makes this.
+static int is_programs(void)
+{
+	const int inside = __atomic_load_n(&depth, __ATOMIC_RELAXED) > 0;
+	if (active && !is_first && (is_another || !inside))
+		refuse("another thread than the first calls MPI, which is not recorded");
+	return active && !inside;
+}
+
 static int enter(const void *site)
 {
-	if (!active || depth > 0)
+	if (!is_programs())
 		return 0;
-	if (!is_first)
-		refuse("another thread than the first calls MPI, which is not recorded");
 	depth = 1;
 	call_site = fortran_site != NULL ? fortran_site : site;
 	fortran_site = NULL;

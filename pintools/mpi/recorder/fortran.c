@@ -37,6 +37,8 @@ static int ignores_statuses(const MPI_Fint *statuses)
 #define FROM_INFO PMPI_Info_f2c
 #define FROM_ERRHANDLER PMPI_Errhandler_f2c
 #define FROM_REQUEST PMPI_Request_f2c
+#define FROM_MESSAGE PMPI_Message_f2c
+#define TO_MESSAGE PMPI_Message_c2f
 #define TO_COMM PMPI_Comm_c2f
 #define TO_TYPE PMPI_Type_c2f
 #define TO_GROUP PMPI_Group_c2f
@@ -45,6 +47,34 @@ static int ignores_statuses(const MPI_Fint *statuses)
 #define TO_ERRHANDLER PMPI_Errhandler_c2f
 #define TO_REQUEST PMPI_Request_c2f
 #define FROM_FORTRAN() (fortran_site = SITE)
+
+extern void pmpi_comm_get_attr_(MPI_Fint *comm, MPI_Fint *key, MPI_Aint *value, MPI_Fint *is_set, MPI_Fint *error)
+	__attribute__((weak));
+extern void pmpi_op_create_(void *function, MPI_Fint *commutes, MPI_Fint *operation, MPI_Fint *error)
+	__attribute__((weak));
+
+// The numbers of the library's keys may be others than those of C.
+void mpi_comm_get_attr_(MPI_Fint *comm, MPI_Fint *key, MPI_Aint *value, MPI_Fint *is_set, MPI_Fint *error)
+{
+	FROM_FORTRAN();
+	const int is_recorded = key_of(*key) == NULL && enter(SITE);
+	pmpi_comm_get_attr_(comm, key, value, is_set, error);
+	if (is_recorded)
+		record_attribute(*error, *is_set, *is_set ? *value : 0);
+}
+
+// The library calls the function with handles of Fortran.
+void mpi_op_create_(void *function, MPI_Fint *commutes, MPI_Fint *operation, MPI_Fint *error)
+{
+	FROM_FORTRAN();
+	const int is_recorded = enter(SITE);
+	pmpi_op_create_(function, commutes, operation, error);
+	if (is_recorded) {
+		put_result(*error);
+		put_int(1);
+		leave(F_Op_create);
+	}
+}
 
 // The library's own, which also tell it where the program keeps Fortran's constants.
 extern void pmpi_init_(MPI_Fint *error) __attribute__((weak));

@@ -6,13 +6,15 @@ int MPI_Comm_free(MPI_Comm *comm)
 {
 	if (!enter(SITE))
 		return PMPI_Comm_free(comm);
+	const MPI_Comm gone = *comm;
+	// Functions of its attributes may still use it.
+	const int result = PMPI_Comm_free(comm);
 	for (int n = 0; n < comms_used; n++)
-		if (comms[n].comm == *comm) {
+		if (comms[n].comm == gone) {
 			free(comms[n].members);
 			comms[n] = comms[--comms_used];
 			break;
 		}
-	const int result = PMPI_Comm_free(comm);
 	put_result(result);
 	leave(F_Comm_free);
 	return result;

@@ -82,8 +82,6 @@ static void begin(int provided)
 	PMPI_Comm_size(MPI_COMM_WORLD, &world_size);
 	meet();
 	PMPI_Query_thread(&level);
-	if (level == MPI_THREAD_MULTIPLE)
-		refuse("this program asks for MPI_THREAD_MULTIPLE: calls of several threads are not recorded");
 	contents = is_wanted(getenv("PROBE_MPI_RANKS"));
 	if (getenv("PROBE_MPI_MOST") != NULL)
 		most_bytes = strtoull(getenv("PROBE_MPI_MOST"), NULL, 10);
@@ -91,7 +89,7 @@ static void begin(int provided)
 	add_comm(MPI_COMM_WORLD);
 	add_comm(MPI_COMM_SELF);
 	if (contents) {
-		// Fortran's null handles, which are the library's own.
+		// Fortran's handles that the library has from the beginning.
 		const int64_t first[] = {level,
 					 PMPI_Comm_c2f(MPI_COMM_NULL),
 					 PMPI_Request_c2f(MPI_REQUEST_NULL),
@@ -99,7 +97,10 @@ static void begin(int provided)
 					 PMPI_Group_c2f(MPI_GROUP_NULL),
 					 PMPI_Op_c2f(MPI_OP_NULL),
 					 PMPI_Info_c2f(MPI_INFO_NULL),
-					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL)};
+					 PMPI_Errhandler_c2f(MPI_ERRHANDLER_NULL),
+					 PMPI_Message_c2f(MPI_MESSAGE_NULL),
+					 PMPI_Comm_c2f(MPI_COMM_WORLD),
+					 PMPI_Comm_c2f(MPI_COMM_SELF)};
 		add_record(BEGIN, first, sizeof first);
 	}
 	active = is_first = 1;
@@ -118,10 +119,8 @@ int MPI_Init(int *argc, char ***argv)
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
-	// A program that can do with less gets less.
-	const int asked = required == MPI_THREAD_MULTIPLE ? MPI_THREAD_MULTIPLE : required;
 	in_library = 1;
-	const int result = PMPI_Init_thread(argc, argv, asked, provided);
+	const int result = PMPI_Init_thread(argc, argv, required, provided);
 	in_library = 0;
 	begin(*provided);
 	return result;
@@ -129,6 +128,8 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 int MPI_Finalize(void)
 {
+	if (active && depth == 0)
+		delete_own();
 	if (enter(SITE)) {
 		noted = (CallRecord){.peer = -1, .comm = 0, .other = -1};
 		is_noted = 1;

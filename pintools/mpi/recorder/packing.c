@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls that pack and unpack.
+// Calls that pack, unpack, and reduce two buffers of this rank.
 
 int MPI_Pack(const void *data, int count, MPI_Datatype type, void *into, int room, int *at, MPI_Comm comm)
 {
@@ -27,5 +27,18 @@ int MPI_Unpack(const void *data, int room, int *at, void *into, int count, MPI_D
 	add(0, count, type);
 	put_plan(&plan, -1);
 	leave(F_Unpack);
+	return result;
+}
+
+int MPI_Reduce_local(const void *data, void *into, int count, MPI_Datatype type, MPI_Op operation)
+{
+	if (!enter(SITE))
+		return PMPI_Reduce_local(data, into, count, type, operation);
+	const int result = PMPI_Reduce_local(data, into, count, type, operation);
+	put_result(result);
+	begin_plan(into);
+	add(0, count, type);
+	put_plan(&plan, -1);
+	leave(F_Reduce_local);
 	return result;
 }

@@ -85,23 +85,24 @@ static int source_of(const Open *was, const MPI_Status *status)
 	return -1;
 }
 
+// The data that a request has brought; none of one that sends, or of none.
+static void put_answer(const Open *was, const MPI_Status *status)
+{
+	if (was != NULL && was->started && was->kind != SENDING)
+		put_plan(&was->plan, was->kind == COLLECTIVE ? -1 : source_of(was, status) < 0 ? 0 : bytes_of(status));
+	else if (contents)
+		put_int(0);
+}
+
 // What completing the request `was` brought. `request`: as it is now, of which a persistent one remains.
 static void complete(Open *was, const MPI_Status *status)
 {
-	if (was == NULL || !was->started) {
-		if (contents)
-			put_int(0);
+	put_answer(was, status);
+	if (was == NULL || !was->started)
 		return;
-	}
 	note_extra((int64_t)was->number);
 	note_extra(was->kind == RECEIVING ? source_of(was, status) : -1);
 	note_extra(was->kind == RECEIVING ? status->MPI_TAG : -1);
-	if (was->kind == SENDING) {
-		if (contents)
-			put_int(0);
-	} else {
-		put_plan(&was->plan, was->kind == COLLECTIVE ? -1 : source_of(was, status) < 0 ? 0 : bytes_of(status));
-	}
 	if (was->persistent)
 		was->started = 0;
 	else

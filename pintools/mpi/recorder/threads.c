@@ -7,7 +7,7 @@
 
 static int in_library, own_threads, most_threads;
 static uint64_t left_wall, left_process;
-static __thread int is_first;
+static __thread int is_first, is_another;
 
 typedef struct {
 	void *(*begin)(void *);
@@ -25,6 +25,7 @@ static void *run_thread(void *given)
 	const Started started = *(Started *)given;
 	void *result;
 	free(given);
+	is_another = 1;
 	pthread_cleanup_push(note_end, NULL);
 	result = started.begin(started.given);
 	pthread_cleanup_pop(1);
@@ -44,7 +45,8 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 	Started *started;
 	if (create == NULL)
 		*(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
-	if (in_library || depth > 0 || (started = malloc(sizeof *started)) == NULL)
+	// What the program's other threads start is the program's, also while the first one is in a call.
+	if ((!is_another && (in_library || depth > 0)) || (started = malloc(sizeof *started)) == NULL)
 		return create(thread, attributes, begin, given);
 	*started = (Started){begin, given};
 	if (active && is_first && most_threads == 0)

@@ -21,6 +21,18 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 	return result;
 }
 
+int MPI_Request_get_status(MPI_Request request, int *flag, MPI_Status *status)
+{
+	const int result = take(F_Request_get_status);
+	*flag = (int)get_int();
+	if (*flag) {
+		get_status(status);
+		const Waiting *found = waiting_of(request);
+		deliver(found == NULL ? NULL : found->base);
+	}
+	return result;
+}
+
 static void completed_all(int count, MPI_Request requests[], MPI_Status statuses[])
 {
 	for (int n = 0; n < count; n++) {

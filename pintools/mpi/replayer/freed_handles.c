@@ -4,6 +4,7 @@
 
 int MPI_Comm_free(MPI_Comm *comm)
 {
+	delete_attributes(*comm);
 	const int result = take(F_Comm_free);
 	*comm = MPI_COMM_NULL;
 	return result;

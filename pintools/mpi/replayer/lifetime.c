@@ -8,8 +8,8 @@ static void begin(void)
 	open_record();
 	if (current->function != BEGIN)
 		left(current->function, "MPI_Init");
-	for (size_t n = 0; n < sizeof nulls / sizeof *nulls; n++)
-		nulls[n] = get_int();
+	for (int n = 0; n < FIRST_COUNT; n++)
+		first[n] = get_int();
 	is_begun = 1;
 }
 
@@ -24,7 +24,7 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
 	(void)required;
 	MPI_Init(argc, argv);
-	*provided = (int)nulls[LEVEL];
+	*provided = (int)first[LEVEL];
 	return MPI_SUCCESS;
 }
 
@@ -35,8 +35,8 @@ static void write_summary(void)
 	const int file = path == NULL ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (file < 0)
 		return;
-	const int length = snprintf(text, sizeof text, "%lu %lu %lu %lu\n", calls_made, messages_sent, messages_differ,
-				    first_differing);
+	const int length = snprintf(text, sizeof text, "%lu %lu %lu %lu %lu %lu\n", calls_made, messages_sent,
+				    messages_differ, first_differing, bytes_sent, bytes_differ);
 	if (write(file, text, (size_t)length) != length)
 		stop("the summary cannot be written");
 	close(file);
@@ -44,6 +44,7 @@ static void write_summary(void)
 
 int MPI_Finalize(void)
 {
+	delete_attributes(MPI_COMM_SELF);
 	const int result = take(F_Finalize);
 	open_record();
 	if (current->function != END)

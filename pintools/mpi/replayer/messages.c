@@ -54,12 +54,14 @@ static void deliver(void *base)
 static void check_sent(const void *data)
 {
 	int64_t bytes = get_int();
+	const uint64_t all = (uint64_t)bytes;
 	const int64_t number = get_int();
 	const uint64_t recorded = (uint64_t)get_int();
 	uint64_t hash = 0;
 	if (!is_checking)
 		return;
 	messages_sent++;
+	bytes_sent += all;
 	if (number == 0)
 		hash = mixed(hash, data, (uint64_t)bytes);
 	else {
@@ -70,6 +72,9 @@ static void check_sent(const void *data)
 				bytes -= (int64_t)found->run[n].bytes;
 			}
 	}
-	if (hash != recorded && messages_differ++ == 0)
+	if (hash == recorded)
+		return;
+	bytes_differ += all;
+	if (messages_differ++ == 0)
 		first_differing = calls_made;
 }

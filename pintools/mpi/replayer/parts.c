@@ -41,6 +41,20 @@ static void open_record(void)
 	part_at += current->bytes;
 }
 
+// Whether the next record is of this kind, which no call of MPI makes.
+static int is_next(unsigned kind)
+{
+	RecordHeader header;
+	if (repeats > 0)
+		return 0;
+	if (part == NULL || part_at == part_bytes)
+		next_part();
+	if (part_bytes - part_at < sizeof header)
+		stop("the recording is cut short");
+	memcpy(&header, part + part_at, sizeof header);
+	return header.function == kind;
+}
+
 static const void *get_bytes(size_t bytes)
 {
 	const char *found = at;

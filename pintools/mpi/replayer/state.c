@@ -4,7 +4,7 @@
 //
 // PROBE_MPI_INBOX is the beginning of the names of the inbox's parts (pintools/mpi/recorder). The rank alone is an
 // ordinary process: one thread, no sockets, a part of the recording mapped at a time. PROBE_MPI_CHECK=1: what it sends is
-// compared with what was sent. PROBE_MPI_SUMMARY: a file for the number of calls and of differing messages.
+// compared with what was sent. PROBE_MPI_SUMMARY: a file for the numbers of calls, and of messages and bytes that differ.
 //
 // The files of this folder are one source (REPLAYER in probe/mpi/generate.py has their order). The functions' numbers F_*,
 // their names, and recording.h stand before them, most calls behind them.
@@ -25,7 +25,22 @@ static int part_number = -1;
 static const char *at, *end;
 static uint64_t repeats;
 static const RecordHeader *current;
-static unsigned long calls_made, messages_sent, messages_differ, first_differing;
+static unsigned long calls_made, messages_sent, messages_differ, first_differing, bytes_sent, bytes_differ;
 static int is_checking, is_begun, is_over;
-static int64_t nulls[8];
-enum { LEVEL, NULL_COMM, NULL_REQUEST, NULL_TYPE, NULL_GROUP, NULL_OP, NULL_INFO, NULL_ERRHANDLER };
+
+// What the library gave the program at its beginning: the level of threads, and Fortran's numbers of its handles.
+enum {
+	LEVEL,
+	NULL_COMM,
+	NULL_REQUEST,
+	NULL_TYPE,
+	NULL_GROUP,
+	NULL_OP,
+	NULL_INFO,
+	NULL_ERRHANDLER,
+	NULL_MESSAGE,
+	WORLD,
+	SELF,
+	FIRST_COUNT
+};
+static int64_t first[FIRST_COUNT];

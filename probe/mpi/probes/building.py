@@ -137,9 +137,12 @@ def _cluster(said: dict[str, Any]) -> Cluster:
     probed = said.get("probed", True)
     if not isinstance(probed, bool):
         raise ValueError("a cluster that may have a probe")
+    differing = said.get("differing", 0)
+    if type(differing) is not int or differing < 0:
+        raise ValueError("messages that differ, but are not counted")
     if finite(said["computing"]) < 0:
         raise ValueError("computing of less than nothing")
     return Cluster(
         numbers[0], tuple(ranks), finite(said["computing"]), finite(said["spread"]), member,
-        None if error is None else finite(error), probed,
+        None if error is None else finite(error), probed, differing,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from probe.mpi.trace import RankCalls
 SPREAD = 0.05
 """Relative difference in computing time at which ranks with equal calls are told apart."""
 
-_ALL_TO_ALL = [names().index(name) for name in ("Alltoallv", "Ialltoallv")]
+_ALL_TO_ALL = [names().index(name) for name in ("Alltoallv", "Ialltoallv", "Alltoallw", "Ialltoallw")]
 """Calls whose amounts stand behind them alone."""
 
 
@@ -28,6 +28,7 @@ class Cluster:
 
     verified: the member that was replayed, too, if there is another. error: of its CPU time alone, as the
     representative's gives it, relative. probed: whether there is a probe of the representative, which computes enough.
+    differing: messages that the representative sends with other data alone, as it was recorded.
     """
 
     representative: int
@@ -37,6 +38,7 @@ class Cluster:
     verified: int | None = None
     error: float | None = None
     probed: bool = True
+    differing: int = 0
 
 
 @dataclass(frozen=True)

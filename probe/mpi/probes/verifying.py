@@ -12,12 +12,13 @@ from probe.mpi.replay import replay
 
 
 def verified(recording: Recording, cluster: Cluster, ranks: Sequence[Summary]) -> Cluster:
-    """The cluster with a member verified, where it has another whose answers are kept.
+    """The cluster with its representative replayed, and a member verified, where it has another whose answers are kept.
 
     The member's CPU time alone is predicted by the representative's, by the ratio of their recorded computing. Raises
     what `replay` raises, of either rank.
     """
-    own = replay(recording, cluster.representative, quiet=True).cpu
+    done = replay(recording, cluster.representative, quiet=True)
+    cluster, own = replace(cluster, differing=done.differing), done.cpu
     others = [rank for rank in cluster.ranks if rank != cluster.representative and recording.ranks[rank].kept]
     if not others or own <= 0 or cluster.computing <= 0:
         return cluster

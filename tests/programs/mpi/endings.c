@@ -1,11 +1,20 @@
 /* Ends, or cannot be replayed, as the first argument says. */
 #include <mpi.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+/* While the first thread waits in MPI for what this sends. */
+static void *send_late(void *value)
+{
+    nanosleep(&(struct timespec){0, 100000000}, NULL);
+    MPI_Send(value, 1, MPI_DOUBLE, 0, 7, MPI_COMM_SELF);
+    return NULL;
+}
 
 int main(int argc, char **argv)
 {
@@ -26,8 +35,19 @@ int main(int argc, char **argv)
         MPI_Finalize();
         return 3;
     }
-    if (strcmp(how, "random") == 0)
+    if (strcmp(how, "few") == 0) {
+        double many[39] = {0};
+        MPI_Sendrecv_replace(many, 39, MPI_DOUBLE, (rank + 1) % size, 1, (rank + size - 1) % size, 1,
+                             MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    if (strcmp(how, "random") == 0 || strcmp(how, "few") == 0)
         value = (double)getpid() + (double)clock();
+    if (strcmp(how, "threads") == 0) {
+        pthread_t other;
+        pthread_create(&other, NULL, send_late, &value);
+        MPI_Recv(&value, 1, MPI_DOUBLE, 0, 7, MPI_COMM_SELF, MPI_STATUS_IGNORE);
+        pthread_join(other, NULL);
+    }
     MPI_Send(&value, 1, MPI_DOUBLE, (rank + 1) % size, 1, MPI_COMM_WORLD);
     MPI_Recv(&value, 1, MPI_DOUBLE, (rank + size - 1) % size, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     /* Beside its recording: a file that the first run makes. */
