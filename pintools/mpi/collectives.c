@@ -148,11 +148,16 @@ static void collective(Player *player, const Step *step, const int32_t *extras)
 	double bytes = own;
 	// Only the root of some knows them.
 	const int rows = step->extras / size;
-	int *counts = rows > 0 ? amounts_of(extras, rows, size) : NULL,
-	    *places = rows > 0 ? counts + rows * size : NULL;
-	const int *got = counts + size, *more = places + size, last = 2 * size - 1;
-	if (rows == 2)
-		bytes = ((double)places[last] + counts[last]) / size;
+	int *counts = NULL, *places = NULL, *got = NULL, *more = NULL;
+	if (rows > 0) {
+		counts = amounts_of(extras, rows, size);
+		places = counts + rows * size;
+	}
+	if (rows == 2) {
+		got = counts + size;
+		more = places + size;
+		bytes = ((double)more[size - 1] + got[size - 1]) / size;
+	}
 	begin_receives(bytes, receives_of(step->function, size, me, step->other, bytes));
 	switch (step->function) {
 	case F_Barrier:

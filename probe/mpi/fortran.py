@@ -166,6 +166,14 @@ class _Wrapper:
         return f"*error = MPI_{self.call.name}({', '.join(self.given)});"
 
 
+def conversions() -> Iterator[str]:
+    """Functions that turn handles of Fortran into those of C and back. Some libraries have macros of their names."""
+    for kind, of in _HANDLES.items():
+        name, macro = f"MPI_{kind.capitalize()}", kind.upper()
+        yield f"\n{of} ({name}_f2c)(MPI_Fint number)\n{{\n\treturn FROM_{macro}(number);\n}}"
+        yield f"\nMPI_Fint ({name}_c2f)({of} handle)\n{{\n\treturn TO_{macro}(handle);\n}}"
+
+
 def fortran() -> Iterator[str]:
     """Wrappers of all calls that Fortran can make, but of those with functions of the program's, or many types."""
     tables = (LOCAL, SENDS, PERSISTENT_SENDS, PROBES, NEW_COMMUNICATORS, BY_HAND)

@@ -19,7 +19,7 @@ from probe.mpi.calls import (
     collectives,
     names,
 )
-from probe.mpi.fortran import fortran
+from probe.mpi.fortran import conversions, fortran
 
 SOURCES = Path(__file__).parents[2] / "pintools" / "mpi"
 
@@ -32,7 +32,7 @@ RECORDER = (
 
 REPLAYER = (
     "state", "refusal", "parts", "layouts", "messages", "handles", "requests", "point_to_point", "matching",
-    "completion", "attributes", "freed_handles", "packing", "clock", "info", "lifetime", "fortran", "conversions",
+    "completion", "attributes", "freed_handles", "packing", "clock", "info", "lifetime", "fortran",
 )  # fmt: skip
 """Files of pintools/mpi/replayer, likewise."""
 
@@ -62,7 +62,7 @@ def recorder_source() -> str:
 def replayer_source() -> str:
     """The whole source of the replayer."""
     shared = _text("deprecated.c"), _text("passed.c")
-    return "\n".join([*_head(), *_texts("replayer", REPLAYER), *_replayed(), *fortran(), *shared])
+    return "\n".join([*_head(), *_texts("replayer", REPLAYER), *_replayed(), *fortran(), *conversions(), *shared])
 
 
 def player_source() -> str:

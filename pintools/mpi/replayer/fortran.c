@@ -83,3 +83,16 @@ void mpi_op_create_(void *function, MPI_Fint *commutes, MPI_Fint *operation, MPI
 	*error = MPI_Op_create(NULL, *commutes, &made);
 	*operation = TO_OP(made);
 }
+
+// Some libraries have macros of these names.
+int(MPI_Status_f2c)(const MPI_Fint *from, MPI_Status *status)
+{
+	memcpy(status, from, sizeof *status);
+	return MPI_SUCCESS;
+}
+
+int(MPI_Status_c2f)(const MPI_Status *status, MPI_Fint *into)
+{
+	memcpy(into, status, sizeof *status);
+	return MPI_SUCCESS;
+}
