@@ -21,6 +21,7 @@ from checkpoint.binary.elf import check_runnable
 from checkpoint.binary.isa import DEFAULT_ISA, ISA_BASELINES
 from checkpoint.errors import PrivilegeMissing, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.linux import ADDR_NO_RANDOMIZE, PERSONALITY_QUERY
+from checkpoint.made_files import remove_made
 from checkpoint.memory_shortage import note_start
 from checkpoint.parent import die_with_parent
 from checkpoint.processors import processors
@@ -60,7 +61,7 @@ class Program:
     first one's stead while they live, each by its lineage. `choosing`: libraries that choose their code by the
     processor carry counters, too. `reads_calls`: it looks where its own calls lead, so none is redirected. `seed`: of
     the random numbers that it draws; a secret of the build's. `began`: nanoseconds of the time of day that it is told
-    when it first asks; 0: the node's.
+    when it first asks; 0: the node's. `makes`: patterns of files in `cwd` that are removed before each run.
     """
 
     argv: tuple[str, ...]
@@ -76,6 +77,7 @@ class Program:
     reads_calls: bool = False
     seed: str = field(default="", repr=False)
     began: int = 0
+    makes: tuple[str, ...] = ()
 
     @property
     def probed_executable(self) -> str:
@@ -115,7 +117,7 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         said = {**asdict(self), "argv": list(self.argv)}
         # No key where there is none: older versions read these files, too.
-        del said["worker"], said["seed"], said["began"], said["reads_calls"]
+        del said["worker"], said["seed"], said["began"], said["reads_calls"], said["makes"]
         said["marking"] = lineages_to_json(self.marking)
         for name, usual in (("threads", 1), ("marking", []), ("choosing", False)):
             if said[name] == usual:
@@ -234,7 +236,8 @@ def become_program(
 
 
 def fork_stopped(program: Program, streams: Streams, environment: Mapping[str, str], cpu: int | None) -> int:
-    """A child that stops itself (SIGSTOP) right before it executes `program`."""
+    """A child that stops itself (SIGSTOP) right before it executes `program`. Raises StorageError."""
+    remove_made(program.cwd, program.makes)
     note_start()
     parent = os.getpid()
     pid = os.fork()

@@ -16,6 +16,7 @@ from probe.cli.parameters import (
     DIMENSIONS,
     INTERVAL,
     ISA,
+    MAKES,
     MAX_PHASES,
     PROGRAM,
     QUIET,
@@ -84,6 +85,7 @@ WITHOUT_PROBE_OF_MPI = "for MPI programs use `probe mpi build`"
     metavar="PATH",
     help="Leave this file, or the files in this folder, out: every node must have them. Repeatable.",
 )
+@MAKES
 @COMPRESS
 @click.option(
     "--runs",
@@ -140,6 +142,7 @@ def build(
     scrub_env: tuple[str, ...],
     how: Reduction,
     external: tuple[str, ...],
+    makes: tuple[str, ...],
     compress: Compression,
     runs: int | None,
     capture: str,
@@ -180,6 +183,7 @@ def build(
         runs=runs,
         reduce=how,
         external=external,
+        makes=makes,
         compress=compress,
         flow=flow,
         synthetic_data=synthetic_data,

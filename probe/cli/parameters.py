@@ -187,6 +187,12 @@ ISA = click.option(
 STDIN = click.option(
     "--stdin", type=click.Path(exists=True, dir_okay=False), default="/dev/null", help="File for standard input."
 )
+MAKES = click.option(
+    "--makes",
+    multiple=True,
+    metavar="PATTERN",
+    help="Remove these files of the program's folder, which it makes, before each run. Repeatable.",
+)
 SCRUB = click.option(
     "--scrub-env",
     multiple=True,

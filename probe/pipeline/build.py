@@ -14,6 +14,7 @@ from checkpoint.capture.conditions import check_traceable
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramUnsupported, StorageError
+from checkpoint.made_files import refuse_made
 from checkpoint.process.program import Program, check_randomisation_control, resolve_program
 from probe.formats.checkpoints import WarmupChoice
 from probe.formats.choices import AUTO, SECONDS, unit_of
@@ -87,6 +88,7 @@ def build(
     scrub: Sequence[str] = (),
     work: Path | str | None = None,
     resume: bool = False,
+    expected: bool = False,
     display: Display | None = None,
 ) -> BuiltProbe:
     """Trace `argv`, choose its phases, checkpoint them and write the probe to `output` (mode 0600).
@@ -95,8 +97,9 @@ def build(
     and plainly `options.runs` times between the rounds of the self-check. A program of seconds is run some times more
     (probe.pipeline.runs.plan). It lacks the variables that `scrub` names (probe/pipeline/runs/environment.py). With
     `work` every stage leaves its result there; `resume` goes on after the last finished one, in the environment of that
-    build. Needs root for checkpoints by CRIU alone (`options.capture`); as root AUTO takes it where direct capture
-    cannot hold the program.
+    build. What `options.makes` names in `cwd` is removed before each run, and must not be there before the first one,
+    unless `expected`: an earlier run made it. Needs root for checkpoints by CRIU alone (`options.capture`); as root
+    AUTO takes it where direct capture cannot hold the program.
 
     Raises the errors of checkpoint.errors: ProgramNotRunnable, ProgramUnsupported, ProgramTooShort, ProgramFailed,
     Diverged, PrivilegeMissing, CriuError, StorageError, PhaseFailed, WorkFolderBusy, ToolMissing,
@@ -126,6 +129,9 @@ def build(
             raise ProbeError(f"--external {name}: no such file or folder")
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
     place = Path(work).absolute() if work is not None else None
+    program = replace(program, makes=chosen.makes)
+    if not expected and not resume:
+        refuse_made(program.cwd, program.makes, (target, place))
     with work_folder(
         place, parameters, resume=resume, stages=STAGE_FILES, concern_no_stage=OPTIONS_OF_NO_FILE,
         # Shells change theirs from one to the next (SHLVL, OLDPWD, SSH_*); what was given on purpose must be the same.

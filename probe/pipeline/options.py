@@ -30,7 +30,8 @@ class BuildOptions:
     wrapper's processes is probed, by what it executes or by its number (probe.tracers.worker). `flow`: record what
     each phase executes, for `probe check`. `synthetic_data`: leave out contents of memory that a phase's time does not
     depend on, for which `synthetic_budget` seconds may be spent (None: with recording the flow, half of the
-    build's time, and what packing less saves).
+    build's time, and what packing less saves). `makes`: patterns of files in the program's folder that no run is to
+    find there (checkpoint.made_files).
     """
 
     tracer: str = "auto"
@@ -54,6 +55,7 @@ class BuildOptions:
     flow: bool = False
     synthetic_data: bool = False
     synthetic_budget: float | None = None
+    makes: tuple[str, ...] = ()
 
     @property
     def captures_apart(self) -> bool:
@@ -68,6 +70,10 @@ class BuildOptions:
 
     def to_json(self) -> dict[str, Any]:
         """What the stages in the work folder depend on: what concerns packing alone may differ when a build resumes."""
-        chosen = {k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu", "flow")}
+        chosen = {
+            k: v for k, v in vars(self).items() if k not in ("external", "compress", "with_criu", "flow", "makes")
+        }
         chosen["records_flow"] = self.records_flow
+        if self.makes:
+            chosen["makes"] = list(self.makes)
         return {**chosen, "selection": vars(self.selection), "points": [vars(p) for p in self.points]}

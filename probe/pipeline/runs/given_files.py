@@ -3,7 +3,7 @@
 
 `optipng PICTURE` and `gzip FILE` work in place: no run repeats another. A solver that leaves where it got to begins
 there the next time: all runs but the first are alike. Nothing is put back: who changed or made a file cannot be told,
-and it may have been its owner.
+and it may have been its owner. Only what its user has named is removed before each run (checkpoint/made_files.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpoint.errors import Diverged, ProgramFailed
+from checkpoint.made_files import hint_of
 from probe.node.files import file_sha256
 
 LARGEST_READ = 64 << 20
@@ -39,17 +40,18 @@ class GivenFiles:
 
     def left(self) -> list[str]:
         """Names of the files that are in the program's folder now, and were not."""
-        now = _names(self.folder)
+        now = names_in(self.folder)
         return [] if now is None or self.there is None else sorted(now - self.there)
 
 
 @contextmanager
 def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
-    """Run the block; where it raises Diverged or ProgramFailed, name what it changed of the files that `argv` names.
+    """Run the block; where it raises Diverged or ProgramFailed, name what it changed of the files that `argv` names,
+    else what it left.
 
     `folder`: the program's working folder.
     """
-    given = GivenFiles(_states(argv, Path(folder)), Path(folder), _names(Path(folder)))
+    given = GivenFiles(_states(argv, Path(folder)), Path(folder), names_in(Path(folder)))
     try:
         yield given
     except (Diverged, ProgramFailed) as error:
@@ -62,11 +64,13 @@ def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
                 "with a copy (a script that copies it, and then starts the program by exec)",
                 *error.args[1:],
             )
+        elif left := given.left():
+            error.args = (f"{str(error).removesuffix('.')}; {hint_of(left)}", *error.args[1:])
         raise
 
 
-def _names(folder: Path) -> frozenset[str] | None:
-    """Of the regular files in it; None where these are too many, or it cannot be read."""
+def names_in(folder: Path) -> frozenset[str] | None:
+    """Names of the regular files in it; None where these are too many, or it cannot be read."""
     found = set()
     try:
         with os.scandir(folder) as entries:
