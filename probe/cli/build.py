@@ -222,11 +222,11 @@ def _otherwise(program: tuple[str, ...]) -> str:
     """What to do instead of a probe of this command."""
     from elftools.common.exceptions import ELFError
 
-    from probe.mpi.libraries import programs_in
+    from probe.mpi.library.found import programs_in
 
     with suppress(ProbeError, OSError, ELFError):
-        programs_in(program)
-        return WITHOUT_PROBE_OF_MPI
+        if programs_in(program):
+            return WITHOUT_PROBE_OF_MPI
     return WITHOUT_PROBE
 
 

@@ -15,7 +15,7 @@ from checkpoint.paths import cache_dir
 from probe.cli.mpi_options import MPI_VERSION, epochs_option, network_options, runner, where_of
 from probe.cli.mpi_rank import rank_clusters
 from probe.cli.node_options import SshChoice, ssh_options
-from probe.cli.parameters import PROGRAM, QUIET, Size
+from probe.cli.parameters import MAKES, PROGRAM, QUIET, Size
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import AUTO
 from probe.formats.phase_record import CRIU, DIRECT
@@ -109,14 +109,15 @@ def compare_recordings(first: Path, second: Path, as_json: bool) -> None:
 
 @mpi.command("replay")
 @click.option("--rank", type=click.IntRange(0), required=True, help="The rank to run.")
+@MAKES
 @AS_JSON
 @_RECORDING
-def replay_rank(rank: int, as_json: bool, recording_folder: Path) -> None:
+def replay_rank(rank: int, makes: tuple[str, ...], as_json: bool, recording_folder: Path) -> None:
     """Run one recorded rank alone, and compare what it sends."""
     from probe.mpi.recording import read_recording
     from probe.mpi.replay import replay
 
-    done = replay(read_recording(recording_folder), rank)
+    done = replay(read_recording(recording_folder), rank, makes=makes)
     if as_json:
         told = {"rank": done.rank, "status": done.status, "seconds": done.seconds}
         compared = {"sent": done.sent, "differing": done.differing}
@@ -237,6 +238,7 @@ def report_recording(
 @_MPICC
 @_GATHER
 @QUIET
+@MAKES
 @AS_JSON
 @click.argument("words", metavar="RECORDING | -- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def build_probes(
@@ -246,6 +248,7 @@ def build_probes(
     mpicc: str | None,
     gather: bool,
     quiet: bool,
+    makes: tuple[str, ...],
     as_json: bool,
     words: tuple[str, ...],
 ) -> None:
@@ -262,12 +265,14 @@ def build_probes(
     if len(words) == 1 and not Path(words[0]).is_file():
         recording = read_recording(Path(words[0]))
     else:
-        recording, is_kept = kept_or_recorded(words, output, most_inbox=max_inbox, compiler=mpicc, gather=gather)
+        recording, is_kept = kept_or_recorded(
+            words, output, most_inbox=max_inbox, compiler=mpicc, gather=gather, makes=makes
+        )
         how = "used again" if is_kept else "recorded"
         told = f"{how}, {len(recording.ranks)} ranks, {recording.seconds:.3f} s"
         say(one_line(f"{kept_folder(output)}: {told}"), err=True)
     clusters = build_packed(
-        recording, output, options=BuildOptions(capture=capture), display=lambda _: display_for(quiet)
+        recording, output, options=BuildOptions(capture=capture, makes=makes), display=lambda _: display_for(quiet)
     )
     if as_json:
         listed = [

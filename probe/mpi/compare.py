@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import Diverged
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.play import ENDS
 from probe.mpi.recording import Recording
 from probe.mpi.trace import RankCalls, read_calls

@@ -13,7 +13,7 @@ import numpy as np
 
 from checkpoint.errors import ProbeFileDamaged, StorageError
 from checkpoint.foreign_file import read_foreign
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 
 VERSION = 2
 LAYOUT, BEGIN, END, COPY, DELETE = 0xFFF0, 0xFFF1, 0xFFF2, 0xFFF3, 0xFFF4

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import ProbeFileDamaged, ProgramUnsupported, StorageError
-from probe.mpi.calls import NEW_COMMUNICATORS, calls, collectives, names
+from probe.mpi.library.calls import NEW_COMMUNICATORS, calls, collectives, names
 from probe.mpi.trace import MOST_REQUESTS, Agreement, RankCalls, Shared
 
 STEP: Final = np.dtype(

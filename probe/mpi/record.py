@@ -14,12 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from checkpoint.errors import ProbeFileDamaged, ProgramFailed, ProgramUnsupported
+from checkpoint.errors import ProbeFileDamaged, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
 from probe.mpi.gathering import carried, gathering_seconds, printed_reason, put_token
-from probe.mpi.libraries import compiler_for, environment, programs_in, recorder
+from probe.mpi.library.compiling import compiler_for, environment, recorder
+from probe.mpi.library.found import Mpi, joined, programs_in
+from probe.mpi.library.loaded import loaded_by
 from probe.mpi.parts import check_inbox
 from probe.mpi.recording import RankRun, Recording, digest_of, write_recording
+from probe.mpi.surroundings import set_for_rank, write_surroundings
 from probe.mpi.trace import read_calls
+from probe.pipeline.runs.given_files import names_in
 from reducer.output_file import make_folder
 
 MOST_INBOX = 8 * 10**9
@@ -28,6 +32,7 @@ MOST_INBOX = 8 * 10**9
 PRINTED = "printed"
 _REFUSED_STATUS = 71
 _TAIL = 600
+_MOST_LEFT = 100
 _OF_THE_NODE = re.compile(r"cannot be (written|read|started)|can(not)? hold|is not there")
 """What ranks say of their node, not of the program."""
 
@@ -47,10 +52,11 @@ def record(
     ProgramNotRunnable, ProgramFailed, ProbeFileDamaged, ToolMissing, StorageError.
     """
     programs = programs_in(command)
-    mpi = programs[0][1]
+    mpi = joined([theirs for _, theirs in programs]) if programs else _started_library(command, gather)
     used = compiler_for(mpi, compiler)
     library = recorder(mpi, used)
     make_folder(folder)
+    there = names_in(Path.cwd())
     try:
         orders = _orders(folder, ranks, most_inbox)
         started, given = tuple(command), {**os.environ, **environment([library]), **orders}
@@ -64,12 +70,39 @@ def record(
         _refuse_failed(command, folder, status)
         if gather:
             seconds -= gathering_seconds(folder)
-        made = _recording(command, folder, used, seconds, {str(program) for program, _ in programs} if gather else None)
+        now = names_in(Path.cwd())
+        left = () if there is None or now is None else tuple(sorted(now - there)[:_MOST_LEFT])
+        made = _recording(
+            _Launch(tuple(command), used, mpi, library, given), folder, seconds,
+            {str(program) for program, _ in programs} if gather else None,
+        )  # fmt: skip
+        made = replace(made, left=left)
         write_recording(made)
         return made
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _started_library(command: Sequence[str], gather: bool) -> Mpi:
+    """The MPI library of a program that no word of the command is: it starts as far as its first call of MPI."""
+    if gather:
+        raise ProgramNotRunnable(
+            f"no word of `{' '.join(command)}` is a program that uses MPI's shared library, which --gather brings the "
+            "recorder to; record on nodes that share the folder, without --gather"
+        )
+    return loaded_by(command)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What was started: the command, compiler, MPI library, recorder, and the environment that the launcher had."""
+
+    command: tuple[str, ...]
+    compiler: str
+    mpi: Mpi
+    recorder: Path
+    environment: Mapping[str, str]
 
 
 def _orders(folder: Path, ranks: Sequence[int] | None, most_inbox: int) -> dict[str, str]:
@@ -130,16 +163,14 @@ def _said(folder: Path, kind: str) -> list[tuple[int, str]]:
     return [one for one in found if one[1]]
 
 
-def _recording(
-    command: Sequence[str], folder: Path, compiler: str, seconds: float, sent: Set[str] | None
-) -> Recording:  # fmt: skip
+def _recording(launch: _Launch, folder: Path, seconds: float, sent: Set[str] | None) -> Recording:
     """sent: programs of the command, which went there with it; None: ranks name any, as they see this very folder."""
     paths = sorted(folder.glob("rank.*"), key=_number)
     found = [_rank(path) for path in paths]
     ranks = [one.run for one in found]
     if not ranks:
         raise ProgramFailed(
-            f"{' '.join(command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?); "
+            f"{' '.join(launch.command)}: no rank called MPI_Init under the recorder (is LD_PRELOAD removed?); "
             f"it ended with status 0: {_printed_last(folder)}"
         )
     all_ranks = 0
@@ -151,8 +182,9 @@ def _recording(
     if all_ranks != len(ranks):
         missing = sorted(set(range(all_ranks)) - {run.rank for run in ranks})
         raise ProgramFailed(
-            f"{' '.join(command)}: {len(ranks)} of {all_ranks} ranks left a recording, rank {missing[0]} did not: "
-            f"all nodes must share {folder.resolve()}, and LD_PRELOAD must reach all ranks (or record with --gather)"
+            f"{' '.join(launch.command)}: {len(ranks)} of {all_ranks} ranks left a recording, rank {missing[0]} did "
+            f"not: all nodes must share {folder.resolve()}, and LD_PRELOAD must reach all ranks (or record with "
+            "--gather)"
         )
     for run in ranks:
         if run.kept:
@@ -165,30 +197,42 @@ def _recording(
     _refuse_others(found, digests)
     # Of other hosts nobody knows the processors here.
     here = {os.uname().nodename, os.environ.get("SLURMD_NODENAME")}
+    for one in found:
+        # Of another host it is the environment of another user's session, too.
+        theirs = one.environment if one.run.host in here else ()
+        if one.run.kept:
+            write_surroundings(folder, one.run.rank, set_for_rank(theirs, launch.environment, launch.recorder))
     processors = len(os.sched_getaffinity(0)) if {run.host for run in ranks} <= here else 0
-    return Recording(folder, tuple(command), found[0].library, compiler, seconds, digests, tuple(ranks), processors)
+    return Recording(
+        folder, launch.command, found[0].library, launch.compiler, seconds, digests, tuple(ranks), processors,
+        {name: str(path) for name, path in launch.mpi.libraries},
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Described:
-    """What the recorder wrote of a rank. digest: SHA-256 of its program on its node; empty: not known."""
+    """What the recorder wrote of a rank. digest: SHA-256 of its program on its node; empty: not known.
+
+    environment: what it began with, NAME=VALUE.
+    """
 
     run: RankRun
     library: str
     digest: str
+    environment: tuple[str, ...]
 
 
 def _rank(path: Path) -> _Described:
     words = path.read_bytes().split(b"\0")
     try:
-        program, folder, library, kept, host, digest, *arguments = (
-            word.decode(errors="surrogateescape") for word in words
-        )
+        program, folder, library, kept, host, digest, count, *rest = map(os.fsdecode, words)
+        arguments, theirs = rest[: int(count)], rest[int(count) : -1]
     except ValueError as error:
         raise ProbeFileDamaged(f"{path}: does not describe a rank; record the program again") from error
     return _Described(
-        RankRun(_number(path), program, folder, tuple(arguments[:-1]), kept == "1", host=host), library, digest
-    )
+        RankRun(_number(path), program, folder, tuple(arguments), kept == "1", host=host), library, digest,
+        tuple(theirs),
+    )  # fmt: skip
 
 
 def _refuse_unnamed(found: Sequence[_Described], programs: Set[str]) -> None:

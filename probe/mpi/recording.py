@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,8 @@ class Recording:
     """A recording. digests: SHA-256 of each program by its path. seconds: wall time of the recorded run.
 
     library: what the MPI library says of itself. compiler: the command that compiled the recorder. processors: that
-    all ranks had together; 0: not known.
+    all ranks had together; 0: not known. libraries: path of each of MPI's by the name that the loader knows.
+    left: names of files that are in the folder since the run.
     """
 
     folder: Path
@@ -56,6 +57,8 @@ class Recording:
     digests: dict[str, str]
     ranks: tuple[RankRun, ...]
     processors: int = 0
+    libraries: dict[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -137,12 +140,13 @@ def _checked(folder: Path, said: dict[str, Any]) -> Recording:
     seconds = finite(said["seconds"])
     if seconds < 0:
         raise ValueError("seconds")
-    digests = {_text(key): _text(value) for key, value in said["digests"].items()}
+    digests, libraries = _texts(said["digests"]), _texts(said.get("libraries", {}))
     if any(one.program not in digests for one in ranks):
         raise ValueError("a program without its digest")
     return Recording(
         folder, tuple(map(_text, _listed(said["command"]))), _text(said["library"]), _text(said["compiler"]),
-        seconds, digests, ranks, _count("processors", said.get("processors", 0)),
+        seconds, digests, ranks, _count("processors", said.get("processors", 0)), libraries,
+        tuple(map(_text, _listed(said.get("left", [])))),
     )  # fmt: skip
 
 
@@ -169,6 +173,10 @@ def _listed(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{str(value)[:40]!r} is no list")
     return value
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {_text(name): _text(text) for name, text in value.items()}
 
 
 def _text(value: Any) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import Diverged, ProbeFileDamaged, ProgramFailed
-from probe.mpi.libraries import environment, programs_in, replacements
+from checkpoint.made_files import hint_of, remove_made
+from probe.mpi.library.compiling import environment, replacements
+from probe.mpi.library.found import mpi_of
 from probe.mpi.parts import Inbox, check_inbox
 from probe.mpi.recording import RankRun, Recording, refuse_changed
+from probe.mpi.surroundings import read_surroundings
 
 LEFT_STATUS = 70
 """Exit status of a rank that the replayer ended."""
@@ -55,7 +59,7 @@ class Alone:
 
     @property
     def command(self) -> list[str]:
-        return [self.run.program, *self.run.arguments[1:]]
+        return [_name_of(self.run), *self.run.arguments[1:]]
 
 
 def alone(recording: Recording, rank: int) -> Alone:
@@ -67,10 +71,21 @@ def alone(recording: Recording, rank: int) -> Alone:
         raise ProbeFileDamaged(
             f"{recording.folder}/inbox.{rank}: was recorded as one of {inbox.ranks}, not of {len(recording.ranks)}"
         )
-    mpi = programs_in([run.program])[0][1]
+    theirs = read_surroundings(recording.folder, rank)
     place = f"{recording.folder.resolve()}/inbox.{rank}"
-    given = environment(replacements(mpi, recording.compiler))
-    return Alone(run, inbox, {**given, **_threads(run), "PROBE_MPI_INBOX": place})
+    given = environment(replacements(mpi_of(recording.libraries), recording.compiler), theirs)
+    return Alone(run, inbox, {**_threads(run), **theirs, **given, "PROBE_MPI_INBOX": place})
+
+
+def _name_of(run: RankRun) -> str:
+    """The rank's program by the name that it was called, where that is this program: interpreters find their modules
+    by it."""
+    called = run.arguments[0]
+    path = shutil.which(called) if os.sep not in called else str(Path(run.folder, called))
+    with suppress(OSError):
+        if path is not None and Path(path).samefile(run.program):
+            return path
+    return run.program
 
 
 def _threads(run: RankRun) -> dict[str, str]:
@@ -78,14 +93,33 @@ def _threads(run: RankRun) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(run.threads)} if run.threads and "OMP_NUM_THREADS" not in os.environ else {}
 
 
-def replay(recording: Recording, rank: int, *, quiet: bool = False) -> Replay:
+def replay(recording: Recording, rank: int, *, quiet: bool = False, makes: Sequence[str] = ()) -> Replay:
     """Run one rank alone in the folder where it ran, and compare all that it sends with what was sent.
 
-    It prints where this process prints; quiet: nowhere. Raises Diverged: the rank makes other calls, or more than
+    It prints where this process prints; quiet: nowhere. makes: patterns of files that are removed from that folder
+    first. Raises Diverged: the rank makes other calls, or more than
     MOST_DIFFERING of its bytes are in messages with other data. Raises ProgramFailed, ProgramUnsupported,
     ProbeFileDamaged, ToolMissing, StorageError.
     """
     started = alone(recording, rank)
+    remove_made(started.run.folder, makes)
+    with _left_named(recording):
+        return _run_alone(started, quiet)
+
+
+@contextmanager
+def _left_named(recording: Recording) -> Iterator[None]:
+    """Where the rank alone goes other ways, name the files that the recorded run left: it may not expect them."""
+    try:
+        yield
+    except (Diverged, ProgramFailed) as error:
+        if recording.left:
+            error.args = (f"{str(error).removesuffix('.')}; {hint_of(recording.left)}", *error.args[1:])
+        raise
+
+
+def _run_alone(started: Alone, quiet: bool) -> Replay:
+    rank = started.run.rank
     with tempfile.TemporaryDirectory(prefix="probe-mpi-") as made, _nowhere() as nowhere:
         summary = Path(made) / "summary"
         orders = {**started.environment, "PROBE_MPI_CHECK": "1", "PROBE_MPI_SUMMARY": str(summary)}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.parts import Inbox, check_inbox
 from probe.mpi.recording import RankRun, Recording
 from probe.mpi.trace import RankCalls, read_calls

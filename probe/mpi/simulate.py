@@ -16,7 +16,7 @@ from checkpoint.compiled import built
 from checkpoint.errors import ModelInvalid, ProbeError, ProbeFileDamaged, StorageError
 from probe.formats.arrays import FloatArray
 from probe.mpi.epochs import Epochs, epochs_of
-from probe.mpi.generate import player_source
+from probe.mpi.library.generate import player_source
 from probe.mpi.platforms import costs_of, hosts_of, placed, settings_of, with_other_links
 from probe.mpi.play import Played, write_plays
 from probe.mpi.recording import Recording

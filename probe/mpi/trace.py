@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.errors import ProbeFileDamaged
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.parts import END, Part, parts
 
 CALL: Final = np.dtype(

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from checkpoint.compiled import built
-from probe.mpi.generate import player_source
+from probe.mpi.library.generate import player_source
 from probe.mpi.play import write_plays
 from probe.mpi.recording import Recording, read_recording
 from probe.mpi.simulate import Where, simulate

@@ -15,7 +15,7 @@ from mpi_parts import call, inbox_of, part, record_of
 from checkpoint.errors import ProbeError
 from fuzzing.mutation import damaged
 from fuzzing.reader import Reader
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox
 from probe.mpi.platforms import hosts_of
 from probe.mpi.play import write_play

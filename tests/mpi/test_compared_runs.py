@@ -14,8 +14,8 @@ from published import schema_errors
 
 from checkpoint.errors import Diverged
 from probe.cli.main import cli
-from probe.mpi.calls import names
 from probe.mpi.compare import refuse_differing
+from probe.mpi.library.calls import names
 from probe.mpi.parts import END
 from probe.mpi.recording import RankRun, Recording, write_recording
 

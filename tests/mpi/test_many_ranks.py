@@ -18,7 +18,7 @@ from mpi_parts import call, part
 
 from checkpoint.compiled import built
 from checkpoint.errors import ProgramUnsupported
-from probe.mpi.generate import SOURCES
+from probe.mpi.library.generate import SOURCES
 from probe.mpi.parts import END
 from probe.mpi.play import ENDS, NUMBERS, STEP, write_play
 from probe.mpi.probes import building

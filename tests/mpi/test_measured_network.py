@@ -20,7 +20,7 @@ from published import schema_errors
 
 from checkpoint.errors import ModelInvalid, ProgramFailed, StorageError, ToolMissing
 from probe.cli.main import cli
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.network.describing import write_measured
 from probe.mpi.network.measuring import Measured, measure
 from probe.mpi.parts import END

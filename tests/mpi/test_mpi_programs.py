@@ -29,7 +29,9 @@ from checkpoint.errors import (
 )
 from checkpoint.process.maps import is_own
 from probe.cli.main import cli
-from probe.mpi.libraries import compiler_for, needed, programs_in, replacements
+from probe.mpi.library.compiling import compiler_for, replacements
+from probe.mpi.library.found import programs_in
+from probe.mpi.library.symbols import needed
 from probe.mpi.record import record
 from probe.mpi.recording import Recording, read_recording
 from probe.mpi.replay import alone, replay
@@ -88,7 +90,7 @@ def halo(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 def test_calls_have_peers_sizes_and_computing(halo: Recording) -> None:
-    from probe.mpi.calls import names
+    from probe.mpi.library.calls import names
 
     found = read_calls(halo.folder, 0)
     named = [names()[number] for number in found.calls["function"]]

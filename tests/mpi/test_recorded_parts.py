@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mpi_parts import CALL_BYTES, call, inbox_of, part, record_of
 
 from checkpoint.errors import ModelInvalid, ProbeFileDamaged, ProgramUnsupported, StorageError
-from probe.mpi.calls import names
-from probe.mpi.generate import player_source, recorder_source, replayer_source
+from probe.mpi.library.calls import names
+from probe.mpi.library.generate import player_source, recorder_source, replayer_source
 from probe.mpi.parts import BEGIN, END, LAYOUT, check_inbox, sums
 from probe.mpi.platforms import hosts_of, placed
 from probe.mpi.play import STEP, write_play

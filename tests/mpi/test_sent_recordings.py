@@ -16,6 +16,7 @@ from probe.mpi import gathering
 from probe.mpi.gathering import printed_reason
 from probe.mpi.record import record
 from probe.mpi.recording import Recording, digest_of
+from probe.mpi.surroundings import read_surroundings
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def forged(library: str, how: str, place: Path, **said: str) -> Recording:
         (place / name).write_bytes((first.folder / name).read_bytes())
     honest = {"program": str(program), "named": first.library, "digest": first.digests[str(program)]}
     its = {**honest, **said}
-    words = [its["program"], str(place), its["named"], "1", "nb", its["digest"], "./forger", ""]
+    words = [its["program"], str(place), its["named"], "1", "nb", its["digest"], "1", "./forger", "SENT=1", ""]
     (place / "rank.1").write_bytes("\0".join(words).encode()[: 8 if how == "half" else None])
     try:
         return record(beside(library, program, how), place / "recording", gather=True)
@@ -54,6 +55,8 @@ def test_a_recording_that_is_whole(library: str, place: Path) -> None:
     made = forged(library, "whole", place)
     assert [run.host for run in made.ranks][1] == "nb" and len(made.ranks) == 2
     assert (made.folder / "calls.1.000").read_bytes() == (place / "calls.1.000").read_bytes()
+    # The environment of another host's user is not ours.
+    assert "SENT" not in read_surroundings(made.folder, 1)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.mpi_scale import make_recording
 
 from checkpoint.compiled import built
-from probe.mpi.generate import SOURCES
+from probe.mpi.library.generate import SOURCES
 from probe.mpi.play import NUMBERS
 from probe.mpi.simulate import Watched, Where, simulate, watch
 from probe.mpi.trace import read_calls

@@ -33,6 +33,7 @@ FLOORS = (
     ("probe/slurm",),
     ("probe/mpi/network", "probe/mpi/probes", "probe/mpi/report"),
     ("probe/mpi",),
+    ("probe/mpi/library",),
     ("probe/dataflow",),
     ("probe/simulation",),
     ("probe/models", "probe/ranking", "probe/report", "probe/schedulers"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi_parts import call, part
 
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.parts import END
 from probe.mpi.recording import RankRun, Recording, write_recording
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fortran's handles and sentinels, for the wrappers of probe/mpi/fortran.py.
+// Fortran's handles and sentinels, for the wrappers of probe/mpi/library/fortran.py.
 
 extern char mpi_fortran_in_place_[] __attribute__((weak)), mpi_fortran_bottom_[] __attribute__((weak));
 extern char mpi_fortran_status_ignore_[] __attribute__((weak)), mpi_fortran_statuses_ignore_[] __attribute__((weak));

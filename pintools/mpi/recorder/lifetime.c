@@ -19,13 +19,14 @@ static const char *own_node(void)
 	return task != NULL && strtol(task, NULL, 10) == getpid() ? getenv("SLURMD_NODENAME") : NULL;
 }
 
-// Executable, folder, library, whether the answers are kept, host, the executable's SHA-256 if known; then the arguments, each ended by a zero.
+// Executable, folder, library, whether the answers are kept, host, the executable's SHA-256 if known, number of arguments;
+// then the arguments, and the environment that the process began with. Each is ended by a zero.
 static void write_rank(void)
 {
 	char path[PATH_SIZE], text[PATH_SIZE], library[MPI_MAX_LIBRARY_VERSION_STRING];
 	const char *node = own_node(), *digest = getenv("PROBE_MPI_DIGEST") != NULL ? getenv("PROBE_MPI_DIGEST") : "";
-	Stream made = {0};
-	int length;
+	Stream made = {0}, words = {0};
+	int length, count = 0;
 	PMPI_Get_library_version(library, &length);
 	const ssize_t named = readlink("/proc/self/exe", text, sizeof text - 1);
 	text[named > 0 ? named : 0] = 0;
@@ -40,7 +41,14 @@ static void write_rank(void)
 		text[0] = 0;
 	append(&made, node != NULL ? node : text, strlen(node != NULL ? node : text) + 1);
 	append(&made, digest, strlen(digest) + 1);
-	copy_file("/proc/self/cmdline", &made);
+	copy_file("/proc/self/cmdline", &words);
+	for (size_t at = 0; at < words.used; at++)
+		count += words.data[at] == 0;
+	snprintf(text, sizeof text, "%d", count);
+	append(&made, text, strlen(text) + 1);
+	append(&made, words.data, words.used);
+	free(words.data);
+	copy_file("/proc/self/environ", &made);
 	if (spool >= 0) {
 		spool_file(RANK_FILE, 0, made.used);
 		write_all(spool, made.data, made.used, spool_place());

@@ -43,7 +43,7 @@ __attribute__((noreturn)) static void refuse(const char *reason)
 	_exit(REFUSED_STATUS);
 }
 
-// A call that the table does not have; its wrapper jumps here (probe/mpi/generate.py).
+// A call that the table does not have; its wrapper jumps here (probe/mpi/library/generate.py).
 __attribute__((noreturn, used)) void probe_mpi_unknown(const char *name)
 {
 	char reason[200];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fortran's handles and sentinels, for the wrappers of probe/mpi/fortran.py.
+// Fortran's handles and sentinels, for the wrappers of probe/mpi/library/fortran.py.
 
 extern char mpi_fortran_status_ignore_[] __attribute__((weak)), mpi_fortran_statuses_ignore_[] __attribute__((weak));
 extern MPI_Fint mpipriv1_[] __attribute__((weak)), mpipriv2_[] __attribute__((weak));

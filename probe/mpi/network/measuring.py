@@ -16,8 +16,8 @@ import numpy as np
 from checkpoint.compiled import built
 from checkpoint.errors import ProgramFailed, ToolMissing
 from probe.formats.arrays import FloatArray
-from probe.mpi.generate import SOURCES
-from probe.mpi.libraries import found_compiler
+from probe.mpi.library.compiling import found_compiler
+from probe.mpi.library.generate import SOURCES
 from probe.simulation.smpirun import watched
 
 LAUNCHER: Final = ("mpirun", "-n", "2")

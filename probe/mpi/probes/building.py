@@ -64,7 +64,7 @@ def build_mpi(
     ranks = [summary_of(read_calls(recording.folder, run.rank)) for run in recording.ranks]
     clusters = clusters_of(recording, ranks)
     # A rank that does not repeat itself is told in seconds, not after a build.
-    clusters = [verified(recording, one, ranks) for one in clusters]
+    clusters = [verified(recording, one, ranks, options.makes if options else ()) for one in clusters]
     make_folder(output)
     try:
         for number, one in enumerate(clusters):
@@ -72,7 +72,8 @@ def build_mpi(
             try:
                 build(
                     started.command, output / probe_name(one), options=options, cwd=started.run.folder,
-                    env={**os.environ, **started.environment}, display=display(f"rank {one.representative}"),
+                    env={**os.environ, **started.environment}, expected=True,
+                    display=display(f"rank {one.representative}"),
                 )  # fmt: skip
             except ProgramTooShort:
                 clusters[number] = replace(one, probed=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from checkpoint.errors import ProgramUnsupported
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.recording import Recording
 from probe.mpi.trace import RankCalls
 

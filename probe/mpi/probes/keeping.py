@@ -9,9 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError
+from checkpoint.made_files import refuse_made
+from probe.mpi.library.found import mpi_of
 from probe.mpi.parts import check_inbox
 from probe.mpi.record import MOST_INBOX, record
 from probe.mpi.recording import Recording, read_recording, refuse_changed
+from probe.mpi.surroundings import read_surroundings
 from probe.mpi.trace import read_calls
 from reducer.output_file import storage_errors
 
@@ -33,12 +36,14 @@ def kept_or_recorded(
     most_inbox: int = MOST_INBOX,
     compiler: str | None = None,
     gather: bool = False,
+    makes: Sequence[str] = (),
 ) -> tuple[Recording, bool]:
     """The recording that is kept for `output`, and True; a new one and False where it is of another run or damaged.
 
     Another command, folder, program or named compiler is another run; input files and the environment are not looked
-    at. Raises what `record` raises. Raises StorageError, before anything runs, where something else has its name, also
-    another run's recording that was not made here.
+    at. makes: patterns of files that must not be there before the program has run. Raises what `record` raises. Raises
+    StorageError, before anything runs, where something else has its name, also another run's recording that was not
+    made here.
     """
     folder = kept_folder(output)
     if folder.is_symlink():
@@ -52,6 +57,7 @@ def kept_or_recorded(
     with ExitStack() as undo:
         with storage_errors("write", folder):
             made = Path(undo.enter_context(_beside(folder)))
+        refuse_made(str(Path.cwd()), makes, (output, folder))
         record(command, made / "new", most_inbox=most_inbox, compiler=compiler, gather=gather)
         with storage_errors("write", folder):
             (made / "new" / KEPT).touch()
@@ -94,6 +100,8 @@ def _is_same(found: Recording, command: Sequence[str], compiler: str | None) -> 
             refuse_changed(found, run)
         for run in found.ranks:
             _refuse_damaged(found, run.rank)
+            read_surroundings(found.folder, run.rank)
+        mpi_of(found.libraries)
     except ProbeError:
         return False
     return True

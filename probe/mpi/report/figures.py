@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
 from probe.formats.arrays import FloatArray
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.report.analysis import Analysis
 from probe.report.drawing import COLOURS, INK, MOST_VECTOR_MARKS, OTHER, Drawing, blank, label_rows, percents
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from checkpoint.errors import ModelInvalid
-from probe.mpi.calls import names
+from probe.mpi.library.calls import names
 from probe.mpi.play import BOTH, ENDS, NEW, NUMBERS, RECEIVES, SENDS, answers_of
 from probe.mpi.trace import RankCalls
 

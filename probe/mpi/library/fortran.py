@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probe.mpi.calls import (
+from probe.mpi.library.calls import (
     BY_HAND,
     LOCAL,
     NEW_COMMUNICATORS,
@@ -19,7 +19,7 @@ from probe.mpi.calls import (
     Call,
     collectives,
 )
-from probe.mpi.calls import calls as calls_of
+from probe.mpi.library.calls import calls as calls_of
 
 _HANDLES = {
     "comm": "MPI_Comm", "type": "MPI_Datatype", "group": "MPI_Group", "op": "MPI_Op", "info": "MPI_Info",

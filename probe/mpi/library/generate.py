@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from probe.mpi.calls import (
+from probe.mpi.library.calls import (
     LOCAL,
     NEW_COMMUNICATORS,
     PERSISTENT_SENDS,
@@ -19,9 +19,9 @@ from probe.mpi.calls import (
     collectives,
     names,
 )
-from probe.mpi.fortran import conversions, fortran
+from probe.mpi.library.fortran import conversions, fortran
 
-SOURCES = Path(__file__).parents[2] / "pintools" / "mpi"
+SOURCES = Path(__file__).parents[3] / "pintools" / "mpi"
 
 RECORDER = (
     "state", "refusal", "threads", "spool", "parts", "answers", "layouts", "messages", "communicators", "calls",
