@@ -4,8 +4,8 @@
 // loads, as an interpreter does only when its script asks for it.
 //
 // PROBE_MPI_FIND names a folder. The first call of MPI writes the paths of the process's program and of all files that it
-// has loaded there, each ended by a zero. Then the process waits to be ended with its launcher. When the folder is gone,
-// or nobody has ended it for MOST_SECONDS, it ends itself.
+// has loaded there, each ended by a zero. Then the process waits to be ended with its launcher, also where it does not see
+// the folder. When the folder is gone, or nobody has ended it for MOST_SECONDS, it ends itself.
 
 #define _GNU_SOURCE
 #include <limits.h>
@@ -42,9 +42,10 @@ __attribute__((noreturn)) static void tell_and_wait(void)
 		snprintf(whole, sizeof whole, "%s/loaded.%s", folder, made + strlen(made) - 6);
 		rename(made, whole);
 	}
+	const int seen = folder != NULL && access(folder, F_OK) == 0;
 	// A handler of the program's would only tell the program.
 	signal(SIGTERM, SIG_DFL);
-	for (long left = MOST_SECONDS * (1000000L / PAUSE); left > 0 && access(folder, F_OK) == 0; left--)
+	for (long left = MOST_SECONDS * (1000000L / PAUSE); left > 0 && !(seen && access(folder, F_OK) != 0); left--)
 		usleep(PAUSE);
 	kill(getpid(), SIGKILL);
 	abort();

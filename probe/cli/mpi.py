@@ -51,6 +51,7 @@ def mpi() -> None:
 @_MAX_INBOX
 @_MPICC
 @_GATHER
+@MAKES
 @AS_JSON
 @PROGRAM
 def record_ranks(
@@ -59,6 +60,7 @@ def record_ranks(
     max_inbox: int,
     mpicc: str | None,
     gather: bool,
+    makes: tuple[str, ...],
     as_json: bool,
     program: tuple[str, ...],
 ) -> None:
@@ -66,7 +68,9 @@ def record_ranks(
     from probe.mpi.record import record
     from probe.mpi.show import recording_json, recording_lines
 
-    made = record(program, output, ranks=ranks or None, most_inbox=max_inbox, compiler=mpicc, gather=gather)
+    made = record(
+        program, output, ranks=ranks or None, most_inbox=max_inbox, compiler=mpicc, gather=gather, makes=makes
+    )
     if as_json:
         say_json({"format_version": MPI_VERSION, **recording_json(made)})
         return

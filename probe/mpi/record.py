@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.errors import ProbeFileDamaged, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
+from checkpoint.made_files import refuse_present, remove_made
 from probe.mpi.gathering import carried, gathering_seconds, printed_reason, put_token
 from probe.mpi.library.compiling import compiler_for, environment, recorder
 from probe.mpi.library.found import Mpi, joined, programs_in
 from probe.mpi.library.loaded import loaded_by
 from probe.mpi.parts import check_inbox
 from probe.mpi.recording import RankRun, Recording, digest_of, write_recording
-from probe.mpi.surroundings import set_for_rank, write_surroundings
+from probe.mpi.surroundings import surroundings_of, write_surroundings
 from probe.mpi.trace import read_calls
-from probe.pipeline.runs.given_files import names_in
+from probe.pipeline.runs.given_files import state_of, states_of
 from reducer.output_file import make_folder
 
 MOST_INBOX = 8 * 10**9
@@ -31,8 +32,8 @@ MOST_INBOX = 8 * 10**9
 
 PRINTED = "printed"
 _REFUSED_STATUS = 71
-_TAIL = 600
-_MOST_LEFT = 100
+_TAIL = 1500
+_MOST_LEFT = 10_000
 _OF_THE_NODE = re.compile(r"cannot be (written|read|started)|can(not)? hold|is not there")
 """What ranks say of their node, not of the program."""
 
@@ -45,19 +46,26 @@ def record(
     most_inbox: int = MOST_INBOX,
     compiler: str | None = None,
     gather: bool = False,
+    makes: Sequence[str] = (),
 ) -> Recording:
     """Run `command`, a launcher with a program, and record it into a new folder, which goes away on failure.
 
-    ranks: whose answers are kept; None: all. gather: nodes share no folder with this one. Raises ProgramUnsupported,
-    ProgramNotRunnable, ProgramFailed, ProbeFileDamaged, ToolMissing, StorageError.
+    ranks: whose answers are kept; None: all. gather: nodes share no folder with this one. makes: patterns of files in
+    this folder that must not be there, and that the recorded run begins without. Raises ProgramUnsupported,
+    ProgramNotRunnable, ProgramFailed, ProbeFileDamaged, ToolMissing, StorageError, ProbeError.
     """
     programs = programs_in(command)
-    mpi = joined([theirs for _, theirs in programs]) if programs else _started_library(command, gather)
-    used = compiler_for(mpi, compiler)
-    library = recorder(mpi, used)
+    refuse_present(str(Path.cwd()), makes)
     make_folder(folder)
-    there = names_in(Path.cwd())
     try:
+        there, given_files = _names(), states_of(command, Path.cwd())
+        if programs:
+            mpi = joined([theirs for _, theirs in programs])
+        else:
+            mpi = _started_library(command, folder, gather)
+            remove_made(str(Path.cwd()), makes)
+        used = compiler_for(mpi, compiler)
+        library = recorder(mpi, used)
         orders = _orders(folder, ranks, most_inbox)
         started, given = tuple(command), {**os.environ, **environment([library]), **orders}
         if gather:
@@ -70,13 +78,14 @@ def record(
         _refuse_failed(command, folder, status)
         if gather:
             seconds -= gathering_seconds(folder)
-        now = names_in(Path.cwd())
-        left = () if there is None or now is None else tuple(sorted(now - there)[:_MOST_LEFT])
         made = _recording(
             _Launch(tuple(command), used, mpi, library, given), folder, seconds,
             {str(program) for program, _ in programs} if gather else None,
         )  # fmt: skip
-        made = replace(made, left=left)
+        made = replace(
+            made, started=str(Path.cwd()), left=tuple(sorted(_names() - there)[:_MOST_LEFT]),
+            given={str(path): state for path, state in given_files.items() if state_of(path) == state},
+        )  # fmt: skip
         write_recording(made)
         return made
     except BaseException:
@@ -84,14 +93,18 @@ def record(
         raise
 
 
-def _started_library(command: Sequence[str], gather: bool) -> Mpi:
+def _names() -> set[str]:
+    return {path.name for path in Path.cwd().iterdir()}
+
+
+def _started_library(command: Sequence[str], folder: Path, gather: bool) -> Mpi:
     """The MPI library of a program that no word of the command is: it starts as far as its first call of MPI."""
     if gather:
         raise ProgramNotRunnable(
             f"no word of `{' '.join(command)}` is a program that uses MPI's shared library, which --gather brings the "
             "recorder to; record on nodes that share the folder, without --gather"
         )
-    return loaded_by(command)
+    return loaded_by(command, folder)
 
 
 @dataclass(frozen=True)
@@ -201,7 +214,7 @@ def _recording(launch: _Launch, folder: Path, seconds: float, sent: Set[str] | N
         # Of another host it is the environment of another user's session, too.
         theirs = one.environment if one.run.host in here else ()
         if one.run.kept:
-            write_surroundings(folder, one.run.rank, set_for_rank(theirs, launch.environment, launch.recorder))
+            write_surroundings(folder, one.run.rank, surroundings_of(theirs, launch.environment, launch.recorder))
     processors = len(os.sched_getaffinity(0)) if {run.host for run in ranks} <= here else 0
     return Recording(
         folder, launch.command, found[0].library, launch.compiler, seconds, digests, tuple(ranks), processors,

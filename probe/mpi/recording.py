@@ -15,9 +15,10 @@ from checkpoint import strict_json
 from checkpoint.errors import Diverged, ProbeError, ProbeFileDamaged, ProgramUnsupported, StorageError
 from checkpoint.foreign_file import finite, read_foreign
 from probe.mpi.parts import MOST_RANKS
+from probe.pipeline.runs.given_files import state_of
 
 DESCRIPTION = "recording.json"
-VERSION = 1
+VERSION = 2
 _MOST_PROGRAM = 16 << 30
 _PIECE = 1 << 20
 
@@ -46,7 +47,8 @@ class Recording:
 
     library: what the MPI library says of itself. compiler: the command that compiled the recorder. processors: that
     all ranks had together; 0: not known. libraries: path of each of MPI's by the name that the loader knows.
-    left: names of files that are in the folder since the run.
+    started: the folder in which the launcher was started. left: names of what the run has put there. given: the files
+    there that the command names, and the run did not change, with what is in each (given_files.state_of).
     """
 
     folder: Path
@@ -58,7 +60,9 @@ class Recording:
     ranks: tuple[RankRun, ...]
     processors: int = 0
     libraries: dict[str, str] = field(default_factory=dict)
+    started: str = ""
     left: tuple[str, ...] = ()
+    given: dict[str, str] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -146,7 +150,8 @@ def _checked(folder: Path, said: dict[str, Any]) -> Recording:
     return Recording(
         folder, tuple(map(_text, _listed(said["command"]))), _text(said["library"]), _text(said["compiler"]),
         seconds, digests, ranks, _count("processors", said.get("processors", 0)), libraries,
-        tuple(map(_text, _listed(said.get("left", [])))),
+        _text(said.get("started", "")), tuple(map(_text, _listed(said.get("left", [])))),
+        _texts(said.get("given", {})),
     )  # fmt: skip
 
 
@@ -204,6 +209,9 @@ def digest_of(program: Path) -> str:
 
 
 def refuse_changed(recording: Recording, run: RankRun) -> None:
-    """Raises Diverged where a rank's program is not the one that was recorded."""
+    """Raises Diverged where a rank's program, or a file that the command names, is not what was recorded."""
     if digest_of(Path(run.program)) != recording.digests[run.program]:
         raise Diverged(f"{run.program}: has changed since it was recorded; record it again")
+    for path, state in recording.given.items():
+        if state_of(Path(path)) != state:
+            raise Diverged(f"{path}: has changed since the program was recorded with it; record it again")

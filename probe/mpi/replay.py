@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import resource
 import shutil
@@ -13,9 +14,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from checkpoint.errors import Diverged, ProbeFileDamaged, ProgramFailed
+from checkpoint.errors import Diverged, ProbeError, ProbeFileDamaged, ProgramFailed
 from checkpoint.made_files import hint_of, remove_made
 from probe.mpi.library.compiling import environment, replacements
 from probe.mpi.library.found import mpi_of
@@ -51,7 +53,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Alone:
-    """How a rank is started alone: its words, the folder it runs in, what is added to the environment."""
+    """How a rank is started alone: its words, the folder it runs in, its whole environment."""
 
     run: RankRun
     inbox: Inbox
@@ -59,7 +61,7 @@ class Alone:
 
     @property
     def command(self) -> list[str]:
-        return [_name_of(self.run), *self.run.arguments[1:]]
+        return [_name_of(self.run, self.environment.get("PATH")), *self.run.arguments[1:]]
 
 
 def alone(recording: Recording, rank: int) -> Alone:
@@ -73,15 +75,16 @@ def alone(recording: Recording, rank: int) -> Alone:
         )
     theirs = read_surroundings(recording.folder, rank)
     place = f"{recording.folder.resolve()}/inbox.{rank}"
-    given = environment(replacements(mpi_of(recording.libraries), recording.compiler), theirs)
-    return Alone(run, inbox, {**_threads(run), **theirs, **given, "PROBE_MPI_INBOX": place})
+    given = environment(replacements(mpi_of(recording.libraries), recording.compiler), theirs.values)
+    around = {**{name: value for name, value in os.environ.items() if name not in theirs.removed}, **_threads(run)}
+    return Alone(run, inbox, {**around, **theirs.values, **given, "PROBE_MPI_INBOX": place})
 
 
-def _name_of(run: RankRun) -> str:
+def _name_of(run: RankRun, search: str | None) -> str:
     """The rank's program by the name that it was called, where that is this program: interpreters find their modules
-    by it."""
+    by it. search: its PATH."""
     called = run.arguments[0]
-    path = shutil.which(called) if os.sep not in called else str(Path(run.folder, called))
+    path = shutil.which(called, path=search) if os.sep not in called else str(Path(run.folder, called))
     with suppress(OSError):
         if path is not None and Path(path).samefile(run.program):
             return path
@@ -96,25 +99,36 @@ def _threads(run: RankRun) -> dict[str, str]:
 def replay(recording: Recording, rank: int, *, quiet: bool = False, makes: Sequence[str] = ()) -> Replay:
     """Run one rank alone in the folder where it ran, and compare all that it sends with what was sent.
 
-    It prints where this process prints; quiet: nowhere. makes: patterns of files that are removed from that folder
-    first. Raises Diverged: the rank makes other calls, or more than
+    It prints where this process prints; quiet: nowhere. makes: patterns of files that the recorded run left, which are
+    removed first. Raises Diverged: the rank makes other calls, or more than
     MOST_DIFFERING of its bytes are in messages with other data. Raises ProgramFailed, ProgramUnsupported,
     ProbeFileDamaged, ToolMissing, StorageError.
     """
     started = alone(recording, rank)
-    remove_made(started.run.folder, makes)
-    with _left_named(recording):
+    remove_made(started.run.folder, left_files(recording, started.run, makes))
+    with _left_named(recording, makes):
         return _run_alone(started, quiet)
 
 
+def left_files(recording: Recording, run: RankRun, makes: Sequence[str]) -> tuple[str, ...]:
+    """Patterns of what the recorded run has left in the folder of its launcher, of that which `makes` names: nothing
+    else is removed there. Raises ProbeError where the rank runs in another folder."""
+    if makes and run.folder != recording.started:
+        raise ProbeError(
+            f"--makes: rank {run.rank} runs in {run.folder}, and the program was recorded in {recording.started}: let "
+            "its wrapper remove the files"
+        )
+    return tuple(glob.escape(name) for name in recording.left if any(fnmatchcase(name, one) for one in makes))
+
+
 @contextmanager
-def _left_named(recording: Recording) -> Iterator[None]:
+def _left_named(recording: Recording, makes: Sequence[str]) -> Iterator[None]:
     """Where the rank alone goes other ways, name the files that the recorded run left: it may not expect them."""
     try:
         yield
     except (Diverged, ProgramFailed) as error:
-        if recording.left:
-            error.args = (f"{str(error).removesuffix('.')}; {hint_of(recording.left)}", *error.args[1:])
+        if hint := hint_of(recording.left, makes):
+            error.args = (f"{str(error).removesuffix('.')}{hint}", *error.args[1:])
         raise
 
 
@@ -126,7 +140,7 @@ def _run_alone(started: Alone, quiet: bool) -> Replay:
         begun, used = time.monotonic(), _children_seconds()
         try:
             done = subprocess.run(
-                started.command, cwd=started.run.folder, env={**os.environ, **orders}, stdin=subprocess.DEVNULL,
+                started.command, cwd=started.run.folder, env=orders, stdin=subprocess.DEVNULL,
                 stdout=nowhere if quiet else None, stderr=subprocess.PIPE, check=False,
             )  # fmt: skip
         except OSError as error:

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoint.errors import ProbeFileDamaged
 from checkpoint.foreign_file import read_foreign
 from reducer.output_file import create_file, storage_errors
 
-_LAUNCHERS = re.compile(r"(OMPI|PMIX?|PMI2|PRTE|ORTE|OPAL|HYD[A-Z]*|MPIR|MPI|SLURM|SLURMD|SRUN|PALS|FLUX|IPATH)_")
+_LAUNCHERS = re.compile(r"(OMPI|PMIX?|PMI2|PRTE|ORTE|OPAL|HYD[A-Z]*|MPIR|SRUN|PALS|FLUX)_|MPI_LOCAL")
 _OF_RANKS = re.compile(r"(RANK(ID|S)?|SIZE|PROCID|LOCALID|NTASKS|NPROCS)$")
 _SHELLS = {"_", "PWD", "OLDPWD", "SHLVL"}
 _OURS = "PROBE_MPI_"
@@ -21,24 +22,35 @@ _PRELOAD = "LD_PRELOAD"
 _MOST_BYTES = 4 << 20
 
 
-def set_for_rank(entries: Iterable[str], given: Mapping[str, str], recorder: Path) -> dict[str, str]:
-    """Variables of a rank that its launcher was not given, or with other values: `entries` are NAME=VALUE.
+@dataclass(frozen=True)
+class Surroundings:
+    """How a rank's environment differs from its launcher's: variables with other values, and those that are gone."""
 
-    Left out are those of shells, of this project, and of launchers, but for those that tell ranks apart. `recorder` is
-    no part of LD_PRELOAD.
+    values: dict[str, str]
+    removed: tuple[str, ...] = ()
+
+
+def surroundings_of(entries: Sequence[str], given: Mapping[str, str], recorder: Path) -> Surroundings:
+    """The difference between the environments of a rank, NAME=VALUE each, and of its launcher; none without entries.
+
+    Left out are variables of shells, of this project, and of launchers, but for those that tell ranks apart. `recorder`
+    is no part of LD_PRELOAD.
     """
+    if not entries:
+        return Surroundings({})
     theirs = dict(entry.split("=", 1) for entry in entries if "=" in entry)
     if _PRELOAD in theirs:
         theirs[_PRELOAD] = _without(theirs[_PRELOAD], recorder)
     known = {**given, _PRELOAD: _without(given.get(_PRELOAD, ""), recorder)}
-    return {
-        name: value
-        for name, value in theirs.items()
-        if known.get(name) != value
-        and name not in _SHELLS
-        and not name.startswith(_OURS)
-        and (_OF_RANKS.search(name) or not _LAUNCHERS.match(name))
-    }
+    values = {name: value for name, value in theirs.items() if known.get(name) != value and _is_programs(name)}
+    removed = [name for name in given if name not in theirs and name != _PRELOAD and _is_programs(name)]
+    return Surroundings(values, tuple(removed))
+
+
+def _is_programs(name: str) -> bool:
+    if name in _SHELLS or name.startswith(_OURS):
+        return False
+    return _OF_RANKS.search(name) is not None or not _LAUNCHERS.match(name)
 
 
 def _without(preloaded: str, recorder: Path) -> str:
@@ -47,22 +59,25 @@ def _without(preloaded: str, recorder: Path) -> str:
     return " ".join(path for path in re.split(r"[ :]+", preloaded) if path and not path.endswith(own))
 
 
-def write_surroundings(folder: Path, rank: int, variables: Mapping[str, str]) -> None:
-    """Keep them in a recording, where its owner alone reads them. Raises StorageError."""
+def write_surroundings(folder: Path, rank: int, found: Surroundings) -> None:
+    """Keep them in a recording, where its owner alone reads them: NAME=VALUE, or a NAME that is gone, each ended by a
+    zero. Raises StorageError."""
     path = _path(folder, rank)
     with storage_errors("write", path), ExitStack() as undo:
         with create_file(path, undo) as file:
-            file.write(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in variables.items()))
+            entries = [*(f"{name}={value}" for name, value in found.values.items()), *found.removed]
+            file.write(b"".join(os.fsencode(entry) + b"\0" for entry in entries))
         undo.pop_all()
 
 
-def read_surroundings(folder: Path, rank: int) -> dict[str, str]:
+def read_surroundings(folder: Path, rank: int) -> Surroundings:
     """Those that were kept. Raises ProbeFileDamaged and StorageError."""
     path = _path(folder, rank)
     entries = os.fsdecode(read_foreign(path, _MOST_BYTES)).split("\0")
-    if entries.pop() or any(entry.find("=") < 1 for entry in entries):
+    if entries.pop() or not all(entry.partition("=")[0] for entry in entries):
         raise ProbeFileDamaged(f"{path}: is no environment; record the program again")
-    return dict(entry.split("=", 1) for entry in entries)
+    values = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    return Surroundings(values, tuple(entry for entry in entries if "=" not in entry))
 
 
 def _path(folder: Path, rank: int) -> Path:

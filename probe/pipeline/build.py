@@ -14,7 +14,7 @@ from checkpoint.capture.conditions import check_traceable
 from checkpoint.compiled import restorer
 from checkpoint.criu.tool import Criu, find_criu
 from checkpoint.errors import PrivilegeMissing, ProbeError, ProgramUnsupported, StorageError
-from checkpoint.made_files import refuse_made
+from checkpoint.made_files import refuse_own, refuse_present
 from checkpoint.process.program import Program, check_randomisation_control, resolve_program
 from probe.formats.checkpoints import WarmupChoice
 from probe.formats.choices import AUTO, SECONDS, unit_of
@@ -130,8 +130,9 @@ def build(
     parameters = {"program": program.to_json(), "options": chosen.to_json()}
     place = Path(work).absolute() if work is not None else None
     program = replace(program, makes=chosen.makes)
+    refuse_own(program.cwd, program.makes, (target, place))
     if not expected and not resume:
-        refuse_made(program.cwd, program.makes, (target, place))
+        refuse_present(program.cwd, program.makes)
     with work_folder(
         place, parameters, resume=resume, stages=STAGE_FILES, concern_no_stage=OPTIONS_OF_NO_FILE,
         # Shells change theirs from one to the next (SHLVL, OLDPWD, SSH_*); what was given on purpose must be the same.
@@ -143,7 +144,7 @@ def build(
             away_from(under_way.cpu),
             full_disk_named(folder.path),
             bounded_outputs(folder.path),
-            changes_named(program.argv, program.cwd) as under_way.given,
+            changes_named(program.argv, program.cwd, program.makes) as under_way.given,
         ):
             run_stages(under_way)
     return BuiltProbe(target, under_way.manifest, under_way.sizes)

@@ -11,7 +11,7 @@ import pytest
 from tracing import program_of, streams_of
 
 from checkpoint.errors import ProbeError, StorageError
-from checkpoint.made_files import hint_of, refuse_made, remove_made
+from checkpoint.made_files import hint_of, refuse_own, refuse_present, remove_made
 from checkpoint.process.plain_run import run_plain
 from checkpoint.process.program import Program
 
@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
         (["results/deep/*.out"], {"results/deep/last.out"}),
         (["results/*"], {"results/deep", "results/deep/last.out"}),
         (["*.out"], {"run.out", "link.out"}),
+        (["link.out/*", "link.out/precious"], set()),
     ],
 )
 def test_what_is_named_goes(patterns: list[str], gone: set[str], folder: Path) -> None:
@@ -53,28 +54,29 @@ def test_what_is_named_goes(patterns: list[str], gone: set[str], folder: Path) -
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", ".", "*", "**", "?", "*/*", "*.*", "[!q]*", "..", "../elsewhere", "/etc/passwd"]
+    "pattern",
+    ["", ".", "*", "**", "?", "*/*", "*.*", "[!q]*", "a**b", "**/run.out", "..", "../elsewhere", "/etc"],
 )
 def test_patterns_that_may_name_all(pattern: str, folder: Path) -> None:
     before = there(folder)
-    for refuse in (remove_made, refuse_made):
+    for refuse in (remove_made, refuse_present):
         with pytest.raises(ProbeError, match="give names of files in the program's folder"):
             refuse(str(folder), [pattern])
     assert there(folder) == before
 
 
 def test_what_is_there_before_the_program_runs(folder: Path) -> None:
-    refuse_made(str(folder), ["other.*"])
+    refuse_present(str(folder), ["other.*"])
     with pytest.raises(ProbeError, match=r"run.log: is there before the program runs, and --makes \*\.log names it"):
-        refuse_made(str(folder), ["other.*", "*.log"])
+        refuse_present(str(folder), ["other.*", "*.log"])
 
 
-@pytest.mark.parametrize("pattern", ["x.probe", "*.probe", "x*"])
+@pytest.mark.parametrize("pattern", ["x.probe", "./x.probe", "*.probe", "x*"])
 def test_what_is_the_builds_own(pattern: str, folder: Path) -> None:
     for own in (folder / "x.probe", folder / "x.probe" / "within"):
         with pytest.raises(ProbeError, match=f"names {own}, which is this build's own"):
-            refuse_made(str(folder), [pattern], (None, own))
-    refuse_made(str(folder), [pattern], (None, folder.parent / "x.probe"))
+            refuse_own(str(folder), [pattern], (None, own))
+    refuse_own(str(folder), [pattern], (None, folder.parent / "x.probe"))
 
 
 def test_a_folder_that_may_not_be_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +89,10 @@ def test_a_folder_that_may_not_be_changed(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_what_was_left_is_named() -> None:
-    assert hint_of(["a"]).startswith("an earlier run left a in its folder;")
-    assert hint_of(["a", "b", "c", "d", "e"]).startswith("an earlier run left a, b, c and 2 more in its folder;")
+    assert hint_of(["a"]).startswith("; an earlier run left a in its folder;")
+    assert hint_of(["a", "b", "c", "d", "e"]).startswith("; an earlier run left a, b, c and 2 more in its folder;")
+    assert hint_of(["a.out", "b"], ["*.out"]).startswith("; an earlier run left b in its folder;")
+    assert hint_of([]) == hint_of(["a.out"], ["*.out"]) == ""
 
 
 def test_each_run_begins_without_it(tmp_path: Path) -> None:

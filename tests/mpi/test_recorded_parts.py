@@ -303,7 +303,7 @@ def test_more_ranks_than_processors_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"format_version": 1', '"format_version": 9', "has version 9"),
+        ('"format_version": 2', '"format_version": 9', "has version 9"),
         ('"rank": 1', '"rank": 7', "describes no recording"),
         ('"kept": true', '"kept": 1', "describes no recording"),
         ('"seconds": 1.0', '"seconds": -1', "describes no recording"),

@@ -13,13 +13,15 @@ from mpi_programs import LIBRARIES, allow_root, built, launched, results
 
 from checkpoint.errors import (
     Diverged,
+    ProbeError,
     ProbeFileDamaged,
     ProgramFailed,
     ProgramNotRunnable,
     ProgramUnsupported,
 )
-from probe.mpi.library.found import joined, mpi_of, programs_in
+from probe.mpi.library.found import joined, mpi_among, mpi_of, programs_in
 from probe.mpi.library.loaded import loaded_by
+from probe.mpi.library.symbols import symbols
 from probe.mpi.probes.keeping import kept_or_recorded
 from probe.mpi.record import record
 from probe.mpi.recording import Recording, read_recording
@@ -72,34 +74,37 @@ def test_it_is_called_by_its_name(place: Path) -> None:
     """An interpreter in an environment of its own finds that by the link that it was started by."""
     subprocess.run([PYTHON, "-m", "venv", "--system-site-packages", "--without-pip", "own"], check=True)
     (place / "where.py").write_text("from mpi4py import MPI\nimport sys\nopen('where', 'a').write(sys.prefix + ' ')\n")
-    made = record(["mpirun.openmpi", "-n", "1", "own/bin/python", "where.py"], place / "recording")
-    assert replay(made, 0, quiet=True).status == 0
-    assert (place / "where").read_text().split() == [str(place / "own")] * 2
+    wrapper = script(place, '. own/bin/activate\nexec python "$@"')
+    for number, words in enumerate((["own/bin/python"], [str(wrapper)])):
+        made = record(["mpirun.openmpi", "-n", "1", *words, "where.py"], place / f"recording{number}")
+        assert replay(made, 0, quiet=True).status == 0
+    assert (place / "where").read_text().split() == [str(place / "own")] * 4
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_wrapper_is_left_as_it_is(library: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins once more, as far as MPI. What it exports is there for the rank alone; so is the rank's number."""
     built("endings", library, place)
-    monkeypatch.setenv("KNOWN", "before")
+    for name in ("KNOWN", "GONE"):
+        monkeypatch.setenv(name, "before")
     (place / "within").mkdir()
     wrapper = script(
         place,
-        "echo before >> log\nexport SET='by the wrapper' KNOWN=changed\ncd within\n"
+        "echo before >> log\nexport SET='by the wrapper' KNOWN=changed MPI_DATA=its\nunset GONE\ncd within\n"
         '../endings "$@"\necho after >> ../log',
     )
     made = record(launched(library, 2, wrapper, "honest"), place / "recording")
     said = (place / "log").read_text().split()
     # The first rank that comes as far ends the other, which may not have begun.
     assert said.count("after") == 2 and said.count("before") in (3, 4)
-    monkeypatch.setenv("KNOWN", "now")
+    for name in ("KNOWN", "NEW"):
+        monkeypatch.setenv(name, "now")
     for rank in range(2):
         started = alone(made, rank)
-        assert {name: started.environment[name] for name in ("SET", "KNOWN")} == {
-            "SET": "by the wrapper",
-            "KNOWN": "changed",
-        }
-        assert not {"PWD", "SHLVL", "PMIX_NAMESPACE", "PMI_FD"} & set(started.environment)
+        its = [started.environment[name] for name in ("SET", "KNOWN", "MPI_DATA", "NEW")]
+        assert its == ["by the wrapper", "changed", "its", "now"]
+        assert not {"GONE", "PMIX_NAMESPACE", "PMI_FD"} & set(started.environment)
+        assert started.environment.get("PWD") == os.environ.get("PWD")
         own = {"openmpi": "OMPI_COMM_WORLD_RANK", "mpich": "PMI_RANK"}[library]
         assert started.environment[own] == str(rank)
         assert "recorder" not in started.environment["LD_PRELOAD"] and "PROBE_MPI_RECORD" not in started.environment
@@ -113,8 +118,9 @@ def test_what_a_launcher_exports(place: Path, monkeypatch: pytest.MonkeyPatch) -
     program = built("endings", "openmpi", place)
     monkeypatch.setenv("SAME", "as here")
     made = record(["mpirun.openmpi", "-x", "GIVEN=1", "-x", "SAME", "-n", "1", str(program)], place / "recording")
+    monkeypatch.setenv("SAME", "as it is now")
     assert alone(made, 0).environment["GIVEN"] == "1"
-    assert "SAME" not in alone(made, 0).environment
+    assert alone(made, 0).environment["SAME"] == "as it is now"
 
 
 def test_a_wrappers_own_library_stays(place: Path) -> None:
@@ -133,7 +139,7 @@ def test_programs_of_two_languages(place: Path) -> None:
     both = joined([mpi for _, mpi in programs_in(["mpirun", str(in_c), ":", str(in_fortran)])])
     ((_, alone_in_c),), ((_, alone_in_fortran),) = programs_in([str(in_c)]), programs_in([str(in_fortran)])
     assert set(both.libraries) == {*alone_in_c.libraries, *alone_in_fortran.libraries} != set(alone_in_c.libraries)
-    wrapped = loaded_by(launched("openmpi", 1, script(place, f"exec {in_fortran}")))
+    wrapped = loaded_by(launched("openmpi", 1, script(place, f"exec {in_fortran}")), place)
     assert set(wrapped.libraries) >= set(alone_in_fortran.libraries) and wrapped.core == both.core
 
 
@@ -155,7 +161,7 @@ def test_new_fortran_behind_a_wrapper(place: Path) -> None:
     (place / "new.f90").write_text("use mpi_f08\ninteger :: e\ncall MPI_Init(e)\ncall MPI_Finalize(e)\nend\n")
     subprocess.run(["mpif90.openmpi", "-o", "new", "new.f90"], check=True)
     with pytest.raises(ProgramUnsupported, match="mpi_f08"):
-        loaded_by(launched("openmpi", 1, script(place, "./new")))
+        loaded_by(launched("openmpi", 1, script(place, "./new")), place)
 
 
 def test_nodes_that_share_no_folder(place: Path) -> None:
@@ -168,7 +174,7 @@ def test_a_rank_that_nobody_ends(place: Path) -> None:
     """Its launcher is gone, and so is the folder that it was to tell: it ends itself."""
     program = built("endings", "openmpi", place)
     wrapper = script(place, f"setsid {program} apart & echo $! > number; wait")
-    loaded_by(["sh", str(wrapper)])
+    loaded_by(["sh", str(wrapper)], place)
     number = int((place / "number").read_text())
     deadline = time.monotonic() + 10
     while _is_running(number) and time.monotonic() < deadline:
@@ -191,7 +197,7 @@ def recorded(place: Path) -> Recording:
     return record(launched("openmpi", 1, built("endings", "openmpi", place)), place / "recording")
 
 
-@pytest.mark.parametrize("text", [b"NAME=value", b"=value\0", b"NAME\0"])
+@pytest.mark.parametrize("text", [b"NAME=value", b"=value\0", b"\0", b"NAME=value\0\0"])
 def test_a_damaged_environment(text: bytes, recorded: Recording) -> None:
     (recorded.folder / "environment.0").write_bytes(text)
     with pytest.raises(ProbeFileDamaged, match=r"environment\.0: is no environment"):
@@ -199,11 +205,18 @@ def test_a_damaged_environment(text: bytes, recorded: Recording) -> None:
 
 
 def test_a_library_that_is_gone(recorded: Recording, place: Path) -> None:
+    os.mkfifo(place / "pipe")
     path = recorded.folder / "recording.json"
     library = next(iter(recorded.libraries.values()))
     path.write_text(path.read_text().replace(library, str(place / "gone.so")))
     with pytest.raises(ProgramNotRunnable, match=r"the MPI library libmpi\.so\.\d+ is not in .*gone\.so"):
         alone(read_recording(recorded.folder), 0)
+    for name, path in (("libmpi.so,-plugin,x", library), ("../libmpi.so.40", library), ("libmpi.so.40", "pipe")):
+        with pytest.raises(ProgramNotRunnable, match="is not in"):
+            mpi_of({name: path})
+    (place / "broken.so").write_bytes(b"\x7fELF" + b"nothing" * 100)
+    with pytest.raises(ProgramNotRunnable, match="that is none"):
+        mpi_of({"libmpi.so.40": str(place / "broken.so")})
     with pytest.raises(ProgramNotRunnable, match="names no MPI library"):
         mpi_of({"libm.so.6": os.path.realpath("/lib/x86_64-linux-gnu/libm.so.6")})
 
@@ -220,16 +233,83 @@ def test_what_the_recorded_run_left(place: Path) -> None:
     assert (place / "been").exists()
 
 
+def test_only_what_the_recorded_run_left_is_removed(place: Path) -> None:
+    command = launched("openmpi", 1, built("endings", "openmpi", place), "calls")
+    (place / "been.input").touch()
+    made = record(command, place / "recording")
+    (place / "been.later").touch()
+    with pytest.raises(Diverged) as refused:
+        replay(made, 0, makes=["been.*"])
+    assert "left been in its folder" in str(refused.value)
+    assert replay(made, 0, makes=["b*", "e*", "r*"]).status == 0
+    assert {"been.input", "been.later", "endings", "recording"} <= {path.name for path in place.iterdir()}
+
+
+def test_a_rank_in_another_folder(place: Path) -> None:
+    built("endings", "openmpi", place)
+    (place / "case").mkdir()
+    wrapper = script(place, 'cd case && exec ../endings "$@"')
+    made = record(launched("openmpi", 1, wrapper, "calls"), place / "recording")
+    with pytest.raises(ProbeError, match=r"--makes: rank 0 runs in .*/case, and the program was recorded in"):
+        replay(made, 0, makes=["been"])
+    assert (place / "case" / "been").exists()
+
+
+def test_a_script_that_has_changed(place: Path) -> None:
+    """Whether or not it is a program: what the command names is what was recorded. What the run changes is its own."""
+    built("endings", "openmpi", place)
+    wrapper = script(place, 'echo more >> "$1"; exec ./endings')
+    (place / "results").write_text("none")
+    command = launched("openmpi", 1, wrapper, "results")
+    made, _ = kept_or_recorded(command, place / "it.mpiprobe")
+    assert set(made.given) == {str(wrapper)}
+    assert replay(made, 0, quiet=True).status == 0 and kept_or_recorded(command, place / "it.mpiprobe")[1]
+    script(place, "export OTHER=1; exec ./endings")
+    with pytest.raises(Diverged, match="wrapper: has changed since the program was recorded with it"):
+        replay(made, 0)
+    assert not kept_or_recorded(command, place / "it.mpiprobe")[1]
+
+
+def test_what_the_wrapper_makes_is_gone_before_it_is_recorded(place: Path) -> None:
+    """It has been started before, to find the library."""
+    built("endings", "openmpi", place)
+    wrapper = script(place, "mkdir results && cd results && exec ../endings")
+    with pytest.raises(ProgramFailed, match="File exists"):
+        record(launched("openmpi", 1, wrapper), place / "first")
+    (place / "results").rmdir()
+    made = record(launched("openmpi", 1, wrapper), place / "recording", makes=["results"])
+    assert made.left == ("results",)
+
+
 def test_files_that_are_there_before_it_is_recorded(place: Path) -> None:
     (place / "been").touch()
     command = launched("openmpi", 1, built("endings", "openmpi", place), "calls")
-    with pytest.raises(Exception, match="been: is there before the program runs"):
+    with pytest.raises(ProbeError, match="been: is there before the program runs"):
         kept_or_recorded(command, place / "it.mpiprobe", makes=["been"])
     (place / "been").unlink()
     made, is_kept = kept_or_recorded(command, place / "it.mpiprobe", makes=["been"])
     assert not is_kept and (place / "been").exists()
+    with pytest.raises(ProbeError, match="which is this build's own"):
+        kept_or_recorded(command, Path("it.mpiprobe"), makes=["it.*"])
     # What is kept is used again, as it was made before the files were.
     assert kept_or_recorded(command, place / "it.mpiprobe", makes=["been"])[1]
     (made.folder / "environment.0").unlink()
     (place / "been").unlink()
     assert not kept_or_recorded(command, place / "it.mpiprobe", makes=["been"])[1]
+
+
+# -- libraries as files
+
+
+def test_a_library_under_another_name(place: Path) -> None:
+    """The loader knows it by the name that is in it."""
+    ((_, mpi),) = programs_in([str(built("cg", "openmpi", place))])
+    (place / "libmpi_here.so").symlink_to(dict(mpi.libraries)[mpi.core])
+    assert mpi_among("it", [place / "libmpi_here.so", Path("/bin/true"), place / "nowhere"]) == mpi
+
+
+def test_symbols_that_are_no_labels(place: Path) -> None:
+    (place / "odd.c").write_text('__asm__(".globl \\"a;ud2\\", plain\\n\\"a;ud2\\": plain: nop");\n')
+    subprocess.run(["cc", "-shared", "-o", "odd.so", "odd.c"], check=True)
+    assert "a;ud2" in subprocess.run(["nm", "-D", "odd.so"], check=True, capture_output=True, text=True).stdout
+    assert [name for name, _, _ in symbols(place / "odd.so") if name in ("a;ud2", "plain")] == ["plain"]

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elftools.common.exceptions import ELFError
+
 from checkpoint.errors import ProgramNotRunnable, ProgramUnsupported
-from probe.mpi.library.symbols import NEW_FORTRAN, defines_inside, symbols
+from probe.mpi.library.symbols import NEW_FORTRAN, defines_inside, name_of, symbols
 
 _LIBRARY = re.compile(r"libmpi\S*\.so\S*")
+_NAME = re.compile(r"[\w.+-]+")
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,13 @@ def joined(several: Sequence[Mpi]) -> Mpi:
 def mpi_of(libraries: Mapping[str, str]) -> Mpi:
     """The MPI of these libraries, by the name that the loader knows. Raises ProgramNotRunnable, ProgramUnsupported."""
     for name, path in libraries.items():
-        if not _is_program(Path(path)):
-            raise ProgramNotRunnable(f"the MPI library {name} is not in {path}: record the program again")
-    mpi = _mpi("this recording", [(name, Path(path)) for name, path in libraries.items()])
+        # It becomes an option of the linker, and part of a file's name.
+        if not _NAME.fullmatch(name) or not _is_program(Path(path)):
+            raise ProgramNotRunnable(f"the MPI library {name[:80]} is not in {path}: record the program again")
+    try:
+        mpi = _mpi("this recording", [(name, Path(path)) for name, path in libraries.items()])
+    except ELFError as error:
+        raise ProgramNotRunnable(f"the recording names an MPI library that is none: {error}") from error
     if mpi is None:
         raise ProgramNotRunnable("the recording names no MPI library: record the program again")
     return mpi
@@ -74,7 +83,7 @@ def mpi_among(program: str, files: Iterable[Path]) -> Mpi | None:
     """The MPI library among the files that a process of this program has loaded. Raises ProgramUnsupported."""
     known = dict.fromkeys(files)
     theirs = [path for path in known if _LIBRARY.fullmatch(path.name)]
-    mpi = _mpi(program, [(path.name, path.resolve()) for path in theirs])
+    mpi = _mpi(program, [(name_of(path), path.resolve()) for path in theirs])
     if mpi is not None:
         _refuse_new_fortran(filter(_is_program, known))
     return mpi
@@ -82,9 +91,10 @@ def mpi_among(program: str, files: Iterable[Path]) -> Mpi | None:
 
 def _is_program(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            return file.read(4) == b"\x7fELF"
-    except OSError:
+        # A pipe that nobody writes to would hold us where it is opened.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(4) == b"\x7fELF"
+    except (OSError, ValueError):
         return False
 
 

@@ -21,18 +21,21 @@ from probe.mpi.library.generate import SOURCES
 
 _OPTIONS = ("-shared", "-fPIC", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 _MOST_BYTES = 1 << 20
-_MOST_PRINTED = 600
+_MOST_PRINTED = 1500
 _PAUSE, _PATIENCE = 0.02, 10.0
 
 
-def loaded_by(command: Sequence[str]) -> Mpi:
+def loaded_by(command: Sequence[str], beside: Path) -> Mpi:
     """The MPI library of the first process that calls MPI. The command is started for it, and ended at that call.
 
-    A command that never calls MPI runs to its end. Raises ProgramNotRunnable, ProgramFailed, ProgramUnsupported,
-    ToolMissing, StorageError.
+    beside: a folder that all nodes share, for what that process says. A command that never calls MPI runs to its end.
+    Raises ProgramNotRunnable, ProgramFailed, ProgramUnsupported, ToolMissing, StorageError.
     """
     finder = built("libprobe_mpi_finder.so", [SOURCES / "finder.c"], _OPTIONS)
-    with tempfile.TemporaryDirectory(prefix="probe-mpi-") as folder, tempfile.TemporaryFile() as printed:
+    with (
+        tempfile.TemporaryDirectory(prefix="loaded-", dir=beside.resolve()) as folder,
+        tempfile.TemporaryFile() as printed,
+    ):
         given = {**os.environ, **environment([finder]), "PROBE_MPI_FIND": folder}
         told, status = Path(folder), None
         with _started(command, given, printed.fileno()) as process:

@@ -14,6 +14,9 @@ from elftools.elf.sections import SymbolTableSection
 NEW_FORTRAN = re.compile(r"p?mpi_\w+_f08(ts)?_")
 """Symbols of the Fortran 2008 bindings."""
 
+_IDENTIFIER = re.compile(r"[A-Za-z_.$][\w.$]*")
+"""What becomes a label in assembly."""
+
 
 @cache
 def symbols(path: Path, defined: bool = True) -> list[tuple[str, str, int]]:
@@ -25,7 +28,7 @@ def symbols(path: Path, defined: bool = True) -> list[tuple[str, str, int]]:
         return [
             (symbol.name, str(symbol["st_info"]["type"]).removeprefix("STT_"), int(symbol["st_size"]))
             for symbol in section.iter_symbols()
-            if symbol.name and (symbol["st_shndx"] != "SHN_UNDEF") == defined
+            if _IDENTIFIER.fullmatch(symbol.name) and (symbol["st_shndx"] != "SHN_UNDEF") == defined
         ]
 
 
@@ -35,6 +38,14 @@ def needed(path: Path) -> list[str]:
         section = ELFFile(file).get_section_by_name(".dynamic")
         tags = section.iter_tags("DT_NEEDED") if isinstance(section, DynamicSection) else ()
         return [tag.needed for tag in tags]
+
+
+def name_of(library: Path) -> str:
+    """The name by which the loader knows a library: DT_SONAME, else that of its file."""
+    with library.open("rb") as file:
+        section = ELFFile(file).get_section_by_name(".dynamic")
+        tags = section.iter_tags("DT_SONAME") if isinstance(section, DynamicSection) else ()
+        return next((tag.soname for tag in tags), library.name)
 
 
 def defines_inside(path: Path, name: str) -> bool:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from checkpoint.foreign_file import finite, read_foreign
 from probe.mpi.probes.clusters import Cluster, clusters_of, summary_of
 from probe.mpi.probes.verifying import verified
 from probe.mpi.recording import DESCRIPTION, Recording, read_recording
-from probe.mpi.replay import alone
+from probe.mpi.replay import alone, left_files
 from probe.mpi.trace import read_calls
 from probe.pipeline.build import build
 from probe.pipeline.options import BuildOptions
@@ -61,18 +60,20 @@ def build_mpi(
     build, by the rank's name. A rank with hardly any computing needs no probe. The folder goes away on failure. Raises
     what `replay` and `probe.build` raise.
     """
+    chosen = options or BuildOptions()
     ranks = [summary_of(read_calls(recording.folder, run.rank)) for run in recording.ranks]
     clusters = clusters_of(recording, ranks)
     # A rank that does not repeat itself is told in seconds, not after a build.
-    clusters = [verified(recording, one, ranks, options.makes if options else ()) for one in clusters]
+    clusters = [verified(recording, one, ranks, chosen.makes) for one in clusters]
     make_folder(output)
     try:
         for number, one in enumerate(clusters):
             started = alone(recording, one.representative)
+            left = left_files(recording, started.run, chosen.makes)
             try:
                 build(
-                    started.command, output / probe_name(one), options=options, cwd=started.run.folder,
-                    env={**os.environ, **started.environment}, expected=True,
+                    started.command, output / probe_name(one), options=replace(chosen, makes=left),
+                    cwd=started.run.folder, env=started.environment, expected=True,
                     display=display(f"rank {one.representative}"),
                 )  # fmt: skip
             except ProgramTooShort:

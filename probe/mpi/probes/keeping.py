@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from checkpoint.errors import ProbeError, ProbeFileDamaged, StorageError
-from checkpoint.made_files import refuse_made
+from checkpoint.made_files import refuse_own
 from probe.mpi.library.found import mpi_of
 from probe.mpi.parts import check_inbox
 from probe.mpi.record import MOST_INBOX, record
@@ -40,12 +40,13 @@ def kept_or_recorded(
 ) -> tuple[Recording, bool]:
     """The recording that is kept for `output`, and True; a new one and False where it is of another run or damaged.
 
-    Another command, folder, program or named compiler is another run; input files and the environment are not looked
-    at. makes: patterns of files that must not be there before the program has run. Raises what `record` raises. Raises
-    StorageError, before anything runs, where something else has its name, also another run's recording that was not
-    made here.
+    Another command, folder, program or named compiler is another run, and so is another file that the command names;
+    other input files and the environment are not looked at. makes: patterns of files that must not be there before the
+    program has run. Raises what `record` raises. Raises StorageError, before anything runs, where something else has
+    its name, also another run's recording that was not made here.
     """
     folder = kept_folder(output)
+    refuse_own(str(Path.cwd()), makes, (output.absolute(), folder.absolute()))
     if folder.is_symlink():
         raise StorageError(f"{folder}: is a link; move it away, or name another -o")
     if folder.exists():
@@ -57,8 +58,7 @@ def kept_or_recorded(
     with ExitStack() as undo:
         with storage_errors("write", folder):
             made = Path(undo.enter_context(_beside(folder)))
-        refuse_made(str(Path.cwd()), makes, (output, folder))
-        record(command, made / "new", most_inbox=most_inbox, compiler=compiler, gather=gather)
+        record(command, made / "new", most_inbox=most_inbox, compiler=compiler, gather=gather, makes=makes)
         with storage_errors("write", folder):
             (made / "new" / KEPT).touch()
             _put(made / "new", folder, made / "old")

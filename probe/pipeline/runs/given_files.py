@@ -36,7 +36,7 @@ class GivenFiles:
 
     def changed(self) -> list[Path]:
         """Those that are no longer so."""
-        return [path for path, state in self.states.items() if _state(path) != state]
+        return [path for path, state in self.states.items() if state_of(path) != state]
 
     def left(self) -> list[str]:
         """Names of the files that are in the program's folder now, and were not."""
@@ -45,13 +45,13 @@ class GivenFiles:
 
 
 @contextmanager
-def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
+def changes_named(argv: Sequence[str], folder: str, makes: Sequence[str] = ()) -> Iterator[GivenFiles]:
     """Run the block; where it raises Diverged or ProgramFailed, name what it changed of the files that `argv` names,
     else what it left.
 
-    `folder`: the program's working folder.
+    `folder`: the program's working folder. `makes`: patterns of files that each run begins without.
     """
-    given = GivenFiles(_states(argv, Path(folder)), Path(folder), names_in(Path(folder)))
+    given = GivenFiles(states_of(argv, Path(folder)), Path(folder), names_in(Path(folder)))
     try:
         yield given
     except (Diverged, ProgramFailed) as error:
@@ -64,8 +64,8 @@ def changes_named(argv: Sequence[str], folder: str) -> Iterator[GivenFiles]:
                 "with a copy (a script that copies it, and then starts the program by exec)",
                 *error.args[1:],
             )
-        elif left := given.left():
-            error.args = (f"{str(error).removesuffix('.')}; {hint_of(left)}", *error.args[1:])
+        elif hint := hint_of(given.left(), makes):
+            error.args = (f"{str(error).removesuffix('.')}{hint}", *error.args[1:])
         raise
 
 
@@ -84,15 +84,16 @@ def names_in(folder: Path) -> frozenset[str] | None:
     return frozenset(found)
 
 
-def _states(argv: Sequence[str], folder: Path) -> dict[Path, str]:
+def states_of(argv: Sequence[str], folder: Path) -> dict[Path, str]:
     """By path: what is in the files that the words behind the first name, behind `=` too."""
     words = [word.partition("=")[2] if word.startswith("-") and "=" in word else word for word in argv[1:]]
-    found = {folder / word: _state(folder / word) for word in words if word}
+    found = {folder / word: state_of(folder / word) for word in words if word}
     return {path: state for path, state in found.items() if state}
 
 
-def _state(path: Path) -> str:
-    """ "" for what is no file that can be read."""
+def state_of(path: Path) -> str:
+    """What is in a file: its SHA-256, of a large one its size and the time of its last change. "" for what is no file
+    that can be read."""
     try:
         status = path.stat()
         if not path.is_file():
