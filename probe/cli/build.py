@@ -20,6 +20,7 @@ from probe.cli.parameters import (
     MAX_PHASES,
     PROGRAM,
     QUIET,
+    RUNS,
     SCRUB,
     SEED,
     STDIN,
@@ -87,11 +88,7 @@ WITHOUT_PROBE_OF_MPI = "for MPI programs use `probe mpi build`"
 )
 @MAKES
 @COMPRESS
-@click.option(
-    "--runs",
-    type=click.IntRange(0, 1000),
-    help="Full runs between the rounds of the self-check, from which ET_ref comes; without it by the program's length.",
-)
+@RUNS
 @click.option(
     "--capture",
     type=click.Choice((AUTO, DIRECT, CRIU)),

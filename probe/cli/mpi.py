@@ -15,7 +15,7 @@ from checkpoint.paths import cache_dir
 from probe.cli.mpi_options import MPI_VERSION, epochs_option, network_options, runner, where_of
 from probe.cli.mpi_rank import rank_clusters
 from probe.cli.node_options import SshChoice, ssh_options
-from probe.cli.parameters import MAKES, PROGRAM, QUIET, Size
+from probe.cli.parameters import MAKES, PROGRAM, QUIET, RUNS, Size
 from probe.cli.rows import AS_JSON
 from probe.formats.choices import AUTO
 from probe.formats.phase_record import CRIU, DIRECT
@@ -243,6 +243,7 @@ def report_recording(
 @_GATHER
 @QUIET
 @MAKES
+@RUNS
 @AS_JSON
 @click.argument("words", metavar="RECORDING | -- PROGRAM [ARG]...", nargs=-1, required=True, type=click.UNPROCESSED)
 def build_probes(
@@ -253,6 +254,7 @@ def build_probes(
     gather: bool,
     quiet: bool,
     makes: tuple[str, ...],
+    runs: int | None,
     as_json: bool,
     words: tuple[str, ...],
 ) -> None:
@@ -275,9 +277,8 @@ def build_probes(
         how = "used again" if is_kept else "recorded"
         told = f"{how}, {len(recording.ranks)} ranks, {recording.seconds:.3f} s"
         say(one_line(f"{kept_folder(output)}: {told}"), err=True)
-    clusters = build_packed(
-        recording, output, options=BuildOptions(capture=capture, makes=makes), display=lambda _: display_for(quiet)
-    )
+    options = BuildOptions(capture=capture, makes=makes, runs=runs)
+    clusters = build_packed(recording, output, options=options, display=lambda _: display_for(quiet))
     if as_json:
         listed = [
             {**asdict(one), "ranks": list(one.ranks), "probe": probe_name(one) if one.probed else ""}

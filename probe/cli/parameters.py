@@ -209,6 +209,11 @@ COMPRESS = click.option(
 TARGET_ERROR = click.option(
     "--target-error", type=Share(), help="Repeat until the 95 % interval is within this share. [default: 3%]"
 )
+RUNS = click.option(
+    "--runs",
+    type=click.IntRange(0, 1000),
+    help="Full runs between the rounds of the self-check, from which ET_ref comes; without it by the program's length.",
+)
 BUDGET = click.option(
     "--budget",
     type=click.IntRange(0, 1_000_000),

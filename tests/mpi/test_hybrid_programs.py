@@ -78,7 +78,7 @@ def test_a_rank_with_threads_is_built_and_run(place: Path, monkeypatch: pytest.M
     program = built("hybrid", "openmpi", place, "-fopenmp")
     command = [*launched("openmpi", 1, program, "800", "200000", "together")]
     made = record([command[0], "--bind-to", "none", *command[1:]], place / "recording")
-    probe = build_mpi(made, place / "probe", options=BuildOptions(capture=DIRECT))
+    probe = build_mpi(made, place / "probe", options=BuildOptions(capture=DIRECT, runs=0))
     found = predict(probe, lambda path: run(path, repeats=2), Where(network="torus:2"))
     assert found.low <= found.seconds <= found.high
     assert found.ratios[0].ratio > 0

@@ -343,7 +343,7 @@ def test_verbs_from_end_to_end(place: Path) -> None:
     answers["show"] = printed("show", "--json", "rec")
     assert answers["show"] == answers["record"]
     answers["replay"] = printed("replay", "--rank", "1", "--json", "rec")
-    words = ("build", "--capture", "direct", "-q", "-o", "app.mpiprobe", "--json")
+    words = ("build", "--capture", "direct", "--runs", "1", "-q", "-o", "app.mpiprobe", "--json")
     answers["build"] = printed(*words, "--", *command)
     answers["simulate"] = printed("simulate", "--network", "torus:2", "--json", "app.recording")
     answers["run"] = printed("run", "-q", "--repeat", "3", "--network", "torus:2", "--json", "app.mpiprobe")

@@ -163,7 +163,7 @@ def test_real_probes_here_and_on_a_node_that_is_not_there(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     allow_root(monkeypatch)
     command = launched("openmpi", 2, built("halo", "openmpi", tmp_path), "1200", "1000")
-    words = ["mpi", "build", "--capture", "direct", "-q", "-o", "app.mpiprobe", "--", *command]
+    words = ["mpi", "build", "--capture", "direct", "--runs", "0", "-q", "-o", "app.mpiprobe", "--", *command]
     assert CliRunner().invoke(cli, words, catch_exceptions=False).exit_code == 0
     nowhere = "guest@127.0.0.1:1,torus:2"
     asked = ["-q", "--repeat", "3", "--latency", "0.001", "--cluster", "here,torus:2", "--cluster", "here,torus:1,2"]

@@ -238,7 +238,18 @@ def test_another_program_there(nodes: MpiNodes, tmp_path: Path) -> None:
 
 def test_a_probe_of_them(nodes: MpiNodes, tmp_path: Path) -> None:
     """Built on the first node, from the rank of either: the run is recorded once."""
-    words = ["mpi", "build", "--gather", "--capture", "direct", "-q", "-o", str(tmp_path / "app.mpiprobe")]
+    words = [
+        "mpi",
+        "build",
+        "--gather",
+        "--capture",
+        "direct",
+        "--runs",
+        "0",
+        "-q",
+        "-o",
+        str(tmp_path / "app.mpiprobe"),
+    ]
     command = ["--", "mpirun.openmpi", "--host", "na,nb", "-n", "2", "./halo", "1200", "1000"]
     place = nodes.programs / "openmpi"
     done = nodes.run(sys.executable, "-m", "probe", *words, *command, cwd=place)

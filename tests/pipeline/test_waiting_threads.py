@@ -52,7 +52,7 @@ def test_threads_may_load_libraries(builds: Path) -> None:
 def test_a_whole_probe(how: str, builds: Path, tmp_path: Path) -> None:
     program = str(build("waiters", builds))
     made = command(
-        "build", "-q", "-o", "waiters.probe", "--interval", "10ms", "--max-phases", "4", "--json",
+        "build", "-q", "-o", "waiters.probe", "--interval", "10ms", "--max-phases", "4", "--runs", "0", "--json",
         "--capture", "criu", "--", program, "1500", how, cwd=tmp_path,
     )  # fmt: skip
     shown = json.loads(made.stdout)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A budget of seconds for commands of tests that name none: a run may take a minute else, and a build twice as long.
+"""A budget of seconds, and one plain run, for commands of tests that name none: a run may take a minute else, and a
+build twice as long.
 
 As a program it is the `probe` command with such a budget.
 """
@@ -12,13 +13,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-SECONDS = 2
+SECONDS, RUNS = 2, 1
+_COUNTED = ("--runs", "--estimate", "--target-error")
 _NAMED = ("--budget", "--repeat", "--target-error", "--on", "--slurm", "--estimate")
 
 
 def in_short(arguments: Sequence[str | Path]) -> list[str]:
-    """The words of `probe ARGUMENTS`, with `--budget` where it builds or runs and says nothing about that."""
+    """The words of `probe ARGUMENTS`, with `--budget`, and `--runs` of a build, where they say nothing of these."""
     words = list(map(str, arguments))
+    if words[:1] == ["build"] and not any(word.startswith(_COUNTED) for word in words):
+        words[1:1] = ["--runs", str(RUNS)]
     if words[:1] in (["build"], ["run"]) and not any(word.startswith(_NAMED) for word in words):
         words[1:1] = ["--budget", str(SECONDS)]
     return words

@@ -83,7 +83,7 @@ def small_probe(builds: Path) -> SmallProbe:
         stdin.chmod(0o640)
         arguments = ("--work", str(folder / "work"), "--interval", "10ms", "--max-phases", "4", "--stdin", str(stdin))
         # With it both ways of capturing and restoring are tried: what builds without the option takes the other.
-        arguments += ("--capture", "criu", "--", str(build("sorter", builds)), "1")
+        arguments += ("--capture", "criu", "--runs", "3", "--", str(build("sorter", builds)), "1")
         path = folder / "small.probe"
         command("build", "-q", "--budget", "0", "-o", path, *arguments, cwd=folder)
         _made[builds] = SmallProbe(path, stdin, arguments)
