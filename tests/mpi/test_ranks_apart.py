@@ -126,7 +126,8 @@ def test_two_nodes(library: str, nodes: MpiNodes, tmp_path: Path, monkeypatch: p
     assert [run.host for run in made.ranks] == ["na", "nb"] and made.processors == 0
     assert made.command[-1] == "./cg" and made.ranks[1].arguments == ("./cg",)
     assert sorted(path.name for path in made.folder.iterdir()) == [
-        "calls.0.000", "calls.1.000", "inbox.0.000", "inbox.1.000", "printed", "recording.json"
+        "calls.0.000", "calls.1.000", "environment.0", "environment.1", "inbox.0.000", "inbox.1.000", "printed",
+        "recording.json",
     ]  # fmt: skip
     assert left_behind(nodes) == []
     # Each rank left its result on its own node, the same as without a recorder.
