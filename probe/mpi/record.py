@@ -6,17 +6,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkpoint.errors import ProbeFileDamaged, ProgramFailed, ProgramNotRunnable, ProgramUnsupported
 from checkpoint.made_files import refuse_present, remove_made
 from probe.mpi.gathering import carried, gathering_seconds, printed_reason, put_token
+from probe.mpi.library import launcher
 from probe.mpi.library.compiling import compiler_for, environment, recorder
 from probe.mpi.library.found import Mpi, joined, programs_in
 from probe.mpi.library.loaded import loaded_by
@@ -127,21 +125,11 @@ def _orders(folder: Path, ranks: Sequence[int] | None, most_inbox: int) -> dict[
 
 def _run(command: Sequence[str], given: dict[str, str], printed: Path) -> int:
     """The launcher's exit status. Its whole group ends with us."""
-    with (
-        printed.open("wb") as out,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=given, start_new_session=True
-        ) as process,
-    ):
+    with printed.open("wb") as out, launcher.started(command, given, out) as process:
         try:
             return process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10.0)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            launcher.end(process)
             raise
 
 

@@ -8,9 +8,9 @@
 // PROBE_MPI_TOKEN: what the file `token` of the folder holds. Ranks that do not find it there keep what they write in a
 // file in PROBE_MPI_PLACE, and send it to one that does (gathering.c).
 //
-// The files of this folder are one source (RECORDER in probe/mpi/library/generate.py has their order). recording.h, the functions'
-// numbers F_* and their names `function_names` stand before them. Wrappers made from a table (probe/mpi/library/calls.py) stand
-// behind them; the files have the calls that no table describes.
+// The files of this folder are one source (RECORDER in probe/mpi/library/generate.py has their order). recording.h, the
+// functions' numbers F_* and their names `function_names` stand before them. Wrappers made from a table
+// (probe/mpi/library/calls.py) stand behind them; the files have the calls that no table describes.
 // Nothing of MPI is told apart by its handle's value: the same source serves every library that has MPI 3.1.
 
 #include <dirent.h>

@@ -6,8 +6,8 @@
 // ordinary process: one thread, no sockets, a part of the recording mapped at a time. PROBE_MPI_CHECK=1: what it sends is
 // compared with what was sent. PROBE_MPI_SUMMARY: a file for the numbers of calls, and of messages and bytes that differ.
 //
-// The files of this folder are one source (REPLAYER in probe/mpi/library/generate.py has their order). The functions' numbers F_*,
-// their names, and recording.h stand before them, most calls behind them.
+// The files of this folder are one source (REPLAYER in probe/mpi/library/generate.py has their order). The functions'
+// numbers F_*, their names, and recording.h stand before them, most calls behind them.
 
 #include <fcntl.h>
 #include <mpi.h>

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from checkpoint.compiled import built
 from checkpoint.errors import ProgramFailed, ProgramNotRunnable
 from checkpoint.foreign_file import read_foreign
+from probe.mpi.library import launcher
 from probe.mpi.library.compiling import environment
 from probe.mpi.library.found import Mpi, mpi_among
 from probe.mpi.library.generate import SOURCES
@@ -22,7 +20,7 @@ from probe.mpi.library.generate import SOURCES
 _OPTIONS = ("-shared", "-fPIC", "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 _MOST_BYTES = 1 << 20
 _MOST_PRINTED = 1500
-_PAUSE, _PATIENCE = 0.02, 10.0
+_PAUSE = 0.02
 
 
 def loaded_by(command: Sequence[str], beside: Path) -> Mpi:
@@ -38,10 +36,13 @@ def loaded_by(command: Sequence[str], beside: Path) -> Mpi:
     ):
         given = {**os.environ, **environment([finder]), "PROBE_MPI_FIND": folder}
         told, status = Path(folder), None
-        with _started(command, given, printed.fileno()) as process:
-            while not (found := sorted(told.glob("loaded.*"))) and status is None:
-                status = process.poll()
-                time.sleep(_PAUSE)
+        with launcher.started(command, given, printed) as process:
+            try:
+                while not (found := sorted(told.glob("loaded.*"))) and status is None:
+                    status = process.poll()
+                    time.sleep(_PAUSE)
+            finally:
+                launcher.end(process)
             found = found or sorted(told.glob("loaded.*"))
         # Ranks that nobody ended see that it is gone.
         files = [os.fsdecode(name) for name in read_foreign(found[0], _MOST_BYTES).split(b"\0")[:-1]] if found else []
@@ -56,20 +57,3 @@ def loaded_by(command: Sequence[str], beside: Path) -> Mpi:
             "loads one and calls MPI_Init"
         )
     return mpi
-
-
-@contextmanager
-def _started(command: Sequence[str], given: dict[str, str], printed: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The launcher, whose ranks it ends when it is asked to end."""
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, env=given, start_new_session=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
